@@ -35,7 +35,8 @@ export const coreFolders = {
   transfer: ['protocol', 'cost', 'kvcache', 'scheduler'],
   pipeline: ['protocol', 'cost', 'kvcache', 'scheduler', 'transfer'],
   lending: ['protocol', 'cost', 'kvcache', 'scheduler'],
-  instance: ['protocol', 'cost', 'kvcache', 'scheduler', 'transfer', 'pipeline', 'lending'],
+  'attention-workers': ['protocol', 'kvcache', 'scheduler'],
+  instance: ['protocol', 'cost', 'kvcache', 'scheduler', 'transfer', 'pipeline', 'lending', 'attention-workers'],
   router: ['protocol', 'cost', 'kvcache', 'scheduler', 'pipeline'],
   membership: ['protocol', 'kvcache'],
 };

@@ -1,6 +1,7 @@
 // `kvasir serve`: refuses options that contradict each other, then serves a model until SIGTERM or SIGINT.
 import { Command, Option } from 'commander';
 import { addLiveBorrowFlags, withoutDefaults } from '../options/borrow-options.ts';
+import { addDopFlag, servedAttentionWorkers } from '../options/dop-options.ts';
 import { refuseIneffective } from '../options/ineffective-options.ts';
 import {
   addClusterFlags,
@@ -65,7 +66,7 @@ export function serveCommand(): Command {
     .option('--host-memory <size>', 'Cache blocks in this much host memory of each instance (default: none)')
     .option('--ssd <folder>', 'Cache blocks on SSD in this folder, also across restarts (default: none)')
     .option('--ssd-size <size>', 'Allocate this much SSD for all instances together (default: 10g)');
-  addLogFlags(addLiveCppFlags(addLiveBorrowFlags(addServedSloFlags(addClusterFlags(command))))).option(
+  addLogFlags(addLiveCppFlags(addLiveBorrowFlags(addServedSloFlags(addDopFlag(addClusterFlags(command)))))).option(
     '--otlp-endpoint <url>',
     'Send traces to this OpenTelemetry collector (default: OTEL_EXPORTER_OTLP_ENDPOINT)',
   );
@@ -76,6 +77,7 @@ export function serveCommand(): Command {
     refuseIneffective(givenOptions(flags), options);
     for (const own of options.instances ?? []) if (!computes(own)) refuseStoreOptions(own, { ...options, ...own });
     refuseSharedFolders(options, options.instances ?? []);
+    servedAttentionWorkers(options);
     if (options.nats === undefined || options.instances !== undefined)
       refuseTooMuchMemory(options, options.instances ?? [defaultInstance]);
     if (options.nats === undefined) refuseClusters(options);

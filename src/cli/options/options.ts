@@ -8,6 +8,7 @@ import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 import { describeIssue } from '../usage-issue.ts';
 import { liveBorrowFields } from './borrow-options.ts';
+import { dopFields } from './dop-options.ts';
 import { liveCppFields } from './pipeline-options.ts';
 import { logFormat, logFormats, logLevel, logLevels, numeric } from './schema-parts.ts';
 import { servedSloFields } from './slo-options.ts';
@@ -124,6 +125,7 @@ export const serveOptionsSchema = modelOptionsSchema.extend({
   logFormat,
   ...liveBorrowFields,
   ...liveCppFields,
+  ...dopFields,
 });
 
 export const joinOptionsSchema = modelOptionsSchema.extend({

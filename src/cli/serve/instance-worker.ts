@@ -11,6 +11,8 @@ import { type LoadedModel, loadModel } from '../../engine/load-model.ts';
 import type { LayerSpan } from '../../graph/pipeline-stage.ts';
 import type { Backend } from '../../kernel/backend.ts';
 import { loadNative } from '../../kernel/native/addon.ts';
+import { NativeBackend } from '../../kernel/native/native.ts';
+import { LiveAttentionWorkers } from '../../runtime/attention-workers/live-attention-workers.ts';
 import { MemoryBus } from '../../runtime/bus/memory-bus.ts';
 import { PipelineRunner } from '../../runtime/pipeline/pipeline-runner.ts';
 import { collectOnRequest } from '../../runtime/threads/garbage-collection.ts';
@@ -44,8 +46,9 @@ const computeNiceness = 5;
 function load(settings: InstanceSettings, backend: Backend): { readonly model: LoadedModel; readonly root: BlockRoot } {
   const files = openModel(settings.model);
   try {
-    const { weights, inputs, contextTokens } = settings;
-    const model = loadModel({ model: files, backend, weights, inputs, context: contextTokens });
+    const { weights, inputs, contextTokens, attentionWorkers } = settings;
+    const attention = attentionWorkers === undefined ? 'pages' : 'workers';
+    const model = loadModel({ model: files, backend, weights, inputs, context: contextTokens, attention });
     const root = blockRoot(files, { weights, inputs });
     return { model, root };
   } finally {
@@ -66,7 +69,11 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint)
   const otherPages = receivePages + lent.staging + (sizes?.pages ?? 0) + lent.host;
   const otherBytes = otherPages * model.kv.pageBytes;
   const { tokensMax, logitRowsMax } = batchLimits;
-  const engine = new Engine({ ...{ model, backend, tokensMax, logitRowsMax }, kvBytes: kvBytes + otherBytes });
+  const attentionWorkers = openAttentionWorkers(settings, backend, model, kvBytes);
+  const engine = new Engine({
+    ...{ model, backend, tokensMax, logitRowsMax, kvBytes: kvBytes + otherBytes },
+    ...(attentionWorkers && { pagesAtWorkers: attentionWorkers.pages }),
+  });
   const wake = (): void => loop.wake();
   const memory = { kv: model.kv, pool: engine.pool, layers: engine.layers };
   const place = { ...memory, isa: backend.isa, root, hashKey, log };
@@ -93,6 +100,7 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint)
     incarnation: data.incarnation,
     ...{ contents: { onSsd: undefined }, ...tiers?.machine, ...borrowing?.machine },
     ...{ aheadOfUse: aheadOfUse(settings, backend), ssdReadUs: tiers?.live.readUs },
+    attentionWorkers: attentionWorkers && { workers: attentionWorkers.workers },
     ...{ pinShare: settings.pinShare, isBackpressured: (id: RequestId) => pipeline?.isBackpressured(id) === true },
   });
   const handOffs =
@@ -100,7 +108,14 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint)
   const tracer = new StepTracer(data.traces);
   const steps = settings.record === undefined ? engine : recorded(engine, settings.record);
   const pipeline = handOffs && createPipeline(data, { engine, backend, model }, handOffs, wake);
-  const parts = { handOffs, pipeline, tiers: tiers?.live, tracer, lending: borrowing?.live };
+  const parts = {
+    handOffs,
+    pipeline,
+    tiers: tiers?.live,
+    tracer,
+    lending: borrowing?.live,
+    attentionWorkers: attentionWorkers?.live,
+  };
   const loop = new InstanceLoop(machine, steps, own, data.abort, log, parts);
   const description = {
     ...describe(settings, backend, model),
@@ -112,6 +127,20 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint)
   };
   // Pages of the reference backend belong to this thread.
   return { loop, ready: { description, root, shared: backend.isa === 'reference' ? undefined : model } };
+}
+
+/** @throws Error if the workers cannot share the KV heads equally, or the kernels are not compiled */
+function openAttentionWorkers(settings: InstanceSettings, backend: Backend, { kv }: LoadedModel, kvBytes: number) {
+  const { attentionWorkers: workers, threads } = settings;
+  if (workers === undefined) return undefined;
+  if (!(backend instanceof NativeBackend))
+    throw new Error('Cannot use --dop: attention workers need the native kernels, which are not compiled');
+  if (kv.kvHeads % workers !== 0)
+    throw new Error(
+      `Cannot use --dop 1,${workers}: ${workers} attention workers cannot share ${kv.kvHeads} KV heads equally`,
+    );
+  const pages = Math.floor(kvBytes / kv.pageBytes);
+  return { pages, workers, live: new LiveAttentionWorkers({ backend, kv, workers, threads, pages }) };
 }
 
 function createPipeline(

@@ -44,6 +44,8 @@ export interface ServingOptions extends TierOptions {
   readonly log?: (message: string) => void;
   /** Rules of memory lending; undefined: none. */
   readonly lending?: LendingRules | undefined;
+  /** Attention workers of the instance; undefined: none. */
+  readonly attentionWorkers?: number | undefined;
   /** Settings of pipeline groups; undefined: none. */
   readonly pipeline?: PipelineSettings | undefined;
 }
@@ -88,6 +90,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
           tiers: tierSettings(serving, i, instances.length, own),
           record: serving.records?.[i],
           sendsAtEnd: serving.sendsAtEnd,
+          attentionWorkers: serving.attentionWorkers,
           lending: lending && { lenders, rules: withHostMemory(lending, own.hostMemory ?? serving.hostMemory) },
         },
       })),

@@ -7,6 +7,7 @@ import { type Gateway, listen } from '../../gateway/http/server.ts';
 import { OtlpExporter } from '../../gateway/tracing/otlp-exporter.ts';
 import { FolderLock } from '../../weights/hub/lock.ts';
 import { servedLending } from '../options/borrow-options.ts';
+import { servedAttentionWorkers } from '../options/dop-options.ts';
 import type { ServeOptions } from '../options/options.ts';
 import { servedPipeline } from '../options/pipeline-options.ts';
 import { admissionSettings } from '../options/slo-options.ts';
@@ -52,6 +53,7 @@ async function serveThreads(options: ServeOptions, context: ServerContext): Prom
     admission: admissionSettings(options),
     traces: otlpEndpoint(options) !== undefined,
     lending: servedLending(options),
+    attentionWorkers: servedAttentionWorkers(options),
     log: context.log,
   });
   try {

@@ -33,6 +33,8 @@ export interface InstanceSettings {
         readonly ssd: { readonly path: string; readonly bytes: number } | undefined;
       }
     | undefined;
+  /** Attention workers as threads of the process; undefined: the instance computes attention itself. */
+  readonly attentionWorkers?: number | undefined;
   /** Memory lending with other instances; undefined: none. */
   readonly lending?: LendingSettings | undefined;
 }

@@ -1,5 +1,6 @@
 // The components of an instance that serves requests. One line registers a component.
 
+import { AttentionWorkers, type AttentionWorkersConfig } from '../attention-workers/attention-workers.ts';
 import { Borrower } from '../lending/debtor/borrower.ts';
 import type { BorrowingConfig } from '../lending/debtor/borrower-config.ts';
 import { type PipelineConfig, PipelinePrefill } from '../pipeline/pipeline-prefill.ts';
@@ -18,6 +19,10 @@ export interface ComponentsConfig extends PrefixFetchConfig, PipelineConfig {
   readonly borrowing?: BorrowingConfig | undefined;
   /** Requests that outgrow the memory here continue at bigger instances; not together with borrowing. */
   readonly migration?: MigrationConfig | undefined;
+  /**
+   * The pages lie at attention workers; not together with hand-offs, borrowing, tiers and pins, which read pages here.
+   */
+  readonly attentionWorkers?: AttentionWorkersConfig | undefined;
 }
 
 /** Configuration of an instance with these components; the memory that components reserve follows from it. */
@@ -35,7 +40,7 @@ export function createComponents<Request extends Identified, S extends RunningRe
   context: InstanceContext<Request, S>,
   config: ComponentsConfig,
 ) {
-  const { borrowing, migration } = config;
+  const { borrowing, migration, attentionWorkers } = config;
   const handOff = new HandOffs(context, handOffConfig(config));
   return {
     borrower: borrowing && new Borrower(context, borrowing),
@@ -44,6 +49,7 @@ export function createComponents<Request extends Identified, S extends RunningRe
     prefixes: new PrefixFetches(context, config),
     pinning: new Pinning(context),
     migrator: migration && new RequestMigrator(context, handOff.sender, migration),
+    attentionWorkers: attentionWorkers && new AttentionWorkers(context, attentionWorkers),
   };
 }
 

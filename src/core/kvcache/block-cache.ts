@@ -396,6 +396,11 @@ export class BlockCache {
     this.lower?.invalidate(chain, blocks);
   }
 
+  /** Evicts every block that is not in use: the memory of all contents is lost. */
+  forget(): void {
+    while (this.cachedPages > 0) this.#evictOne();
+  }
+
   #evictOne(): void {
     const id = this.#queue.pop();
     if (id === undefined)

@@ -234,6 +234,13 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
   | { readonly kind: 'remoteAttentionLoad'; readonly creditor: InstanceIndex; readonly permille: number }
   /** Another instance failed, and what it held is lost. Duplicate: ignored. Lost: its loans end with their leases. */
   | { readonly kind: 'instanceFailed'; readonly instance: InstanceIndex }
+  /**
+   * An attention worker failed: keys and values of its KV heads are lost. Duplicate: ignored. Lost: steps stay
+   * unanswered until it comes.
+   */
+  | { readonly kind: 'attentionWorkerLost'; readonly worker: number }
+  /** A lost attention worker is back, or another one has its place, with empty pages. Unknown or duplicate: ignored. */
+  | { readonly kind: 'attentionWorkerReady'; readonly worker: number }
   /** Blocks that all other instances together may lend. */
   | { readonly kind: 'lenders'; readonly lendableBlocks: number }
   /** The time is `nextUs`. */

@@ -163,6 +163,8 @@ export interface InstanceSnapshot {
   readonly store?: StoreSnapshot | undefined;
   /** Pages of the receive buffers, and the free ones among them. */
   readonly receivePages?: { readonly total: number; readonly free: number };
+  /** Attention workers of the instance, in the order of their KV heads. */
+  readonly attentionWorkers?: readonly AttentionWorkerSnapshot[] | undefined;
   /** Memory that instances lend. */
   readonly lending?: LendingSnapshot | undefined;
   /** (positions in a pipeline group): chunks that the instance has computed at each position. */
@@ -173,6 +175,23 @@ export interface InstanceSnapshot {
   readonly links?: readonly LinkSnapshot[];
   /** Pages copied to other instances by hand-offs, their bytes, and the bytes copied while a step ran. */
   readonly sent?: MessengerCounts;
+}
+
+/** An attention worker of an instance, and the instance's traffic with it. */
+export interface AttentionWorkerSnapshot {
+  readonly ready: boolean;
+  /** Times that its pages were lost. */
+  readonly losses: number;
+  /** Attention of one layer in one step. */
+  readonly calls?: number;
+  /** Query rows, keys and values sent; results received. */
+  readonly bytesOut?: number;
+  readonly bytesIn?: number;
+  /** Time that steps waited for its results after their own part. */
+  readonly waitSeconds?: number;
+  /** Its compute time before the keys and values of a step arrived, and after. */
+  readonly earlySeconds?: number;
+  readonly lateSeconds?: number;
 }
 
 /** Figures of lending between two instances. */

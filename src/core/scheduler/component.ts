@@ -164,6 +164,11 @@ export abstract class InstanceComponent<Request extends Identified, S extends Ru
     return false;
   }
 
+  /** True while no step may run. */
+  get holdsSteps(): boolean {
+    return false;
+  }
+
   /** Plans a step of the component. @param urgent the step precedes the scheduler's; else the scheduler has none */
   ownStep(_urgent: boolean): PlannedStep<S> | undefined {
     return undefined;

@@ -119,6 +119,8 @@ export class Instance<
       case 'activations':
       case 'activationsPending':
       case 'migrate':
+      case 'attentionWorkerLost':
+      case 'attentionWorkerReady':
         this.#state.ignore(event, 'this instance has no component for it');
         break;
       default:

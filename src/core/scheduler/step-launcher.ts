@@ -30,6 +30,7 @@ export class StepLauncher<Request extends Identified, S extends RunningRequest> 
   /** Undefined: there is nothing to compute. */
   plan(): ReadyStep<S> | undefined {
     const { components, scheduler, requests, hostTraffic, config } = this.#instance;
+    if (components.some((component) => component.holdsSteps)) return undefined;
     const urgent = this.#ownStep(true);
     if (urgent !== undefined) return urgent;
     let isAwaited = false;

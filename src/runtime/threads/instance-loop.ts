@@ -10,6 +10,7 @@ import type { PinState } from '../../core/protocol/pin-order.ts';
 import type { GenerationEvent, InstanceSnapshot } from '../../core/protocol/ports.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { assertNever } from '../../util/assert-never.ts';
+import type { LiveAttentionWorkers } from '../attention-workers/live-attention-workers.ts';
 import type { LiveLending } from '../lending/live-lending.ts';
 import { isActivationWire, type PipelineEffect, type PipelineRunner } from '../pipeline/pipeline-runner.ts';
 import type { HandOffEffect, LiveHandOffs, PeerWire } from '../transfer/live-hand-offs.ts';
@@ -36,6 +37,8 @@ export interface LoopParts {
   readonly tracer?: StepTracer | undefined;
   /** Undefined if no memory is lent. */
   readonly lending?: LiveLending | undefined;
+  /** Undefined if the pages lie at the instance itself. */
+  readonly attentionWorkers?: LiveAttentionWorkers | undefined;
 }
 
 export class InstanceLoop {
@@ -49,6 +52,7 @@ export class InstanceLoop {
   readonly #tiers: LiveTiers | undefined;
   readonly #tracer: StepTracer | undefined;
   readonly #lending: LiveLending | undefined;
+  readonly #attentionWorkers: LiveAttentionWorkers | undefined;
   #events: [RequestId, GenerationEvent][] = [];
   #prefilled: RequestId[] = [];
   #released: [RequestId, string][] = [];
@@ -69,7 +73,7 @@ export class InstanceLoop {
     endpoint: ThreadEndpoint,
     interruptFlags: Int32Array,
     log: (message: string) => void,
-    { handOffs, pipeline, tiers, tracer, lending }: LoopParts = {},
+    { handOffs, pipeline, tiers, tracer, lending, attentionWorkers }: LoopParts = {},
   ) {
     this.#machine = machine;
     this.#engine = engine;
@@ -81,6 +85,7 @@ export class InstanceLoop {
     this.#tiers = tiers;
     this.#tracer = tracer;
     this.#lending = lending;
+    this.#attentionWorkers = attentionWorkers;
   }
 
   /** Serves until a `close` command. */
@@ -131,7 +136,7 @@ export class InstanceLoop {
 
   snapshot(): InstanceSnapshot {
     const snapshot = this.#machine.snapshot();
-    const { tiers } = snapshot;
+    const { tiers, attentionWorkers } = snapshot;
     const { borrower } = this.#machine.components;
     return {
       ...snapshot,
@@ -142,13 +147,14 @@ export class InstanceLoop {
         activationLinks: this.#pipeline.links,
       }),
       ...(tiers && { tiers: { ...tiers, moved: this.#tiers?.counts } }),
+      ...(attentionWorkers && { attentionWorkers: this.#attentionWorkers?.withCounts(attentionWorkers) }),
       ...(snapshot.store && { store: this.#tiers?.withBytes(snapshot.store) }),
     };
   }
 
   get #nextUs(): number {
     const never = Number.POSITIVE_INFINITY;
-    const parts = [this.#machine, this.#handOffs, this.#pipeline, this.#lending];
+    const parts = [this.#machine, this.#handOffs, this.#pipeline, this.#lending, this.#attentionWorkers];
     const lendingUs = this.#machine.components.borrower?.tickUs ?? never;
     return Math.min(lendingUs, ...parts.map((part) => part?.nextUs ?? never));
   }
@@ -175,7 +181,7 @@ export class InstanceLoop {
   #receive(): void {
     this.#endpoint.bus.drain();
     if (this.#closed) return;
-    for (const part of [this.#handOffs, this.#pipeline, this.#lending])
+    for (const part of [this.#handOffs, this.#pipeline, this.#lending, this.#attentionWorkers])
       for (const event of part?.poll(nowUs()) ?? []) this.#feed(event);
     // The completion of one read may start another that completes at once.
     for (let done = this.#tiers?.poll(); done !== undefined && done.length > 0; done = this.#tiers?.poll())
@@ -229,7 +235,7 @@ export class InstanceLoop {
     try {
       const outcome = range
         ? this.#runPipelineStep(run)
-        : this.#engine.run(this.#withArrivals(plan), this.#interrupt.polled);
+        : this.#engine.run(this.#withTransfers(plan), this.#interrupt.polled);
       return outcome.kind === 'done'
         ? { kind: 'stepDone', step, result: outcome.result }
         : { kind: 'stepAborted', step };
@@ -238,8 +244,9 @@ export class InstanceLoop {
     }
   }
 
-  /** The step waits layer by layer for prefixes that are still being received. */
-  #withArrivals(plan: RunStep['plan']): RunStep['plan'] {
+  /** The step waits layer by layer for prefixes that are still being received, and for its attention workers. */
+  #withTransfers(plan: RunStep['plan']): RunStep['plan'] {
+    if (this.#attentionWorkers !== undefined) return { ...plan, attentionWorkers: this.#attentionWorkers.handles };
     const awaited = this.#machine.components.prefixes.awaitedBlocks(nowUs());
     if (awaited.length === 0) return plan;
     return { ...plan, arriving: arrivingKeys(awaited, this.#tiers, this.#handOffs?.prefixes) };

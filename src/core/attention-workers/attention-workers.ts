@@ -1,0 +1,88 @@
+// The attention workers of an instance: its steps wait while one is lost, and what the lost one held is computed again.
+
+import type { InstanceEvent } from '../protocol/events.ts';
+import type { AttentionWorkerSnapshot, InstanceSnapshot } from '../protocol/ports.ts';
+import { type Handled, type Identified, InstanceComponent, type InstanceContext } from '../scheduler/component.ts';
+import type { RunningRequest } from '../scheduler/executor/executor.ts';
+
+export interface AttentionWorkersConfig {
+  /** Attention workers; each has an equal shard of the KV heads of every block. */
+  readonly workers: number;
+}
+
+/**
+ * Every block has a shard at every attention worker. If one is lost, no block is whole: all sequences return to the
+ * waiting list and are computed again from their prompts and output tokens, and the prefix cache is emptied (Lamina,
+ * section 5, fault tolerance).
+ */
+export class AttentionWorkers<Request extends Identified, S extends RunningRequest> extends InstanceComponent<
+  Request,
+  S
+> {
+  readonly #context: InstanceContext<Request, S>;
+  readonly #ready: boolean[];
+  readonly #losses: number[];
+  /** Blocks have lost a shard since the last step. */
+  #isIncomplete = false;
+
+  constructor(context: InstanceContext<Request, S>, { workers }: AttentionWorkersConfig) {
+    super();
+    this.#context = context;
+    this.#ready = Array.from({ length: workers }, () => true);
+    this.#losses = Array.from({ length: workers }, () => 0);
+  }
+
+  override handle(event: InstanceEvent<Request, unknown>): Handled {
+    switch (event.kind) {
+      case 'attentionWorkerLost':
+        if (this.#ready[event.worker] !== true) this.#context.ignore(event, 'there is no such attention worker');
+        else this.#lose(event.worker);
+        return 'batch';
+      case 'attentionWorkerReady':
+        if (this.#ready[event.worker] !== false) this.#context.ignore(event, 'the attention worker is not lost');
+        else this.#ready[event.worker] = true;
+        return 'batch';
+      default:
+        return undefined;
+    }
+  }
+
+  #lose(worker: number): void {
+    this.#ready[worker] = false;
+    this.#losses[worker]++;
+    this.#isIncomplete = true;
+    if (this.#context.flight !== undefined) this.#context.abortStep();
+  }
+
+  override beforeStep(): void {
+    if (!this.#isIncomplete) return;
+    this.#isIncomplete = false;
+    const { scheduler, kvCache } = this.#context;
+    for (const sequence of [...scheduler.running]) scheduler.recompute(sequence);
+    kvCache.forget();
+  }
+
+  override get holdsSteps(): boolean {
+    return this.#ready.includes(false);
+  }
+
+  override get pending(): number {
+    return this.#ready.filter((ready) => !ready).length;
+  }
+
+  override snapshot(): Partial<InstanceSnapshot> {
+    const attentionWorkers = this.#ready.map(
+      (ready, worker): AttentionWorkerSnapshot => ({ ready, losses: this.#losses[worker] }),
+    );
+    return { attentionWorkers };
+  }
+
+  override check(): void {
+    const { kvCache, flight } = this.#context;
+    if (this.#isIncomplete || flight !== undefined || !this.holdsSteps) return;
+    if (kvCache.usedPages + kvCache.cachedPages > 0)
+      throw new Error(
+        `Attention workers broken: ${kvCache.usedPages} pages are used and ${kvCache.cachedPages} cached while a worker is lost`,
+      );
+  }
+}
