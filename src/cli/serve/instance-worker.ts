@@ -8,6 +8,7 @@ import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
 import type { HandOffConfig } from '../../core/transfer/hand-off/hand-offs.ts';
 import { Engine } from '../../engine/engine.ts';
 import { type LoadedModel, loadModel } from '../../engine/load-model.ts';
+import { LocalAttentionWorker } from '../../engine/local-attention-worker.ts';
 import type { LayerSpan } from '../../graph/pipeline-stage.ts';
 import type { Backend } from '../../kernel/backend.ts';
 import { loadNative } from '../../kernel/native/addon.ts';
@@ -68,12 +69,8 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint)
   const lent = borrowingPages(settings, model.kv);
   const otherPages = receivePages + lent.staging + (sizes?.pages ?? 0) + lent.host;
   const otherBytes = otherPages * model.kv.pageBytes;
-  const { tokensMax, logitRowsMax } = batchLimits;
   const attentionWorkers = openAttentionWorkers(settings, backend, model, kvBytes);
-  const engine = new Engine({
-    ...{ model, backend, tokensMax, logitRowsMax, kvBytes: kvBytes + otherBytes },
-    ...(attentionWorkers && { pagesAtWorkers: attentionWorkers.pages }),
-  });
+  const engine = createEngine(model, backend, kvBytes + otherBytes, attentionWorkers?.pages);
   const wake = (): void => loop.wake();
   const memory = { kv: model.kv, pool: engine.pool, layers: engine.layers };
   const place = { ...memory, isa: backend.isa, root, hashKey, log };
@@ -100,7 +97,7 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint)
     incarnation: data.incarnation,
     ...{ contents: { onSsd: undefined }, ...tiers?.machine, ...borrowing?.machine },
     ...{ aheadOfUse: aheadOfUse(settings, backend), ssdReadUs: tiers?.live.readUs },
-    attentionWorkers: attentionWorkers && { workers: attentionWorkers.workers },
+    ...attentionWorkers?.machine,
     ...{ pinShare: settings.pinShare, isBackpressured: (id: RequestId) => pipeline?.isBackpressured(id) === true },
   });
   const handOffs =
@@ -108,22 +105,14 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint)
   const tracer = new StepTracer(data.traces);
   const steps = settings.record === undefined ? engine : recorded(engine, settings.record);
   const pipeline = handOffs && createPipeline(data, { engine, backend, model }, handOffs, wake);
-  const parts = {
-    handOffs,
-    pipeline,
-    tiers: tiers?.live,
-    tracer,
-    lending: borrowing?.live,
-    attentionWorkers: attentionWorkers?.live,
-  };
-  const loop = new InstanceLoop(machine, steps, own, data.abort, log, parts);
+  const below = { tiers: tiers?.live, lending: borrowing?.live, attentionWorkers: attentionWorkers?.live };
+  const loop = new InstanceLoop(machine, steps, own, data.abort, log, { handOffs, pipeline, tracer, ...below });
   const description = {
     ...describe(settings, backend, model),
     kvBytes: (engine.pages - (sizes?.pages ?? 0) - lent.host) * model.kv.pageBytes,
     tiers: tiers?.description,
     ...{ stagingBlocks: borrowing?.stagingBlocks, lends: borrowing?.lends },
-    capacityTokens: machine.capacityTokens,
-    role,
+    ...{ capacityTokens: machine.capacityTokens, role },
   };
   // Pages of the reference backend belong to this thread.
   return { loop, ready: { description, root, shared: backend.isa === 'reference' ? undefined : model } };
@@ -140,7 +129,16 @@ function openAttentionWorkers(settings: InstanceSettings, backend: Backend, { kv
       `Cannot use --dop 1,${workers}: ${workers} attention workers cannot share ${kv.kvHeads} KV heads equally`,
     );
   const pages = Math.floor(kvBytes / kv.pageBytes);
-  return { pages, workers, live: new LiveAttentionWorkers({ backend, kv, workers, threads, pages }) };
+  const spec = { backend, kv, workers, threads, pages };
+  const live = new LiveAttentionWorkers(Array.from({ length: workers }, () => new LocalAttentionWorker(spec)));
+  return { pages, live, machine: { attentionWorkers: { workers } } };
+}
+
+/** @param pagesAtWorkers undefined: the pages lie here */
+function createEngine(model: LoadedModel, backend: Backend, kvBytes: number, pagesAtWorkers: number | undefined) {
+  const { tokensMax, logitRowsMax } = batchLimits;
+  const pages = pagesAtWorkers === undefined ? {} : { pagesAtWorkers };
+  return new Engine({ model, backend, tokensMax, logitRowsMax, kvBytes, ...pages });
 }
 
 function createPipeline(

@@ -1,6 +1,12 @@
 // GET /api/cluster: the current state of all instances, for `kvasir top` and dashboards.
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
-import type { ClusterPort, InferencePort, InstanceSnapshot, StoreSnapshot } from '../../core/protocol/ports.ts';
+import type {
+  AttentionWorkerSnapshot,
+  ClusterPort,
+  InferencePort,
+  InstanceSnapshot,
+  StoreSnapshot,
+} from '../../core/protocol/ports.ts';
 
 export function describeCluster(model: string, port: InferencePort, cluster: ClusterPort): object {
   const roles = cluster.roles();
@@ -51,6 +57,19 @@ function describeLending(
   };
 }
 
+function describeAttentionWorker(worker: AttentionWorkerSnapshot): object {
+  const { ready, losses, calls = 0, bytesOut = 0, bytesIn = 0 } = worker;
+  const { waitSeconds = 0, earlySeconds = 0, lateSeconds = 0 } = worker;
+  return {
+    ...{ ready, losses, calls },
+    sent_bytes: bytesOut,
+    received_bytes: bytesIn,
+    wait_seconds: waitSeconds,
+    early_seconds: earlySeconds,
+    late_seconds: lateSeconds,
+  };
+}
+
 function describeStore({ takenBlocks, takenBytes, sentBlocks, declinedOffers }: StoreSnapshot): object {
   return {
     taken_blocks: takenBlocks,
@@ -61,7 +80,19 @@ function describeStore({ takenBlocks, takenBytes, sentBlocks, declinedOffers }: 
 }
 
 function describeInstance(snapshot: InstanceSnapshot, instanceAt: (place: number) => number | undefined): object {
-  const { ready, waiting, running, pages, receivePages, sent, links = [], tiers, lending, store } = snapshot;
+  const {
+    ready,
+    waiting,
+    running,
+    pages,
+    receivePages,
+    sent,
+    links = [],
+    tiers,
+    lending,
+    store,
+    attentionWorkers,
+  } = snapshot;
   return {
     ready,
     requests: { waiting, running },
@@ -81,6 +112,7 @@ function describeInstance(snapshot: InstanceSnapshot, instanceAt: (place: number
       backlog_bytes: backlogBytes,
     })),
     lending: lending === undefined ? null : describeLending(lending, instanceAt),
+    attention_workers: attentionWorkers?.map(describeAttentionWorker) ?? null,
     store: store === undefined ? null : describeStore(store),
     tiers: tiers === undefined ? null : { host: tiers.host, ssd: tiers.ssd, reads: tiers.reads },
   };

@@ -1,6 +1,7 @@
 // Prometheus metrics of the gateway and of the instances behind it.
 import { Counter, Histogram, Registry } from 'prom-client';
 import type { ClusterPort, InferencePort, InstanceSnapshot } from '../../core/protocol/ports.ts';
+import { addAttentionWorkerMetrics } from './attention-worker-metrics.ts';
 import { addLendingLinkMetrics, lendingCounters, lendingGauges } from './lending-metrics.ts';
 import { addPipelineMetrics } from './pipeline-metrics.ts';
 import { auditPredictions } from './prediction-metrics.ts';
@@ -144,6 +145,7 @@ export class GatewayMetrics {
     });
     addLendingLinkMetrics(this.#registry, instances);
     addPipelineMetrics(this.#registry, instances);
+    addAttentionWorkerMetrics(this.#registry, instances);
     auditPredictions(this.#registry, cluster, { ttft: latencySeconds, tbt: gapSeconds });
   }
 

@@ -107,6 +107,12 @@ export class FakeEngine {
     return result;
   }
 
+  /** Loses the contents of all pages. */
+  clear(): void {
+    this.#tokens.fill(-1);
+    this.#hashes.fill(-1);
+  }
+
   /** Some rows were written before the step stopped, some only in half of their layers. */
   abort(step: Step, rows: number): void {
     this.#write(step, Math.min(rows, step.tokens.length), true);

@@ -1,0 +1,74 @@
+// Metrics of attention workers, which hold the KV pages of an instance.
+import type { Registry } from 'prom-client';
+import type { AttentionWorkerSnapshot, InstanceSnapshot } from '../../core/protocol/ports.ts';
+import { addPulled } from './pulled-metric.ts';
+
+type Metric = readonly [
+  kind: 'gauge' | 'counter',
+  name: string,
+  help: string,
+  read: (worker: AttentionWorkerSnapshot) => number,
+];
+
+const metrics: readonly Metric[] = [
+  [
+    'gauge',
+    'kvasir_attention_worker_up',
+    '1 if the attention worker answers steps, else 0.',
+    ({ ready }) => Number(ready),
+  ],
+  [
+    'counter',
+    'kvasir_attention_worker_losses_total',
+    'Times that the pages of the attention worker were lost.',
+    ({ losses }) => losses,
+  ],
+  [
+    'counter',
+    'kvasir_attention_worker_calls_total',
+    'Attention calls sent to the attention worker: one for each layer of each step.',
+    ({ calls = 0 }) => calls,
+  ],
+  [
+    'counter',
+    'kvasir_attention_worker_sent_bytes_total',
+    'Bytes of block lists, query rows, keys and values sent to the attention worker.',
+    ({ bytesOut = 0 }) => bytesOut,
+  ],
+  [
+    'counter',
+    'kvasir_attention_worker_received_bytes_total',
+    'Bytes of attention results received from the attention worker.',
+    ({ bytesIn = 0 }) => bytesIn,
+  ],
+  [
+    'counter',
+    'kvasir_attention_worker_early_seconds_total',
+    'Time that the attention worker computed before the keys and values of a step arrived.',
+    ({ earlySeconds = 0 }) => earlySeconds,
+  ],
+  [
+    'counter',
+    'kvasir_attention_worker_late_seconds_total',
+    'Time that the attention worker computed after the keys and values of a step arrived.',
+    ({ lateSeconds = 0 }) => lateSeconds,
+  ],
+  [
+    'counter',
+    'kvasir_attention_worker_wait_seconds_total',
+    'Time that steps waited for results of the attention worker after their own part.',
+    ({ waitSeconds = 0 }) => waitSeconds,
+  ],
+];
+
+/** By instance and attention worker. */
+export function addAttentionWorkerMetrics(registry: Registry, instances: () => readonly InstanceSnapshot[]): void {
+  for (const [kind, name, help, read] of metrics)
+    addPulled(registry, {
+      ...{ name, help, kind, labelNames: ['instance', 'worker'] },
+      read: () =>
+        instances().flatMap(({ attentionWorkers = [] }, instance) =>
+          attentionWorkers.map((each, worker) => [{ instance, worker }, read(each)] as const),
+        ),
+    });
+}
