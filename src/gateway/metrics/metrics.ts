@@ -1,5 +1,6 @@
 // Prometheus metrics of the gateway and of the instances behind it.
 import { Counter, Histogram, Registry } from 'prom-client';
+
 import type { ClusterPort, InferencePort, InstanceSnapshot } from '../../core/protocol/ports.ts';
 import { addAttentionWorkerMetrics } from './attention-worker-metrics.ts';
 import { addLendingLinkMetrics, lendingCounters, lendingGauges } from './lending-metrics.ts';
@@ -124,25 +125,7 @@ export class GatewayMetrics {
     const instances = () => port.instances();
     addPerInstance(this.#registry, 'gauge', instanceGauges, instances);
     addPerInstance(this.#registry, 'counter', instanceCounters, instances);
-    const labelNames = ['from', 'to', 'transport'];
-    addPulled(this.#registry, {
-      ...{
-        name: 'kvasir_link_sent_bytes_total',
-        help: 'KV bytes sent to another instance.',
-        kind: 'counter',
-        labelNames,
-      },
-      read: () => linksOf(instances()).map(([labels, { bytes }]) => [labels, bytes] as const),
-    });
-    addPulled(this.#registry, {
-      ...{
-        name: 'kvasir_link_backlog_bytes',
-        help: 'KV bytes sent but not yet acknowledged.',
-        kind: 'gauge',
-        labelNames,
-      },
-      read: () => linksOf(instances()).map(([labels, { backlogBytes }]) => [labels, backlogBytes] as const),
-    });
+    addLinkMetrics(this.#registry, instances);
     addLendingLinkMetrics(this.#registry, instances);
     addPipelineMetrics(this.#registry, instances);
     addAttentionWorkerMetrics(this.#registry, instances);
@@ -213,4 +196,23 @@ export class RequestTimes implements RequestClock {
   cancelled(): void {
     this.#cancelled.inc();
   }
+}
+
+/** KV bytes by link between two instances. */
+function addLinkMetrics(registry: Registry, instances: () => readonly InstanceSnapshot[]): void {
+  const labelNames = ['from', 'to', 'transport'];
+  addPulled(registry, {
+    name: 'kvasir_link_sent_bytes_total',
+    help: 'KV bytes sent to another instance.',
+    kind: 'counter',
+    labelNames,
+    read: () => linksOf(instances()).map(([labels, { bytes }]) => [labels, bytes] as const),
+  });
+  addPulled(registry, {
+    name: 'kvasir_link_backlog_bytes',
+    help: 'KV bytes sent but not yet acknowledged.',
+    kind: 'gauge',
+    labelNames,
+    read: () => linksOf(instances()).map(([labels, { backlogBytes }]) => [labels, backlogBytes] as const),
+  });
 }
