@@ -6,31 +6,34 @@
 namespace kvasir {
 namespace {
 
-/** (backend, pool, host, port, transport, key) => attention worker; port 0 chooses a free port */
+/** (backend, pool, host, port, transport, key, overlaps: 0 or 1) => attention worker; port 0 chooses a free port */
 Napi::Value bind_create_attention_worker(Arguments& in, Napi::Env env) {
   auto backend = registries().backends.get(in.handle("backend"));
   auto pool = registries().pools.get(in.handle("KV pool"));
   if (!pool->has_memory()) throw std::runtime_error("Cannot create an attention worker: its pool has no memory");
   const HostPort address = address_argument(in, 0);
   const Transport transport = transport_argument(in);
-  return number(env, registries().attention_workers.add(std::make_shared<AttentionWorker>(std::move(backend), std::move(pool), address, transport, key_argument(in))));
+  const HashKey key = key_argument(in);
+  const bool overlaps = in.integer("overlaps", 0, 1) == 1;
+  return number(env, registries().attention_workers.add(std::make_shared<AttentionWorker>(std::move(backend), std::move(pool), address, transport, key, overlaps)));
 }
 
 Napi::Value bind_attention_worker_port(Arguments& in, Napi::Env env) { return number(env, registries().attention_workers.get(in.handle("attention worker"))->port()); }
 
-/** (attention worker) => { steps, calls, rows, earlySeconds, lateSeconds, idleSeconds, bytesIn, bytesOut, invalid } */
+/** (attention worker) => { steps, calls, rows, earlyCalls, earlySeconds, lateSeconds, idleSeconds, bytesIn, bytesOut, broken } */
 Napi::Value bind_attention_worker_counts(Arguments& in, Napi::Env env) {
   const AttentionWorkerCounts counts = registries().attention_workers.get(in.handle("attention worker"))->counts();
   Napi::Object result = Napi::Object::New(env);
   result.Set("steps", static_cast<double>(counts.steps));
   result.Set("calls", static_cast<double>(counts.calls));
   result.Set("rows", static_cast<double>(counts.rows));
+  result.Set("earlyCalls", static_cast<double>(counts.early_calls));
   result.Set("earlySeconds", static_cast<double>(counts.early_nanoseconds) / 1e9);
   result.Set("lateSeconds", static_cast<double>(counts.late_nanoseconds) / 1e9);
   result.Set("idleSeconds", static_cast<double>(counts.idle_nanoseconds) / 1e9);
   result.Set("bytesIn", static_cast<double>(counts.bytes_in));
   result.Set("bytesOut", static_cast<double>(counts.bytes_out));
-  result.Set("invalid", static_cast<double>(counts.invalid));
+  result.Set("broken", static_cast<double>(counts.broken));
   return result;
 }
 

@@ -130,28 +130,33 @@ SamplingResult read_result(Arguments& in, size_t rows) {
   return result;
 }
 
-/**
- * (program, pool, abort, tokens, positions, rowStart, logitRows, sampling.., result.., groups, group.., unanswered,
- * remotes, remote.., arriving, arriving.., rowsIn.., rowsOut.., attentionWorkers) => done. `unanswered` is empty if
- * every sequence has all its keys and rows. The fields of sampling, result and each group are in the order of
- * src/kernel/native/step.ts.
- */
-Napi::Value bind_run(Arguments& in, Napi::Env env) {
-  const auto program = registries().programs.get(in.handle("program"));
-  const auto pool = registries().pools.get(in.handle("KV pool"));
-  const Span<int32_t> abort = in.array<int32_t>("abort");
-  if (abort.size == 0) throw std::runtime_error("Cannot run the step: the abort array is empty");
+/** A program and its step, read from the arguments of a run. */
+struct BoundRun {
+  std::shared_ptr<Program> program;
   StepView step;
+  SamplingResult result;
+  Span<uint8_t> unanswered;  // empty if every sequence has all its keys and rows
+};
+
+/**
+ * program, tokens, positions, rowStart, logitRows, sampling.., result.., groups, group.., unanswered, remotes, remote..,
+ * arriving, arriving.., rowsIn.., rowsOut.., attentionWorkers. The fields of sampling, result and each group are in the
+ * order of src/kernel/native/step.ts.
+ */
+std::unique_ptr<BoundRun> read_run(Arguments& in, const Span<int32_t>& abort) {
+  auto run = std::make_unique<BoundRun>();
+  run->program = registries().programs.get(in.handle("program"));
+  StepView& step = run->step;
   if (abort.size > kWaitingWord) step.waiting = writable(abort) + kWaitingWord;
   step.tokens = in.array<int32_t>("tokens");
   step.positions = in.array<int32_t>("positions");
   step.row_start = in.array<int32_t>("rowStart");
   step.logit_rows = in.array<int32_t>("logitRows");
   step.sampling = read_sampling(in);
-  const SamplingResult result = read_result(in, step.logit_rows.size);
+  run->result = read_result(in, step.logit_rows.size);
   const int groups = in.integer("groups", 0, 1 << 16);
   for (int i = 0; i < groups; i++) step.groups.push_back(read_group(in));
-  const Span<uint8_t> unanswered = in.array<uint8_t>("unanswered");
+  run->unanswered = in.array<uint8_t>("unanswered");
   const int remotes = in.integer("remotes", 0, INT32_MAX);
   for (int i = 0; i < remotes; i++) step.remote.push_back(read_remote(in));
   const int arriving = in.integer("arriving", 0, INT32_MAX);
@@ -159,11 +164,33 @@ Napi::Value bind_run(Arguments& in, Napi::Env env) {
   step.rows_in = read_arriving_rows(in);
   step.rows_out = read_row_pages(in, "rowsOut");
   step.attention_workers = read_attention_workers(in);
-  const bool reports_unanswered = remotes + arriving > 0 || step.rows_in.rows.pool || !step.attention_workers.empty();
-  if (reports_unanswered && unanswered.size < static_cast<size_t>(step.sequences())) throw std::runtime_error("Cannot run the step: unanswered is too short");
-  const bool done = program->run(*pool, step, abort.data, result);
-  if (reports_unanswered) std::copy(program->unanswered().begin(), program->unanswered().end(), writable(unanswered));
-  return Napi::Boolean::New(env, done);
+  const bool can_fail = remotes + arriving > 0 || step.rows_in.rows.pool || !step.attention_workers.empty();
+  if (can_fail && run->unanswered.size < static_cast<size_t>(step.sequences())) throw std::runtime_error("Cannot run the step: unanswered is too short");
+  return run;
+}
+
+/** (pool, abort, runs, run..) => done, one entry for each run */
+Napi::Value bind_run(Arguments& in, Napi::Env env) {
+  const auto pool = registries().pools.get(in.handle("KV pool"));
+  const Span<int32_t> abort = in.array<int32_t>("abort");
+  if (abort.size == 0) throw std::runtime_error("Cannot run the step: the abort array is empty");
+  constexpr int kRunsMost = 64;
+  std::vector<std::unique_ptr<BoundRun>> bound;
+  for (int left = in.integer("runs", 1, kRunsMost); left > 0; left--) bound.push_back(read_run(in, abort));
+  std::vector<ProgramRun> runs;
+  for (const auto& run : bound) {
+    for (const ProgramRun& other : runs)
+      if (other.program == run->program.get()) throw std::runtime_error("Cannot run the steps: two name the same program");
+    runs.push_back({run->program.get(), &run->step, run->result});
+  }
+  const std::vector<bool> done = run_staggered(*pool, runs, abort.data);
+  Napi::Array outcome = Napi::Array::New(env, done.size());
+  for (size_t i = 0; i < done.size(); i++) {
+    const std::vector<uint8_t>& unanswered = bound[i]->program->unanswered();
+    if (bound[i]->unanswered.size > 0) std::copy(unanswered.begin(), unanswered.end(), writable(bound[i]->unanswered));
+    outcome.Set(static_cast<uint32_t>(i), Napi::Boolean::New(env, done[i]));
+  }
+  return outcome;
 }
 
 struct BufferArguments {

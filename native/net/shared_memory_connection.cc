@@ -171,7 +171,7 @@ bool SharedMemoryConnection::await_available(const RingEnd& end, size_t bytes, D
   if (spin([&] { return has_available(end, bytes); })) return true;
   while (!ended.load(std::memory_order_acquire)) {
     if (is_hung_up(socket_)) shut_down();
-    else end.sleep(bytes, kWait);
+    else end.sleep(bytes, std::clamp<std::chrono::nanoseconds>(deadline - steady_clock::now(), std::chrono::nanoseconds(0), kWait));
     if (has_available(end, bytes)) return true;
     if (steady_clock::now() >= deadline) return false;
   }

@@ -81,7 +81,8 @@ bool await_events(int descriptor, short events, Deadline deadline, const std::at
   for (;;) {
     if (ended.load(std::memory_order_acquire)) return false;
     pollfd polled = {descriptor, events, 0};
-    const int count = poll(&polled, 1, kWaitMs);
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(std::min(deadline, steady_clock::now() + std::chrono::milliseconds(kWaitMs)) - steady_clock::now());
+    const int count = poll(&polled, 1, std::max(0, static_cast<int>(left.count())));
     if (count > 0) return true;
     if (count < 0 && errno != EINTR) return false;
     if (steady_clock::now() >= deadline) return false;

@@ -100,9 +100,7 @@ void Program::describe_sequences(const StepView& step) {
   }
 }
 
-bool Program::run(KvPool& pool, const StepView& step, const int32_t* abort, const SamplingResult& result) {
-  std::unique_lock<std::mutex> lock(plan_->bindings.backend->busy, std::try_to_lock);
-  if (!lock) throw std::runtime_error("Cannot run the step: another thread runs one on the same backend");
+void Program::begin(KvPool& pool, const StepView& step, const int32_t* abort) {
   const KvLayout& wanted = plan_->layout;
   const bool fits = pool.isa == isa() && pool.layout.type == wanted.type && pool.layout.kv_heads == wanted.kv_heads && pool.layout.head_dim == wanted.head_dim;
   if (wanted.kv_heads > 0 && !fits) throw std::runtime_error("Cannot run the step: the KV pool has pages of another shape than the program's");
@@ -110,16 +108,12 @@ bool Program::run(KvPool& pool, const StepView& step, const int32_t* abort, cons
   limits.pages = pool.pages;
   pool.expect_use(check_step(step, limits));
   check_row_pages(step, *plan_);
+  check_attention_workers(step, *plan_, pool);
   describe_sequences(step);
   unanswered_.assign(static_cast<size_t>(step.sequences()), 0);
   remote_.begin(step, groups_, unanswered_.data());
   waits_.begin(step, unanswered_.data());
-  check_attention_workers(step, *plan_);
-  workers_.begin(step, groups_, unanswered_.data());
-
-  ThreadPool& threads = plan_->bindings.backend->pool;
-  const RowKernels& kernels = row_kernels(isa());
-  const StepState state = {{threads, kernels, scratch_, plan_->scratch_columns},
+  state_.emplace(StepState{{plan_->bindings.backend->pool, row_kernels(isa()), scratch_, plan_->scratch_columns},
                            &step,
                            &pool,
                            static_cast<int>(step.tokens.size),
@@ -133,17 +127,51 @@ bool Program::run(KvPool& pool, const StepView& step, const int32_t* abort, cons
                            &waits_,
                            &workers_,
                            unanswered_.data(),
-                           abort};
-  const StepLock step_lock(*plan_->bindings.backend);
-  const RunningStep running(pool.progress);
-  for (const auto& op : plan_->ops) {
-    if (__atomic_load_n(abort, __ATOMIC_RELAXED) != 0) return false;
-    op->run(state);
-    if (remote_.aborted() || waits_.aborted() || workers_.aborted()) return false;
-    if (waits_.rows_missing() || workers_.failed()) return true;
+                           abort});
+  next_op_ = 0;
+  progress_ = Progress::running;
+}
+
+void Program::advance(const SamplingResult& result) {
+  const StepState& state = *state_;
+  if (next_op_ == 0) workers_.begin(*state.step, groups_, plan_->limits.groups, unanswered_.data(), state.abort);
+  while (next_op_ < plan_->ops.size()) {
+    progress_ = Progress::aborted;
+    if (__atomic_load_n(state.abort, __ATOMIC_RELAXED) != 0) return;
+    plan_->ops[next_op_++]->run(state);
+    if (remote_.aborted() || waits_.aborted() || workers_.aborted()) return;
+    progress_ = Progress::done;
+    if (waits_.rows_missing() || workers_.failed()) return;
+    if (next_op_ < plan_->ops.size() && plan_->ops[next_op_]->awaits_workers()) {
+      progress_ = Progress::running;
+      return;
+    }
   }
-  if (sampler_) sampler_->run(threads, kernels, plan_->logits->row(0), state.logit_rows, step.sampling.args(), result);
-  return true;
+  progress_ = Progress::done;
+  if (sampler_) sampler_->run(state.op.pool, state.op.rows, plan_->logits->row(0), state.logit_rows, state.step->sampling.args(), result);
+}
+
+std::vector<bool> run_staggered(KvPool& pool, const std::vector<ProgramRun>& runs, const int32_t* abort) {
+  Backend& backend = *runs.front().program->plan_->bindings.backend;
+  std::unique_lock<std::mutex> lock(backend.busy, std::try_to_lock);
+  if (!lock) throw std::runtime_error("Cannot run the step: another thread runs one on the same backend");
+  for (const ProgramRun& run : runs) {
+    if (run.program->plan_->bindings.backend.get() != &backend) throw std::runtime_error("Cannot run the steps: they are of several backends");
+    run.program->begin(pool, *run.step, abort);
+  }
+  const StepLock step_lock(backend);
+  const RunningStep running(pool.progress);
+  for (bool any = true; any;) {
+    any = false;
+    for (const ProgramRun& run : runs) {
+      if (run.program->progress_ != Program::Progress::running) continue;
+      run.program->advance(run.result);
+      any = true;
+    }
+  }
+  std::vector<bool> done;
+  for (const ProgramRun& run : runs) done.push_back(run.program->progress_ == Program::Progress::done);
+  return done;
 }
 
 const Buffer& Program::open_buffer(int index, int rows) const {

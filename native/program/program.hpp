@@ -1,6 +1,7 @@
 // A program: ops over planned buffers, bound to weights and threads. One call of `run` is one engine step.
 #pragma once
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/backend.hpp"
@@ -49,6 +50,8 @@ class ProgramOp {
  public:
   virtual ~ProgramOp() = default;
   virtual void run(const StepState& state) const = 0;
+  /** True if it waits for attention workers: another batch may use the threads before it runs. */
+  virtual bool awaits_workers() const { return false; }
 };
 
 /**
@@ -87,6 +90,23 @@ std::unique_ptr<ProgramPlan> decode_program(EncodedReader in, const ProgramBindi
 /** Reads the next op, checks it against buffers and weights, and adds its requirements to the plan. */
 std::unique_ptr<ProgramOp> decode_op(EncodedReader& in, ProgramPlan& plan);
 
+class Program;
+
+/** A step of one batch and where its samples go. Its program runs no other step meanwhile. */
+struct ProgramRun {
+  Program* program;
+  const StepView* step;
+  SamplingResult result;
+};
+
+/**
+ * Runs the steps of several batches on one backend. Each runs up to its next wait for attention workers, then the next
+ * batch does: while one batch's attention is computed, the others compute their slices (Lamina, rotational staggered
+ * pipelining, with one model replica). Entries are false if `abort` was set: that step can run again, and nothing of it
+ * counts as written. @throws std::runtime_error if a step is invalid
+ */
+std::vector<bool> run_staggered(KvPool& pool, const std::vector<ProgramRun>& runs, const int32_t* abort);
+
 class Program {
  public:
   /**
@@ -95,11 +115,6 @@ class Program {
    */
   Program(EncodedReader in, const ProgramBindings& bindings, std::chrono::milliseconds remote_deadline);
 
-  /**
-   * False if `abort` was set: the step can run again, and nothing counts as written. @throws std::runtime_error if the
-   * step is invalid
-   */
-  bool run(KvPool& pool, const StepView& step, const int32_t* abort, const SamplingResult& result);
   /** (sequences of the last step): 1 if remote keys were refused or late, or pages in transfer did not arrive. */
   const std::vector<uint8_t>& unanswered() const { return unanswered_; }
 
@@ -110,8 +125,16 @@ class Program {
   size_t bytes() const { return arena_.bytes(); }
 
  private:
+  friend std::vector<bool> run_staggered(KvPool& pool, const std::vector<ProgramRun>& runs, const int32_t* abort);
+
+  enum class Progress { running, done, aborted };
+
   void place_buffers();
   void describe_sequences(const StepView& step);
+  /** Checks the step and announces it to its attention workers. */
+  void begin(KvPool& pool, const StepView& step, const int32_t* abort);
+  /** Runs ops up to the next one that waits for attention workers, and samples after the last. */
+  void advance(const SamplingResult& result);
 
   std::unique_ptr<ProgramPlan> plan_;
   Mapping arena_;
@@ -125,6 +148,10 @@ class Program {
   RemoteAttention remote_;
   LayerWaits waits_;
   WorkerCalls workers_;
+  // Of the step in progress:
+  std::optional<StepState> state_;
+  size_t next_op_ = 0;
+  Progress progress_ = Progress::done;
 };
 
 }  // namespace kvasir

@@ -14,7 +14,6 @@ struct SendQuery final : ProgramOp {
   Rotation rotation;
   const float* norm;
   const Buffer *x, *q;
-  int window;
   const float* slopes;
   float eps, scale, softcap;
 
@@ -25,7 +24,6 @@ struct SendQuery final : ProgramOp {
         norm(data_of(read_vector(in, plan, "sendQ.qNorm", layer.head_dim, true))),
         x(read_plain(in, plan, "sendQ.x")),
         q(read_buffer(in, plan, "sendQ.q")),
-        window(plan.limits.groups[layer.group].window),
         slopes(data_of(read_vector(in, plan, "sendQ.slopes", layer.heads, true))),
         eps(in.real("sendQ.eps")),
         scale(in.real("sendQ.scale")),
@@ -39,7 +37,7 @@ struct SendQuery final : ProgramOp {
   void run(const StepState& s) const override {
     const QkvArgs args = {layer.heads, rotation.rotary_dim, rotation.rope, norm, nullptr, eps, s.step->positions.data, s.row_sequence};
     run_query(s.op, args, *x, s.tokens, *q);
-    s.workers->send_query({call, layer.group, layer.index, layer.heads, layer.kv_heads, layer.head_dim, window, scale, softcap, slopes}, *q, s.tokens);
+    s.workers->send_query({call, layer.group, layer.index, layer.heads, layer.kv_heads, layer.head_dim, scale, softcap, slopes}, *q, s.tokens);
   }
 };
 
@@ -69,7 +67,7 @@ struct SendKeys final : ProgramOp {
   void run(const StepState& s) const override {
     const QkvArgs args = {layer.heads, rotation.rotary_dim, rotation.rope, nullptr, norm, eps, s.step->positions.data, s.row_sequence};
     run_keys(s.op, args, *x, column, s.tokens, *keys);
-    s.workers->send_keys({call, layer.group, layer.index, layer.heads, layer.kv_heads, layer.head_dim, kNoWindow, 0.0f, 0.0f, nullptr}, *keys, s.tokens);
+    s.workers->send_keys({call, layer.group, layer.index, layer.heads, layer.kv_heads, layer.head_dim, 0.0f, 0.0f, nullptr}, *keys, s.tokens);
   }
 };
 
@@ -86,12 +84,13 @@ struct WaitPartial final : ProgramOp {
     require(!out->logit_rows, "waitPartial.out has logit rows");
     if (out->kind != BufferKind::f32) plan.attention_out_columns = std::max(plan.attention_out_columns, static_cast<size_t>(out->columns));
   }
+  bool awaits_workers() const override { return true; }
   void run(const StepState& s) const override {
     Buffer plain;
     plain.columns = out->columns;
     plain.data = reinterpret_cast<uint8_t*>(s.attention_out);
     const bool rounds = out->kind != BufferKind::f32;
-    const WorkerCall of = {call, layer.group, layer.index, layer.heads, layer.kv_heads, layer.head_dim, kNoWindow, 0.0f, 0.0f, nullptr};
+    const WorkerCall of = {call, layer.group, layer.index, layer.heads, layer.kv_heads, layer.head_dim, 0.0f, 0.0f, nullptr};
     s.workers->receive(of, s.tokens, rounds ? s.attention_out : out->row(0), s.abort);
     if (rounds) run_convert(s.op, plain, s.tokens, *out);
   }
@@ -105,7 +104,7 @@ std::unique_ptr<ProgramOp> decode_send_kv(EncodedReader& in, ProgramPlan& plan) 
 
 std::unique_ptr<ProgramOp> decode_wait_partial(EncodedReader& in, ProgramPlan& plan) { return std::make_unique<WaitPartial>(in, plan); }
 
-void check_attention_workers(const StepView& step, const ProgramPlan& plan) {
+void check_attention_workers(const StepView& step, const ProgramPlan& plan, const KvPool& pool) {
   const int workers = static_cast<int>(step.attention_workers.size()), heads = plan.kv_heads_at_workers;
   const auto refuse = [](const std::string& why) { throw std::runtime_error("Cannot run the step: " + why); };
   if (heads == 0 && workers > 0) refuse("it names attention workers, and the program computes attention itself");
@@ -115,6 +114,9 @@ void check_attention_workers(const StepView& step, const ProgramPlan& plan) {
   for (const auto& link : step.attention_workers) {
     const KvLayout shard = {plan.layout.type, heads / workers, plan.layout.head_dim};
     if (link != nullptr && link->layout() != shard) refuse("an attention worker holds pages of another shape than the program's shards");
+    if (link != nullptr && link->pages() < pool.pages) {
+      refuse("an attention worker has " + std::to_string(link->pages()) + " pages, the instance " + std::to_string(pool.pages));
+    }
   }
   if (!step.remote.empty() || !step.arriving.empty()) refuse("keys at attention workers cannot be lent or in transfer");
 }

@@ -14,17 +14,18 @@ constexpr int kStallMs = 20000;  // longest wait between the parts of one frame
 
 uint64_t nanoseconds_since(Clock::time_point begin) { return static_cast<uint64_t>(std::chrono::nanoseconds(Clock::now() - begin).count()); }
 
-bool is_sane(const WorkerFrame& frame) {
-  if (!is_valid_worker_header(frame) || frame.rows <= 0 || frame.rows > kWorkerRowsMost || frame.words > kWorkerWordsMost) return false;
-  if (frame.kind != WorkerFrameKind::query) return true;
-  return frame.heads > 0 && frame.heads <= kWorkerHeadsMost && (frame.slopes == 0 || frame.slopes == static_cast<uint32_t>(frame.heads));
+/** The part of a frame that any step would allow. */
+bool has_valid_limits(const WorkerFrame& frame) {
+  return is_valid_worker_header(frame) && frame.rows > 0 && frame.rows <= kWorkerRowsMost && frame.words <= kWorkerWordsMost;
 }
 
 }  // namespace
 
-AttentionWorker::AttentionWorker(std::shared_ptr<Backend> backend, std::shared_ptr<KvPool> pool, const HostPort& address, Transport transport, const HashKey& key)
+AttentionWorker::AttentionWorker(std::shared_ptr<Backend> backend, std::shared_ptr<KvPool> pool, const HostPort& address, Transport transport, const HashKey& key,
+                                 bool overlaps)
     : backend_(std::move(backend)),
       pool_(std::move(pool)),
+      overlaps_(overlaps),
       listener_(address, transport, key, pool_->layout, [this](Connection& connection, const std::atomic<bool>& ended) { serve(connection, ended); }) {}
 
 AttentionWorkerCounts AttentionWorker::counts() const {
@@ -33,20 +34,28 @@ AttentionWorkerCounts AttentionWorker::counts() const {
 }
 
 void AttentionWorker::serve(Connection& connection, const std::atomic<bool>& ended) {
+  try {
+    serve_frames(connection, ended);
+  } catch (const std::bad_alloc&) {
+    count([](AttentionWorkerCounts& counts) { counts.broken++; });
+  }
+}
+
+void AttentionWorker::serve_frames(Connection& connection, const std::atomic<bool>& ended) {
   WorkerHello hello;
   hello.isa = static_cast<int32_t>(pool_->isa);
   hello.pages = pool_->pages;
   hello.checksum = worker_checksum(hello);
   if (!connection.send(&hello, sizeof hello, in_milliseconds(kStallMs), ended)) return;
-  Session session = {ShardAttention(backend_, pool_), 0};
+  Session session = {ShardAttention(backend_, pool_, overlaps_), 0};
   WorkerFrame frame;
   for (;;) {
     const auto begin = Clock::now();
     if (!connection.receive(&frame, sizeof frame, kNever, ended)) return;
     const bool within_step = frame.kind == WorkerFrameKind::keys || frame.call > 0;
     if (within_step) count([&](AttentionWorkerCounts& counts) { counts.idle_nanoseconds += nanoseconds_since(begin); });
-    if (is_sane(frame) && serve_frame(connection, session, frame, ended)) continue;
-    if (!ended) count([](AttentionWorkerCounts& counts) { counts.invalid++; });
+    if (has_valid_limits(frame) && serve_frame(connection, session, frame, ended)) continue;
+    if (!ended) count([](AttentionWorkerCounts& counts) { counts.broken++; });
     return;
   }
 }
@@ -68,30 +77,29 @@ bool AttentionWorker::serve_frame(Connection& connection, Session& session, cons
     case WorkerFrameKind::query: {
       std::vector<float> slopes;
       std::vector<uint8_t> query;
-      if (frame.bytes != shard.query_row_bytes(frame.heads) * frame.rows) return false;
-      if (!body.receive(slopes, frame.slopes) || !body.receive(query, frame.bytes) || !body.receive_sum()) return false;
-      const std::lock_guard<std::mutex> turn(computing_);
+      if (!shard.accepts_query(frame) || !body.receive(slopes, frame.slopes) || !body.receive(query, frame.bytes) || !body.receive_sum()) return false;
+      const std::lock_guard<std::mutex> computing(computing_);
       const auto begin = Clock::now();
-      const bool valid = shard.query(frame, std::move(slopes), std::move(query));
+      shard.query(frame, std::move(slopes), std::move(query), ended);
       session.early_nanoseconds = nanoseconds_since(begin);
       count([&](AttentionWorkerCounts& counts) {
+        counts.early_calls += shard.computed_early() ? 1 : 0;
         counts.early_nanoseconds += session.early_nanoseconds;
         counts.bytes_in += frame.bytes;
       });
-      return valid;
+      return true;
     }
     case WorkerFrameKind::keys: {
       std::vector<uint8_t> keys;
-      if (frame.bytes != shard.keys_row_bytes() * frame.rows) return false;
-      if (!body.receive(keys, frame.bytes) || !body.receive_sum()) return false;
+      if (!shard.accepts_keys(frame) || !body.receive(keys, frame.bytes) || !body.receive_sum()) return false;
       AttentionFrame result;
       result.step = frame.step;
       result.call = frame.call;
       result.early_nanoseconds = session.early_nanoseconds;
       {
-        const std::lock_guard<std::mutex> turn(computing_);
+        const std::lock_guard<std::mutex> computing(computing_);
         const auto begin = Clock::now();
-        if (!shard.keys(frame, keys)) return false;
+        shard.keys(keys, ended);
         result.late_nanoseconds = nanoseconds_since(begin);
       }
       result.bytes = shard.result().size() * sizeof(float);
@@ -102,7 +110,7 @@ bool AttentionWorker::serve_frame(Connection& connection, Session& session, cons
         counts.bytes_in += frame.bytes;
         counts.bytes_out += result.bytes;
       });
-      return send_result(connection, shard, result, ended);
+      return !ended && send_result(connection, shard, result, ended);
     }
   }
   return false;

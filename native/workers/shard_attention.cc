@@ -2,12 +2,16 @@
 // written.
 #include "workers/shard_attention.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "attention/plan.hpp"
 
 namespace kvasir {
 namespace {
+
+constexpr int kHeadsMost = 1 << 12;
+constexpr size_t kPartialBytesMost = size_t{64} << 20;  // of a call; a longer one is computed when the keys have arrived
 
 /** The first range with keys that the step itself writes. */
 int first_open_range(const AttentionSequence& sequence) { return sequence.start / kRangeTokens; }
@@ -50,42 +54,54 @@ bool ShardAttention::has_pages(const ShardGroup& group, const std::vector<int32_
   return true;
 }
 
-bool ShardAttention::opens_call(const WorkerFrame& frame) const {
+bool ShardAttention::accepts_query(const WorkerFrame& frame) const {
   if (call_ != nullptr || frame.step != step_number_ || frame.call != next_call_ || frame.rows != rows_ || rows_ == 0) return false;
   if (frame.group < 0 || static_cast<size_t>(frame.group) >= step_.groups.size()) return false;
-  if (frame.layer < 0 || frame.layer >= step_.groups[frame.group].layers || frame.window <= 0) return false;
-  return frame.heads > 0 && frame.heads <= kWorkerHeadsMost && frame.heads % pool_->layout.kv_heads == 0;
+  if (frame.layer < 0 || frame.layer >= step_.groups[frame.group].layers) return false;
+  if (frame.heads <= 0 || frame.heads > kHeadsMost || frame.heads % pool_->layout.kv_heads != 0) return false;
+  if (frame.slopes != 0 && frame.slopes != static_cast<uint32_t>(frame.heads)) return false;
+  return frame.bytes == query_row_bytes(frame.heads) * rows_;
 }
 
-bool ShardAttention::query(const WorkerFrame& frame, std::vector<float> slopes, std::vector<uint8_t> query) {
-  if (!opens_call(frame) || query.size() != query_row_bytes(frame.heads) * rows_) return false;
-  call_ = std::make_unique<Call>(Call{frame, std::move(slopes), std::move(query), {}, {}, nullptr, {}, nullptr, 0});
+void ShardAttention::query(const WorkerFrame& frame, std::vector<float> slopes, std::vector<uint8_t> query, const std::atomic<bool>& ended) {
+  call_ = std::make_unique<Call>();
   Call& call = *call_;
+  call.number = frame.call;
+  call.group = frame.group;
+  call.slopes = std::move(slopes);
+  call.query = std::move(query);
+  const ShardGroup& group = step_.groups[frame.group];
   const std::vector<AttentionSequence>& sequences = sequences_[frame.group];
-  call.args = {pool_->isa,       pool_->layout,     pool_->data(),
-               tables_[frame.group].data(), step_.groups[frame.group].layers, frame.layer,
-               frame.heads,      frame.scale,       sequences.data(),
-               static_cast<int>(sequences.size()), rows_, frame.window,
-               frame.softcap,    call.slopes.empty() ? nullptr : call.slopes.data()};
+  AttentionArgs& args = call.args;
+  args.isa = pool_->isa;
+  args.layout = pool_->layout;
+  args.pool = pool_->data();
+  args.page_table = tables_[frame.group].data();
+  args.layers = group.layers;
+  args.layer = frame.layer;
+  args.heads = frame.heads;
+  args.scale = frame.scale;
+  args.sequences = sequences.data();
+  args.sequence_count = static_cast<int>(sequences.size());
+  args.tokens = rows_;
+  args.window = group.window;
+  args.softcap = frame.softcap;
+  args.slopes = call.slopes.empty() ? nullptr : call.slopes.data();
   result_.resize(static_cast<size_t>(rows_) * frame.heads * pool_->layout.head_dim);
-  plan(call);
-  return true;
+  compute_early(call, ended);
 }
 
 /** Plans the pieces of each sequence, and computes those of complete ranges. */
-void ShardAttention::plan(Call& call) {
-  // A window leaves ranges behind partly; without complete ranges nothing can be computed early.
-  const std::vector<AttentionSequence>& sequences = sequences_[call.frame.group];
-  bool any_early = false;
-  long long ranges = 0;
-  const int tile_tokens = tile_tokens_max(call.args.heads / call.args.layout.kv_heads);
-  for (const AttentionSequence& sequence : sequences) {
-    any_early = any_early || first_open_range(sequence) > 0;
-    ranges += static_cast<long long>(ranges_of(sequence)) * ((sequence.rows + tile_tokens - 1) / tile_tokens) * call.args.layout.kv_heads;
-  }
-  if (call.args.window != kNoWindow || !any_early) return;
-
+void ShardAttention::compute_early(Call& call, const std::atomic<bool>& ended) {
+  const std::vector<AttentionSequence>& sequences = sequences_[call.group];
+  const bool any_complete = std::any_of(sequences.begin(), sequences.end(), [](const AttentionSequence& sequence) { return first_open_range(sequence) > 0; });
+  // With a window the first range is seen only in part, so nothing is computed early.
+  if (!overlaps_ || call.args.window != kNoWindow || !any_complete) return;
   const int threads = backend_->pool.size();
+  const int tile_tokens = tile_tokens_max(call.args.heads / call.args.layout.kv_heads);
+  long long ranges = 0;
+  for (const AttentionSequence& sequence : sequences)
+    ranges += static_cast<long long>(ranges_of(sequence)) * ((sequence.rows + tile_tokens - 1) / tile_tokens) * call.args.layout.kv_heads;
   const int most = subtree_ranges(ranges, threads);
   for (const AttentionSequence& sequence : sequences) {
     AttentionRoot root = {&sequence, 0, sequence.rows, {}, {result_.data(), nullptr, nullptr}, 0};
@@ -94,7 +110,9 @@ void ShardAttention::plan(Call& call) {
     add_subtrees(first_open_range(sequence), ranges_of(sequence), most, add);
     call.roots.push_back(std::move(root));
   }
-  call.pieces = std::make_unique<AttentionPieces>(call.args, call.query.data(), call.roots.data(), static_cast<int>(call.roots.size()));
+  auto pieces = std::make_unique<AttentionPieces>(call.args, call.query.data(), call.roots.data(), static_cast<int>(call.roots.size()));
+  if (pieces->partial_bytes() > kPartialBytesMost) return;
+  call.pieces = std::move(pieces);
   call.workspace_bytes = call.pieces->workspace_bytes();
   call.workspaces = memory_.at_least(call.workspace_bytes * threads + call.pieces->partial_bytes());
   call.pieces->use_partials(call.workspaces + call.workspace_bytes * threads);
@@ -103,29 +121,32 @@ void ShardAttention::plan(Call& call) {
     const AttentionSequence& sequence = *call.roots[call.pieces->root_of_task(task)].sequence;
     (call.pieces->piece_of_task(task).first < first_open_range(sequence) ? early : call.late).push_back(task);
   }
-  run_tasks(call, early);
+  call.computed_early = !early.empty();
+  run_tasks(call, early, ended);
 }
 
-void ShardAttention::run_tasks(Call& call, const std::vector<int>& tasks) {
+void ShardAttention::run_tasks(const Call& call, const std::vector<int>& tasks, const std::atomic<bool>& ended) {
   backend_->pool.run(static_cast<int>(tasks.size()), [&](int index, int thread) {
-    call.pieces->run_task(tasks[index], call.workspaces + call.workspace_bytes * thread, [] { return true; });
+    call.pieces->run_task(tasks[index], call.workspaces + call.workspace_bytes * thread, [&] { return !ended.load(std::memory_order_relaxed); });
   });
 }
 
-bool ShardAttention::keys(const WorkerFrame& frame, const std::vector<uint8_t>& keys) {
-  const bool continues = call_ != nullptr && frame.step == step_number_ && frame.call == call_->frame.call && frame.rows == rows_;
-  if (!continues || keys.size() != keys_row_bytes() * rows_) return false;
+bool ShardAttention::accepts_keys(const WorkerFrame& frame) const {
+  const bool continues = call_ != nullptr && frame.step == step_number_ && frame.call == call_->number && frame.rows == rows_;
+  return continues && frame.bytes == query_row_bytes(2 * pool_->layout.kv_heads) * rows_;
+}
+
+void ShardAttention::keys(const std::vector<uint8_t>& keys, const std::atomic<bool>& ended) {
   write_keys(*call_, keys);
-  finish(*call_);
+  compute_late(*call_, ended);
   call_ = nullptr;
   next_call_++;
-  return true;
 }
 
 void ShardAttention::write_keys(const Call& call, const std::vector<uint8_t>& keys) {
   const KvLayout& layout = pool_->layout;
   const int heads = 2 * layout.kv_heads;
-  const std::vector<AttentionSequence>& sequences = sequences_[call.frame.group];
+  const std::vector<AttentionSequence>& sequences = sequences_[call.group];
   backend_->pool.run(static_cast<int>(sequences.size()), [&](int index, int) {
     const AttentionSequence& sequence = sequences[index];
     std::vector<float> values(static_cast<size_t>(heads) * layout.head_dim);
@@ -138,7 +159,7 @@ void ShardAttention::write_keys(const Call& call, const std::vector<uint8_t>& ke
   });
 }
 
-void ShardAttention::finish(Call& call) {
+void ShardAttention::compute_late(Call& call, const std::atomic<bool>& ended) {
   ThreadPool& threads = backend_->pool;
   if (call.pieces == nullptr) {
     int context = 1;
@@ -147,7 +168,8 @@ void ShardAttention::finish(Call& call) {
     run_attention(threads, call.args, call.query.data(), result_.data(), nullptr, nullptr, scratch);
     return;
   }
-  run_tasks(call, call.late);
+  run_tasks(call, call.late, ended);
+  if (ended) return;
   threads.run(call.pieces->merges(), [&](int merge, int thread) { call.pieces->run_merge(merge, call.workspaces + call.workspace_bytes * thread); });
 }
 

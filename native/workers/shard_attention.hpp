@@ -1,6 +1,7 @@
 // Attention over the pages of one shard of the KV heads: it begins when the queries arrive and ends when the keys of
 // the step have arrived.
 #pragma once
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -19,50 +20,53 @@ namespace kvasir {
  */
 class ShardAttention {
  public:
-  ShardAttention(std::shared_ptr<Backend> backend, std::shared_ptr<KvPool> pool) : backend_(std::move(backend)), pool_(std::move(pool)) {}
+  /** Without `overlaps` everything is computed after the keys of the step have arrived: a baseline for comparisons. */
+  ShardAttention(std::shared_ptr<Backend> backend, std::shared_ptr<KvPool> pool, bool overlaps)
+      : backend_(std::move(backend)), pool_(std::move(pool)), overlaps_(overlaps) {}
 
   /** Begins a step; calls of earlier steps end. False if the frame is invalid. */
   bool begin(const WorkerFrame& frame, const std::vector<int32_t>& words);
+  /** True if a query frame may follow what came before; its sizes are within those of the step. */
+  bool accepts_query(const WorkerFrame& frame) const;
   /**
-   * Computes attention over the keys of earlier ranges. `query` (rows, heads, headDim) in the KV type. False if the
-   * frame is invalid.
+   * Computes attention over the keys of earlier ranges. `query` (rows, heads, headDim) in the KV type. Ends early once
+   * `ended` is set.
    */
-  bool query(const WorkerFrame& frame, std::vector<float> slopes, std::vector<uint8_t> query);
-  /**
-   * Writes K and V of the step's rows, (rows, 2 kvHeads, headDim) in the KV type, and computes the rest. False if the
-   * frame is invalid.
-   */
-  bool keys(const WorkerFrame& frame, const std::vector<uint8_t>& keys);
+  void query(const WorkerFrame& frame, std::vector<float> slopes, std::vector<uint8_t> query, const std::atomic<bool>& ended);
+  /** True if the call in progress computed something before the keys of the step arrived. */
+  bool computed_early() const { return call_ != nullptr && call_->computed_early; }
+  bool accepts_keys(const WorkerFrame& frame) const;
+  /** Writes K and V of the step's rows, (rows, 2 kvHeads, headDim) in the KV type, and computes the rest. */
+  void keys(const std::vector<uint8_t>& keys, const std::atomic<bool>& ended);
   /** (rows, heads, headDim) of the last call that ended. */
   const std::vector<float>& result() const { return result_; }
-
-  /** Bytes of query rows, and of rows of K and V, of a frame. */
-  size_t query_row_bytes(int heads) const { return query_bytes(pool_->isa, pool_->layout.type, heads, pool_->layout.head_dim, 1); }
-  size_t keys_row_bytes() const { return query_row_bytes(2 * pool_->layout.kv_heads); }
 
  private:
   /** The attention call in progress. */
   struct Call {
-    WorkerFrame frame;
+    int number = 0;
+    int group = 0;
     std::vector<float> slopes;
     std::vector<uint8_t> query;
-    AttentionArgs args;
+    AttentionArgs args = {};
     std::vector<AttentionRoot> roots;
     std::unique_ptr<AttentionPieces> pieces;  // null: computed when the keys have arrived
     std::vector<int> late;                    // tasks that read keys of the step
-    uint8_t* workspaces;
-    size_t workspace_bytes;
+    bool computed_early = false;
+    uint8_t* workspaces = nullptr;
+    size_t workspace_bytes = 0;
   };
 
-  bool opens_call(const WorkerFrame& frame) const;
+  size_t query_row_bytes(int heads) const { return query_bytes(pool_->isa, pool_->layout.type, heads, pool_->layout.head_dim, 1); }
   bool has_pages(const ShardGroup& group, const std::vector<int32_t>& table) const;
-  void plan(Call& call);
-  void run_tasks(Call& call, const std::vector<int>& tasks);
+  void compute_early(Call& call, const std::atomic<bool>& ended);
+  void run_tasks(const Call& call, const std::vector<int>& tasks, const std::atomic<bool>& ended);
   void write_keys(const Call& call, const std::vector<uint8_t>& keys);
-  void finish(Call& call);
+  void compute_late(Call& call, const std::atomic<bool>& ended);
 
   std::shared_ptr<Backend> backend_;
   std::shared_ptr<KvPool> pool_;
+  bool overlaps_;
   uint32_t step_number_ = 0;
   int rows_ = 0;
   ShardStep step_;

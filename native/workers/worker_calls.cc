@@ -6,17 +6,18 @@
 
 namespace kvasir {
 
-void WorkerCalls::begin(const StepView& step, const std::vector<std::vector<AttentionSequence>>& groups, uint8_t* unanswered) {
+void WorkerCalls::begin(const StepView& step, const std::vector<std::vector<AttentionSequence>>& groups, const std::vector<LayerGroup>& layers, uint8_t* unanswered,
+                        const int32_t* abort) {
   step_ = step.attention_workers.empty() ? nullptr : &step;
   unanswered_ = unanswered;
   aborted_ = false;
   failed_ = false;
   if (step_ == nullptr) return;
-  step_number_++;
   for (const auto& link : step.attention_workers) {
-    if (link != nullptr) link->begin(step_number_, step, groups);
+    if (link != nullptr) link->begin(step, groups, layers, abort);
     if (link == nullptr || link->is_broken()) fail();
   }
+  aborted_ = !failed_ && __atomic_load_n(abort, __ATOMIC_RELAXED) != 0;
 }
 
 void WorkerCalls::fail() {
@@ -26,12 +27,10 @@ void WorkerCalls::fail() {
 
 WorkerFrame WorkerCalls::frame_of(const WorkerCall& call, int rows) const {
   WorkerFrame frame = {};
-  frame.step = step_number_;
   frame.call = call.number;
   frame.group = call.group;
   frame.layer = call.layer;
   frame.heads = call.heads / workers();
-  frame.window = call.window;
   frame.rows = rows;
   frame.scale = call.scale;
   frame.softcap = call.softcap;
@@ -59,7 +58,7 @@ void WorkerCalls::send_keys(const WorkerCall& call, const Buffer& keys, int rows
       std::memcpy(to, from, part);
       std::memcpy(to + part, from + half, part);
     }
-    step_->attention_workers[w]->send_keys(frame_of(call, rows), bytes_);
+    step_->attention_workers[w]->send_keys(frame_of(call, rows), bytes_, static_cast<size_t>(rows) * call.heads / workers() * call.head_dim);
     if (step_->attention_workers[w]->is_broken()) fail();
   }
 }
@@ -67,7 +66,7 @@ void WorkerCalls::send_keys(const WorkerCall& call, const Buffer& keys, int rows
 void WorkerCalls::receive(const WorkerCall& call, int rows, float* out, const int32_t* abort) {
   const size_t columns = static_cast<size_t>(call.heads) * call.head_dim, part = columns / workers();
   for (int w = 0; w < workers() && !failed_ && !aborted_; w++) {
-    if (!step_->attention_workers[w]->receive(step_number_, call.number, values_, part * rows, abort)) {
+    if (!step_->attention_workers[w]->receive(values_, abort)) {
       aborted_ = __atomic_load_n(abort, __ATOMIC_RELAXED) != 0;
       if (!aborted_) fail();
       return;

@@ -15,7 +15,6 @@ struct WorkerCall {
   int number;  // within the step, in the order of computation
   int group, layer;
   int heads, kv_heads, head_dim;
-  int window;
   float scale, softcap;
   const float* slopes;  // (heads); null: none
 };
@@ -27,7 +26,8 @@ class WorkerCalls {
    * has a shard of every sequence. All arguments must stay valid until the step ends. Costs nothing without attention
    * workers.
    */
-  void begin(const StepView& step, const std::vector<std::vector<AttentionSequence>>& groups, uint8_t* unanswered);
+  void begin(const StepView& step, const std::vector<std::vector<AttentionSequence>>& groups, const std::vector<LayerGroup>& layers, uint8_t* unanswered,
+             const int32_t* abort);
   bool any() const { return step_ != nullptr; }
   bool aborted() const { return aborted_; }
   /** True if an attention worker failed: nothing more can be computed. */
@@ -41,15 +41,12 @@ class WorkerCalls {
   void receive(const WorkerCall& call, int rows, float* out, const int32_t* abort);
 
  private:
-  using Links = std::vector<std::shared_ptr<WorkerLink>>;
-
   WorkerFrame frame_of(const WorkerCall& call, int rows) const;
   int workers() const { return static_cast<int>(step_->attention_workers.size()); }
   void fail();
 
   const StepView* step_ = nullptr;
   uint8_t* unanswered_ = nullptr;
-  uint32_t step_number_ = 0;
   bool aborted_ = false;
   bool failed_ = false;
   std::vector<uint8_t> bytes_;   // rows of one shard

@@ -5,7 +5,7 @@
 namespace kvasir {
 namespace {
 
-constexpr int kGroupsMost = 64, kLayersMost = 1 << 12;
+constexpr int kGroupsEnd = 65, kLayersEnd = (1 << 12) + 1;  // past the most
 
 /** Reads lists within bounds; after a failure everything read is empty. */
 class WordReader {
@@ -53,15 +53,16 @@ bool are_offsets(const std::vector<int32_t>& offsets, size_t count, int least, s
   return true;
 }
 
-/** True if each sequence lists a block for every key up to its last row. */
+/** True if each sequence lists a block for every key that its first row sees, up to its last row. */
 bool are_complete(const ShardStep& step, const ShardGroup& group) {
   const size_t sequences = step.positions.size();
   if (group.first_block.size() != sequences || !are_offsets(group.block_start, sequences, 1, group.blocks.size())) return false;
   if (group.pages.size() != group.changed.size() * group.layers) return false;
   for (size_t s = 0; s < sequences; s++) {
     const int64_t last = int64_t{step.positions[s]} + step.row_start[s + 1] - step.row_start[s] - 1;
+    const int64_t first_seen = step.positions[s] < group.window ? 0 : int64_t{step.positions[s]} - group.window + 1;
     const int64_t listed = group.block_start[s + 1] - group.block_start[s];
-    if (last >= INT32_MAX || group.first_block[s] + listed < last / kPageTokens + 1 || group.first_block[s] > step.positions[s] / kPageTokens) return false;
+    if (last >= INT32_MAX || group.first_block[s] + listed < last / kPageTokens + 1 || int64_t{group.first_block[s]} * kPageTokens > first_seen) return false;
   }
   return true;
 }
@@ -75,6 +76,7 @@ std::vector<int32_t> ShardStep::encode() const {
   words.push_back(static_cast<int32_t>(groups.size()));
   for (const ShardGroup& group : groups) {
     words.push_back(group.layers);
+    words.push_back(group.window == kNoWindow ? 0 : group.window);
     for (const auto* list : {&group.first_block, &group.block_start, &group.blocks, &group.changed, &group.pages}) put(words, *list);
   }
   return words;
@@ -84,13 +86,16 @@ bool ShardStep::decode(const std::vector<int32_t>& words, int rows, int pool_pag
   WordReader in(words);
   row_start = in.list(0, INT32_MAX);
   positions = in.list(0, INT32_MAX);
-  groups.resize(static_cast<size_t>(in.value(1, kGroupsMost)));
+  groups.resize(static_cast<size_t>(in.value(1, kGroupsEnd)));
   for (ShardGroup& group : groups) {
-    group.layers = in.value(1, kLayersMost);
+    group.layers = in.value(1, kLayersEnd);
+    const int32_t window = in.value(0, INT32_MAX);
+    group.window = window == 0 ? kNoWindow : window;
     group.first_block = in.list(0, INT32_MAX);
     group.block_start = in.list(0, INT32_MAX);
-    group.blocks = in.list(0, pool_pages);  // a block has a page at least
-    group.changed = in.list(0, pool_pages);
+    const int32_t blocks_end = pool_pages / group.layers;  // a block has a page for each layer
+    group.blocks = in.list(0, blocks_end);
+    group.changed = in.list(0, blocks_end);
     group.pages = in.list(0, pool_pages);
   }
   if (!in.finished() || !are_offsets(row_start, positions.size(), 1, static_cast<size_t>(rows))) return false;

@@ -38,12 +38,12 @@ struct WorkerFrame {
   int32_t group;       // layer group
   int32_t layer;       // index of the layer in its group
   int32_t heads;       // query heads of the shard
-  int32_t window;      // kNoWindow: none
+  uint32_t unused;
   int32_t rows;        // of the step
   uint32_t words;      // of a step
   uint32_t slopes;     // 0, or one for each head
   float scale, softcap;
-  uint64_t bytes;      // of the rows
+  uint64_t bytes;      // of the body without slopes and checksum
   uint64_t checksum;   // of the fields before it
 };
 
@@ -63,7 +63,7 @@ struct AttentionFrame {
 static_assert(sizeof(WorkerHello) == 24 && sizeof(WorkerFrame) == 72 && sizeof(AttentionFrame) == 48, "wire structures have no padding");
 
 /** The largest values of a frame, checked before memory is allocated. */
-constexpr int kWorkerRowsMost = 1 << 16, kWorkerHeadsMost = 1 << 12;
+constexpr int kWorkerRowsMost = 1 << 16;
 constexpr uint32_t kWorkerWordsMost = 1 << 26;
 
 template <class Header>
@@ -78,6 +78,7 @@ bool is_valid_worker_header(const Header& header) {
 /** Sequences of a step in one layer group. */
 struct ShardGroup {
   int layers = 0;
+  int window = kNoWindow;
   std::vector<int32_t> first_block;  // (sequences)
   std::vector<int32_t> block_start;  // (sequences + 1)
   std::vector<int32_t> blocks;
@@ -85,7 +86,7 @@ struct ShardGroup {
   std::vector<int32_t> pages;        // (changed, layers)
 };
 
-/** A step as its integers: rows of each sequence, their first position, and the blocks of each layer group. */
+/** A step as its integers: rows of each sequence, their first position, and the blocks and window of each layer group. */
 struct ShardStep {
   std::vector<int32_t> row_start;  // (sequences + 1)
   std::vector<int32_t> positions;  // (sequences): of the first row

@@ -27,7 +27,12 @@ WorkerLink::WorkerLink(Isa isa, const KvLayout& layout, const HostPort& address,
   pages_ = hello.pages;
 }
 
-void WorkerLink::begin(uint32_t step_number, const StepView& step, const std::vector<std::vector<AttentionSequence>>& groups) {
+void WorkerLink::begin(const StepView& step, const std::vector<std::vector<AttentionSequence>>& groups, const std::vector<LayerGroup>& layers,
+                       const int32_t* abort) {
+  // An attention worker that cannot send a result reads nothing.
+  while (!owed_.empty())
+    if (!receive(discarded_, abort)) return;
+  step_number_++;
   ShardStep shard;
   shard.row_start.assign(step.row_start.data, step.row_start.data + step.row_start.size);
   for (int s = 0; s < step.sequences(); s++) shard.positions.push_back(step.positions[step.row_start[s]]);
@@ -36,6 +41,7 @@ void WorkerLink::begin(uint32_t step_number, const StepView& step, const std::ve
     const StepGroupView& from = step.groups[g];
     ShardGroup group;
     group.layers = from.layers;
+    group.window = layers[g].window;
     for (const AttentionSequence& sequence : groups[g]) {
       group.first_block.push_back(sequence.first_block);
       group.block_start.push_back(static_cast<int32_t>(group.blocks.size()));
@@ -58,7 +64,6 @@ void WorkerLink::begin(uint32_t step_number, const StepView& step, const std::ve
   const std::vector<int32_t> words = shard.encode();
   WorkerFrame frame = {};
   frame.kind = WorkerFrameKind::step;
-  frame.step = step_number;
   frame.rows = static_cast<int32_t>(step.tokens.size);
   frame.words = static_cast<uint32_t>(words.size());
   frame.bytes = words.size() * sizeof(int32_t);
@@ -72,58 +77,56 @@ void WorkerLink::send_query(WorkerFrame frame, const float* slopes, const std::v
   send(frame, {{slopes, frame.slopes * sizeof(float)}, {query.data(), query.size()}});
 }
 
-void WorkerLink::send_keys(WorkerFrame frame, const std::vector<uint8_t>& keys) {
+void WorkerLink::send_keys(WorkerFrame frame, const std::vector<uint8_t>& keys, size_t count) {
   frame.kind = WorkerFrameKind::keys;
   frame.slopes = 0;
   frame.bytes = keys.size();
   send(frame, {{keys.data(), keys.size()}});
+  owed_.push_back({step_number_, frame.call, count * sizeof(float)});
   counts_.calls++;
 }
 
 void WorkerLink::send(WorkerFrame& frame, std::initializer_list<Part> body) {
   if (is_broken()) return;
   frame.magic = WorkerFrame::kMagic;
+  frame.step = step_number_;
   frame.version = kWorkerWireVersion;
   frame.checksum = worker_checksum(frame);
   MessageWriter message(*connection_, isa_, Clock::now() + deadline_, ended_);
   message.head(frame);
   for (const auto& [part, bytes] : body) message.add(part, bytes);
-  counts_.bytes_out += sizeof frame + frame.bytes;
   if (!message.close()) broken_ = true;
+  counts_.bytes_out += sizeof frame;
+  for (const auto& [part, bytes] : body) counts_.bytes_out += bytes;
 }
 
-bool WorkerLink::receive(uint32_t step_number, int call, std::vector<float>& values, size_t count, const int32_t* abort) {
+bool WorkerLink::receive(std::vector<float>& values, const int32_t* abort) {
   const auto begin = Clock::now();
-  bool received = false;
-  AttentionFrame frame;
-  // Results of aborted steps precede that of this one.
-  while (!received && receive_next(frame, values, abort)) received = frame.step == step_number && frame.call == call;
-  if (received && values.size() != count) {
-    broken_ = true;
-    received = false;
-  }
+  AttentionFrame frame = {};
+  const bool received = receive_frame(frame, values, abort);
   counts_.wait_nanoseconds += static_cast<uint64_t>(std::chrono::nanoseconds(Clock::now() - begin).count());
   if (!received) return false;
+  owed_.pop_front();
+  counts_.bytes_in += sizeof frame + frame.bytes;
   counts_.early_nanoseconds += frame.early_nanoseconds;
   counts_.late_nanoseconds += frame.late_nanoseconds;
   return true;
 }
 
-bool WorkerLink::receive_next(AttentionFrame& frame, std::vector<float>& values, const int32_t* abort) {
+bool WorkerLink::receive_frame(AttentionFrame& frame, std::vector<float>& values, const int32_t* abort) {
   const Deadline deadline = Clock::now() + deadline_;
-  if (is_broken()) return false;
-  while (!connection_->spin_until_readable()) {
+  if (is_broken() || owed_.empty()) return false;
+  while (!connection_->await_readable(std::min(deadline, Clock::now() + kPollInterval), ended_)) {
     if (__atomic_load_n(abort, __ATOMIC_RELAXED) != 0) return false;
-    if (connection_->await_readable(std::min(deadline, Clock::now() + kPollInterval), ended_)) break;
     if (Clock::now() < deadline) continue;
     broken_ = true;
     return false;
   }
+  const Owed& owed = owed_.front();
   MessageReader body(*connection_, isa_, deadline, ended_);
-  const bool valid = connection_->receive(&frame, sizeof frame, deadline, ended_) && is_valid_worker_header(frame) && frame.bytes % sizeof(float) == 0 &&
-                     frame.bytes <= sizeof(float) * kWorkerRowsMost * kWorkerHeadsMost && body.receive(values, frame.bytes / sizeof(float)) && body.receive_sum();
+  const bool valid = connection_->receive(&frame, sizeof frame, deadline, ended_) && is_valid_worker_header(frame) && frame.step == owed.step &&
+                     frame.call == owed.call && frame.bytes == owed.bytes && body.receive(values, frame.bytes / sizeof(float)) && body.receive_sum();
   if (!valid) broken_ = true;
-  counts_.bytes_in += sizeof frame + frame.bytes;
   return valid;
 }
 

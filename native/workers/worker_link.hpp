@@ -1,6 +1,7 @@
 // A model worker's connection to one attention worker. It is used by one thread, the one that runs the steps.
 #pragma once
 #include <chrono>
+#include <deque>
 #include <initializer_list>
 #include <memory>
 #include <string>
@@ -39,13 +40,16 @@ class WorkerLink {
   bool is_broken() const { return broken_.load(std::memory_order_acquire); }
   const WorkerLinkCounts& counts() const { return counts_; }
 
-  /** The calls below do nothing once the link is broken. */
-  void begin(uint32_t step_number, const StepView& step, const std::vector<std::vector<AttentionSequence>>& groups);
+  /** The calls below do nothing once the link is broken. All return early once `abort` is set. */
+
+  /** Receives the results that an earlier step still has coming, then announces the step. */
+  void begin(const StepView& step, const std::vector<std::vector<AttentionSequence>>& groups, const std::vector<LayerGroup>& layers, const int32_t* abort);
   /** `frame` has the fields of the call; `query` (rows, heads of the shard, headDim) in the KV type. */
   void send_query(WorkerFrame frame, const float* slopes, const std::vector<uint8_t>& query);
-  void send_keys(WorkerFrame frame, const std::vector<uint8_t>& keys);
-  /** Waits for the result of a call, `count` values. False if the link is or gets broken, or `abort` was set. */
-  bool receive(uint32_t step_number, int call, std::vector<float>& values, size_t count, const int32_t* abort);
+  /** The attention worker owes `count` values of the call from now on. */
+  void send_keys(WorkerFrame frame, const std::vector<uint8_t>& keys, size_t count);
+  /** Waits for the result of the oldest call. False if the link is or gets broken, or `abort` was set. */
+  bool receive(std::vector<float>& values, const int32_t* abort);
 
  private:
   struct Part {
@@ -53,8 +57,15 @@ class WorkerLink {
     size_t bytes;
   };
 
+  /** A call whose result has not been received. */
+  struct Owed {
+    uint32_t step;
+    int call;
+    uint64_t bytes;
+  };
+
   void send(WorkerFrame& frame, std::initializer_list<Part> body);
-  bool receive_next(AttentionFrame& frame, std::vector<float>& values, const int32_t* abort);
+  bool receive_frame(AttentionFrame& frame, std::vector<float>& values, const int32_t* abort);
 
   const Isa isa_;
   const KvLayout layout_;
@@ -64,6 +75,9 @@ class WorkerLink {
   int pages_ = 0;
   std::atomic<bool> broken_{false};
   std::vector<std::vector<int32_t>> tables_;  // of each group: the pages that the attention worker has for each block
+  uint32_t step_number_ = 0;
+  std::deque<Owed> owed_;
+  std::vector<float> discarded_;
   WorkerLinkCounts counts_;
 };
 

@@ -3,6 +3,7 @@
 import type { LayerSpan } from '../graph/pipeline-stage.ts';
 import type { LayerRef } from '../graph/program.ts';
 import type { Backend, KvPoolHandle, ProgramBindings, ProgramHandle, StepOutcome } from '../kernel/backend.ts';
+import { NativeBackend } from '../kernel/native/native.ts';
 import type { Step } from '../util/step.ts';
 import { type LoadedModel, layersOf } from './load-model.ts';
 import { PipelineStage } from './pipeline-stage.ts';
@@ -29,6 +30,8 @@ export class Engine {
   readonly #backend: Backend;
   readonly #bindings: ProgramBindings;
   readonly #program: ProgramHandle;
+  /** Programs of further batches that run staggered. */
+  readonly #batchPrograms: ProgramHandle[] = [];
   /** Handle of the KV pool. */
   readonly pool: KvPoolHandle;
   /** (layers of the model, in the order of computation): the group of each layer, and its index in the group. */
@@ -62,6 +65,23 @@ export class Engine {
     return this.#backend.run(this.#program, this.pool, step, abort);
   }
 
+  /**
+   * Runs the steps of several batches, each over links to attention workers of its own: while attention of one batch is
+   * computed, the others compute their slices. The logits of later batches cannot be read.
+   */
+  runStaggered(steps: readonly Step[], abort: Int32Array): readonly StepOutcome[] {
+    const backend = this.#backend;
+    if (!(backend instanceof NativeBackend))
+      throw new Error('Cannot run steps staggered: attention workers need the native kernels');
+    while (this.#batchPrograms.length + 1 < steps.length)
+      this.#batchPrograms.push(backend.createProgram(this.model.compiled.program, this.#bindings));
+    const runs = steps.map((step, batch) => ({
+      program: batch === 0 ? this.#program : this.#batchPrograms[batch - 1],
+      step,
+    }));
+    return backend.runStaggered(this.pool, runs, abort);
+  }
+
   /** A separate program for a range of the layers over the same pages. The caller frees it. */
   pipelineStage(span: LayerSpan): PipelineStage {
     return new PipelineStage(this.#backend, this.pool, this.model, span, this.#bindings);
@@ -85,7 +105,7 @@ export class Engine {
 
   /** Frees the program and the pool; the model's weights stay. */
   close(): void {
-    this.#backend.freeProgram(this.#program);
+    for (const program of [this.#program, ...this.#batchPrograms]) this.#backend.freeProgram(program);
     this.#backend.freeKvPool(this.pool);
   }
 }

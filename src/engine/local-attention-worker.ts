@@ -56,45 +56,42 @@ export class LocalAttentionWorker {
     return this.#parts === undefined ? this.#earlier : sumOf(this.#earlier, this.#parts.link.counts);
   }
 
-  /** True once for each broken link, which it closes. */
-  breaks(): boolean {
+  /** Closes a broken link, and the worker with it. True if the link was broken. */
+  closeIfBroken(): boolean {
     if (this.#parts?.link.isBroken !== true) return false;
-    this.#closeParts();
-    return true;
-  }
-
-  /** True if a new worker with empty pages has the place of the lost one. */
-  restart(): boolean {
-    try {
-      this.#parts = this.#open();
-      return true;
-    } catch {
-      return false;
-    }
-  }
-
-  close(): void {
-    this.#closeParts();
-    this.#backend.close();
-  }
-
-  #open() {
-    const { backend, kv, workers, pages } = this.#options;
-    const shard = { type: kv.type, kvHeads: kv.kvHeads / workers, headDim: kv.headDim };
-    const pool = this.#backend.createKvPool({ ...shard, pages });
-    const local = { token: this.#token, transport: 'auto' } as const;
-    const worker = new AttentionWorker({ ...local, backend: this.#backend, pool, host: '127.0.0.1' });
-    return { pool, worker, link: new WorkerLink({ ...local, backend, shard, address: worker.address }) };
-  }
-
-  #closeParts(): void {
-    if (this.#parts === undefined) return;
     const { pool, worker, link } = this.#parts;
     this.#earlier = this.counts;
     this.#parts = undefined;
     link.close();
     worker.close();
     this.#backend.freeKvPool(pool);
+    return true;
+  }
+
+  /** Replaces the lost worker by one with empty pages. @returns why that failed; undefined: it did not */
+  restart(): string | undefined {
+    try {
+      this.#parts = this.#open();
+      return undefined;
+    } catch (error) {
+      return error instanceof Error ? error.message : String(error);
+    }
+  }
+
+  #open() {
+    const { backend, kv, workers, pages } = this.#options;
+    const shard = { type: kv.type, kvHeads: kv.kvHeads / workers, headDim: kv.headDim };
+    const local = { token: this.#token, transport: 'auto' } as const;
+    const pool = this.#backend.createKvPool({ ...shard, pages });
+    let worker: AttentionWorker | undefined;
+    try {
+      worker = new AttentionWorker({ ...local, backend: this.#backend, pool, host: '127.0.0.1' });
+      return { pool, worker, link: new WorkerLink({ ...local, backend, shard, address: worker.address }) };
+    } catch (error) {
+      worker?.close();
+      this.#backend.freeKvPool(pool);
+      throw error;
+    }
   }
 }
 

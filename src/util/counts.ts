@@ -51,6 +51,8 @@ export interface AttentionWorkerCounts {
   readonly calls: number;
   /** Query rows of all calls. */
   readonly rows: number;
+  /** Calls of which a part was computed before K and V of the step arrived. */
+  readonly earlyCalls: number;
   /** Compute time before K and V of the step arrived, and after. */
   readonly earlySeconds: number;
   readonly lateSeconds: number;
@@ -59,8 +61,8 @@ export interface AttentionWorkerCounts {
   /** Block lists, query rows, K and V received; results sent. */
   readonly bytesIn: number;
   readonly bytesOut: number;
-  /** Connections closed because of an invalid frame. */
-  readonly invalid: number;
+  /** Connections that ended in a frame, with an invalid frame, or without memory for one. */
+  readonly broken: number;
 }
 
 /** A model worker's traffic with one attention worker. */

@@ -1,5 +1,7 @@
 // A model worker and its attention workers: in every form and on every instruction set, the logits equal those of one
 // instance bit for bit, for prefill in chunks, decode and batches of both.
+import { once } from 'node:events';
+import { Worker as Thread } from 'node:worker_threads';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Engine } from '../../src/engine/engine.ts';
 import type { WeightsForm } from '../../src/engine/forms.ts';
@@ -10,6 +12,7 @@ import type { KvPoolHandle, KvPoolSpec, StepOutcome } from '../../src/kernel/bac
 import type { Transport } from '../../src/kernel/native/addon.ts';
 import { AttentionWorker, WorkerLink } from '../../src/kernel/native/attention-workers.ts';
 import { createNativeBackend, type NativeBackend, type NativeIsa } from '../../src/kernel/native/native.ts';
+import type { Step } from '../../src/util/step.ts';
 import { nativeBackends } from './backends.ts';
 import { familySpecs, ModelFolder, oddSpec } from './models.ts';
 import { bitRows, blocksFor, someTokens } from './play.ts';
@@ -71,6 +74,11 @@ class Worker {
     return new AttentionWorker({ backend: this.#backend, pool: this.#pool, ...options });
   }
 
+  /** One more link, for another batch. */
+  openLink(): WorkerLink {
+    return this.#createLink();
+  }
+
   #createLink(): WorkerLink {
     const options = { address: this.worker.address, token, transport: this.#transport };
     return new WorkerLink({ backend: this.#modelBackend, shard: this.#shard, ...options });
@@ -101,10 +109,27 @@ class Cluster {
     this.engine = new Engine({ ...options, kvBytes, ...(workers > 0 ? { pagesAtWorkers: pages } : {}) });
   }
 
-  run(sequences: readonly PlainSequence[], abort = new Int32Array(1)): StepOutcome {
-    const attentionWorkers = Int32Array.from(this.workers, ({ link }) => link.handle);
-    const step = groupedStep(sequences, plainPages(blocksMost, this.#model.kv.groups));
-    return this.engine.run({ ...step, ...(attentionWorkers.length > 0 ? { attentionWorkers } : {}) }, abort);
+  get handles(): Int32Array {
+    return Int32Array.from(this.workers, ({ link }) => link.handle);
+  }
+
+  stepOf(sequences: readonly PlainSequence[]): Step {
+    return groupedStep(sequences, plainPages(blocksMost, this.#model.kv.groups));
+  }
+
+  run(sequences: readonly PlainSequence[], abort: Int32Array = new Int32Array(1)): StepOutcome {
+    const attentionWorkers = this.handles;
+    return this.engine.run(
+      { ...this.stepOf(sequences), ...(attentionWorkers.length > 0 && { attentionWorkers }) },
+      abort,
+    );
+  }
+
+  /** Tokens and the bits of all log-probabilities of a step that is done. */
+  logprobs(outcome: StepOutcome): unknown {
+    if (outcome.kind !== 'done') throw new Error('the step was aborted');
+    const { tokens, logprobs, topTokens, topLogprobs, unanswered } = outcome.result;
+    return { tokens, logprobs, topTokens, topLogprobs, unanswered };
   }
 
   rows(sequences: readonly PlainSequence[]): Uint32Array[] {
@@ -194,13 +219,16 @@ describe.skipIf(nativeBackends.length === 0)('attention workers (need the native
   };
 
   test('compute keys of earlier ranges before K and V of the step arrive', () => {
-    cluster.rows([sequence(0, 600)]);
+    const counts = () => cluster.workers.map(({ worker }) => worker.counts);
+    cluster.rows([sequence(0, 250)]);
+    cluster.rows([sequence(250, 6)]);
+    // All keys so far are in the range of the step's own rows.
+    expect(counts().map(({ earlyCalls }) => earlyCalls)).toEqual([0, 0]);
+    cluster.rows([sequence(256, 344)]);
     cluster.rows([sequence(600, 1)]);
-    const [counts] = cluster.workers.map(({ worker }) => worker.counts);
-    expect(counts?.calls).toBe(2 * oddSpec.layers);
-    expect(counts?.rows).toBe(601 * oddSpec.layers);
-    expect(counts?.earlySeconds).toBeGreaterThan(0);
-    expect(counts?.bytesIn).toBe(cluster.workers[1]?.worker.counts.bytesIn);
+    expect(counts().map(({ earlyCalls }) => earlyCalls)).toEqual([2 * oddSpec.layers, 2 * oddSpec.layers]);
+    expect(counts().map(({ calls }) => calls)).toEqual([4 * oddSpec.layers, 4 * oddSpec.layers]);
+    expect(counts().map(({ rows }) => rows)).toEqual([601 * oddSpec.layers, 601 * oddSpec.layers]);
   });
 
   test('keep the bits when a step was aborted and runs again', () => {
@@ -209,7 +237,53 @@ describe.skipIf(nativeBackends.length === 0)('attention workers (need the native
     expect([cluster.rows([sequence(0, 600)]), cluster.rows([sequence(600, 3)])].flat()).toEqual(expected);
   });
 
-  test('that end fail the sequences of the step; over a new worker the sequences have the same bits', () => {
+  test('keep the bits of two batches that run staggered, over links of their own', () => {
+    const batches = [
+      [sequence(0, 300), { ...sequence(0, 2), blocks: [70] }],
+      [{ ...sequence(0, 400), blocks: blocksFor(400, 40) }],
+    ];
+    const expected = batches.map((batch) => single.logprobs(single.run(batch)));
+    const second = cluster.workers.map((worker) => worker.openLink());
+    try {
+      const handles = [cluster.handles, Int32Array.from(second, ({ handle }) => handle)];
+      const steps = batches.map((batch, i) => ({ ...cluster.stepOf(batch), attentionWorkers: handles[i] }));
+      const outcomes = cluster.engine.runStaggered(steps, new Int32Array(1));
+      expect(outcomes.map((outcome) => single.logprobs(outcome))).toEqual(expected);
+    } finally {
+      for (const link of second) link.close();
+    }
+  });
+
+  test('answer the next step after one was aborted while its results were on their way', async () => {
+    // A result of 700 rows is larger than the ring of shared memory: unread, it would block its worker.
+    const wide = { ...oddSpec, heads: 16, kvHeads: 4, headDim: 64, architecture: 'qwen2' as const };
+    const path = folder.huggingFace(wide, 'f32');
+    const [parts, whole] = [new Cluster(path, isa, form, 1), new Cluster(path, isa, form, 0)];
+    try {
+      const expected = whole.rows([sequence(0, 700)]);
+      let aborted = 0;
+      for (let delayMs = 1; delayMs < 400 && aborted < 5; delayMs = Math.ceil(delayMs * 1.3)) {
+        const abort = new Int32Array(new SharedArrayBuffer(4));
+        const timer = new Thread(
+          `const { abort, delayMs } = require('node:worker_threads').workerData;
+           require('node:worker_threads').parentPort.postMessage('ready');
+           Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, delayMs);
+           Atomics.store(abort, 0, 1);`,
+          { eval: true, workerData: { abort, delayMs } },
+        );
+        await once(timer, 'message');
+        if (parts.run([sequence(0, 700)], abort).kind === 'aborted') aborted++;
+        await timer.terminate();
+        expect(parts.rows([sequence(0, 700)])).toEqual(expected);
+      }
+      expect(aborted).toBeGreaterThan(0);
+    } finally {
+      parts.close();
+      whole.close();
+    }
+  });
+
+  test('when one ends, all sequences of the step are unanswered; over a new one they have the same bits', () => {
     const expected = [single.rows([sequence(0, 600)]), single.rows([sequence(600, 1)])].flat();
     cluster.rows([sequence(0, 600)]);
     cluster.workers[1]?.end();

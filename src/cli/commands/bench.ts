@@ -17,6 +17,7 @@ const benches: CommandLoaders = {
   fidelity: async () => (await import('../bench/fidelity.ts')).fidelityCommand(),
   kills: async () => (await import('../bench/kills.ts')).killsCommand(),
   messenger: async () => (await import('../bench/messenger.ts')).messengerCommand(),
+  'attention-workers': async () => (await import('../bench/attention-workers.ts')).attentionWorkersCommand(),
   'dist-attention': async () => (await import('../bench/dist-attention.ts')).distAttentionCommand(),
   borrow: async () => (await import('../bench/borrow.ts')).borrowCommand(),
   soak: async () => (await import('../bench/soak.ts')).soakCommand(),

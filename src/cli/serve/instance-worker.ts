@@ -69,7 +69,7 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint)
   const lent = borrowingPages(settings, model.kv);
   const otherPages = receivePages + lent.staging + (sizes?.pages ?? 0) + lent.host;
   const otherBytes = otherPages * model.kv.pageBytes;
-  const attentionWorkers = openAttentionWorkers(settings, backend, model, kvBytes);
+  const attentionWorkers = openAttentionWorkers(settings, backend, model, kvBytes, log);
   const engine = createEngine(model, backend, kvBytes + otherBytes, attentionWorkers?.pages);
   const wake = (): void => loop.wake();
   const memory = { kv: model.kv, pool: engine.pool, layers: engine.layers };
@@ -119,7 +119,13 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint)
 }
 
 /** @throws Error if the workers cannot share the KV heads equally, or the kernels are not compiled */
-function openAttentionWorkers(settings: InstanceSettings, backend: Backend, { kv }: LoadedModel, kvBytes: number) {
+function openAttentionWorkers(
+  settings: InstanceSettings,
+  backend: Backend,
+  { kv }: LoadedModel,
+  kvBytes: number,
+  log: (message: string) => void,
+) {
   const { attentionWorkers: workers, threads } = settings;
   if (workers === undefined) return undefined;
   if (!(backend instanceof NativeBackend))
@@ -129,8 +135,12 @@ function openAttentionWorkers(settings: InstanceSettings, backend: Backend, { kv
       `Cannot use --dop 1,${workers}: ${workers} attention workers cannot share ${kv.kvHeads} KV heads equally`,
     );
   const pages = Math.floor(kvBytes / kv.pageBytes);
-  const spec = { backend, kv, workers, threads, pages };
-  const live = new LiveAttentionWorkers(Array.from({ length: workers }, () => new LocalAttentionWorker(spec)));
+  // They compute at the same time.
+  const spec = { backend, kv, workers, threads: Math.max(1, Math.floor(threads / workers)), pages };
+  const live = new LiveAttentionWorkers(
+    Array.from({ length: workers }, () => new LocalAttentionWorker(spec)),
+    log,
+  );
   return { pages, live, machine: { attentionWorkers: { workers } } };
 }
 

@@ -137,7 +137,10 @@ export interface NativeModule {
   remoteCounts(backend: number): RemoteCounts;
   /** `host` and `port` to listen at; 32 bytes of key. */
   createAttentionWorker(
-    ...worker: readonly [backend: number, pool: number, host: string, port: number, transport: number, key: Uint8Array]
+    ...worker: readonly [
+      ...[backend: number, pool: number, host: string, port: number, transport: number, key: Uint8Array],
+      overlaps: number,
+    ]
   ): number;
   attentionWorkerPort(worker: number): number;
   attentionWorkerCounts(worker: number): AttentionWorkerCounts;
@@ -161,7 +164,8 @@ export interface NativeModule {
   ): number;
   freeProgram(program: number): void;
   programBytes(program: number): number;
-  run(program: number, pool: number, abort: Int32Array, ...step: readonly (number | ArrayBufferView)[]): boolean;
+  /** `steps`: a program and its step each. Returns whether each is done; false: it was aborted. */
+  run(pool: number, abort: Int32Array, runs: number, ...steps: readonly (number | ArrayBufferView)[]): boolean[];
   bufferColumns(program: number, buffer: number): number;
   readBuffer(program: number, buffer: number, rows: number, out: Float32Array): void;
   writeBuffer(program: number, buffer: number, rows: number, values: Float32Array): void;

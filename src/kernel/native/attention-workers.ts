@@ -19,6 +19,8 @@ export interface AttentionWorkerOptions {
   /** The secret of the cluster; model workers without it are refused. */
   readonly token: string;
   readonly transport?: Transport | undefined;
+  /** False: computes everything after the keys of a step have arrived, a baseline for comparisons; true by default. */
+  readonly overlaps?: boolean | undefined;
 }
 
 /** Serves the steps of model workers over one shard of the KV heads. */
@@ -29,10 +31,11 @@ export class AttentionWorker {
   readonly #handle: number;
 
   /** @throws if it cannot listen at the address */
-  constructor({ backend, pool, host, port = 0, token, transport = 'auto' }: AttentionWorkerOptions) {
+  constructor(options: AttentionWorkerOptions) {
+    const { backend, pool, host, port = 0, token, transport = 'auto', overlaps = true } = options;
     this.#native = backend.native;
     const address = [host, port, transportCodes[transport], keyOf(token)] as const;
-    this.#handle = this.#native.createAttentionWorker(backend.handle, pool, ...address);
+    this.#handle = this.#native.createAttentionWorker(backend.handle, pool, ...address, Number(overlaps));
     this.address = `${host}:${this.#native.attentionWorkerPort(this.#handle)}`;
   }
 

@@ -62,6 +62,12 @@ export function chooseIsa(native: NativeModule, requested?: NativeIsa): NativeIs
   return isa;
 }
 
+/** A step and the program that runs it. */
+export interface ProgramStep {
+  readonly program: ProgramHandle;
+  readonly step: Step;
+}
+
 export class NativeBackend implements Backend {
   readonly isa: NativeIsa;
   readonly threads: number;
@@ -156,10 +162,22 @@ export class NativeBackend implements Backend {
   }
 
   run(program: ProgramHandle, pool: KvPoolHandle, step: Step, abort: Int32Array): StepOutcome {
-    const result = createResult(step.logitRows.length);
-    const flags = unansweredFlags(step);
-    const done = this.native.run(program, pool, abort, ...stepArguments(step, result, flags));
-    return done ? { kind: 'done', result: withUnanswered(result, flags) } : { kind: 'aborted' };
+    return this.runStaggered(pool, [{ program, step }], abort)[0];
+  }
+
+  /**
+   * Runs the steps of several batches: each up to its next wait for attention workers, then the next batch. While one
+   * batch's attention is computed, the others compute theirs (Lamina, rotational staggered pipelining, with one model
+   * replica). Each step has a program and links to attention workers of its own.
+   */
+  runStaggered(pool: KvPoolHandle, runs: readonly ProgramStep[], abort: Int32Array): readonly StepOutcome[] {
+    const results = runs.map(({ step }) => createResult(step.logitRows.length));
+    const flags = runs.map(({ step }) => unansweredFlags(step));
+    const list = runs.flatMap(({ program, step }, i) => [program, ...stepArguments(step, results[i], flags[i])]);
+    const done = this.native.run(pool, abort, runs.length, ...list);
+    return done.map((isDone, i) =>
+      isDone ? { kind: 'done', result: withUnanswered(results[i], flags[i]) } : { kind: 'aborted' },
+    );
   }
 
   readBuffer(program: ProgramHandle, buffer: BufferId, rows: number): Float32Array {

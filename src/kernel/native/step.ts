@@ -19,7 +19,7 @@ export function createResult(rows: number): StepResult {
   };
 }
 
-/** Everything after (program, pool, abort); the addon checks types, lengths and every index. */
+/** A step behind its program; the addon checks types, lengths and every index. */
 export function stepArguments(step: Step, result: StepResult, unanswered: Uint8Array): (number | ArrayBufferView)[] {
   const list: (number | ArrayBufferView)[] = [step.tokens, step.positions, step.rowStart, step.logitRows];
   pushSampling(list, step.sampling);

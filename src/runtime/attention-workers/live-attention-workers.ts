@@ -9,10 +9,10 @@ export interface LinkedWorker {
   readonly handle: number;
   readonly isLost: boolean;
   readonly counts: WorkerLinkCounts;
-  /** True once for each broken link, which it closes. */
-  breaks(): boolean;
-  /** True if a worker with empty pages has the place of the lost one. */
-  restart(): boolean;
+  /** Closes a broken link, and the worker with it. True if the link was broken. */
+  closeIfBroken(): boolean;
+  /** Replaces the lost worker by one with empty pages. @returns why that failed; undefined: it did not */
+  restart(): string | undefined;
 }
 
 /** Time between two attempts to replace a lost worker. */
@@ -20,12 +20,14 @@ const retryUs = 1_000_000;
 
 export class LiveAttentionWorkers {
   readonly #workers: readonly LinkedWorker[];
+  readonly #log: (message: string) => void;
   #handles: Int32Array;
   #retryAtUs = Number.POSITIVE_INFINITY;
 
   /** @param workers in the order of their KV heads */
-  constructor(workers: readonly LinkedWorker[]) {
+  constructor(workers: readonly LinkedWorker[], log: (message: string) => void) {
     this.#workers = workers;
+    this.#log = log;
     this.#handles = this.#linkHandles();
   }
 
@@ -41,12 +43,18 @@ export class LiveAttentionWorkers {
   /** Workers that were lost, and those that have been replaced. */
   poll(nowUs: number): readonly InstanceEvent[] {
     const events: InstanceEvent[] = [];
-    for (const [worker, own] of this.#workers.entries()) {
-      if (own.breaks()) events.push({ kind: 'attentionWorkerLost', worker });
-      if (!own.isLost || (nowUs < this.#retryAtUs && events.length === 0)) continue;
-      if (own.restart()) events.push({ kind: 'attentionWorkerReady', worker });
+    for (const [index, worker] of this.#workers.entries()) {
+      const hasBroken = worker.closeIfBroken();
+      if (hasBroken) events.push({ kind: 'attentionWorkerLost', worker: index });
+      if (!worker.isLost || (!hasBroken && nowUs < this.#retryAtUs)) continue;
+      const why = worker.restart();
+      if (why === undefined) events.push({ kind: 'attentionWorkerReady', worker: index });
+      else {
+        this.#log(`Cannot replace attention worker ${index}, trying again in a second: ${why}`);
+        this.#retryAtUs = nowUs + retryUs;
+      }
     }
-    this.#retryAtUs = this.#workers.some(({ isLost }) => isLost) ? nowUs + retryUs : Number.POSITIVE_INFINITY;
+    if (!this.#workers.some(({ isLost }) => isLost)) this.#retryAtUs = Number.POSITIVE_INFINITY;
     if (events.length > 0) this.#handles = this.#linkHandles();
     return events;
   }

@@ -1,0 +1,77 @@
+// The replacement of lost attention workers: events of losses and returns, and attempts that are repeated.
+import { describe, expect, test } from 'vitest';
+import {
+  type LinkedWorker,
+  LiveAttentionWorkers,
+} from '../../../src/runtime/attention-workers/live-attention-workers.ts';
+
+class FakeWorker implements LinkedWorker {
+  handle: number;
+  isLost = false;
+  isBroken = false;
+  /** Attempts to replace it that fail. */
+  failures = 0;
+  readonly counts = { calls: 0, bytesOut: 0, bytesIn: 0, waitSeconds: 0, earlySeconds: 0, lateSeconds: 0 };
+
+  constructor(handle: number) {
+    this.handle = handle;
+  }
+
+  closeIfBroken(): boolean {
+    if (!this.isBroken) return false;
+    this.isBroken = false;
+    this.isLost = true;
+    this.handle = 0;
+    return true;
+  }
+
+  restart(): string | undefined {
+    if (this.failures-- > 0) return 'there is no memory';
+    this.isLost = false;
+    this.handle = 9;
+    return undefined;
+  }
+}
+
+function setup(): { workers: FakeWorker[]; live: LiveAttentionWorkers; lines: string[] } {
+  const workers = [new FakeWorker(1), new FakeWorker(2)];
+  const lines: string[] = [];
+  return { workers, lines, live: new LiveAttentionWorkers(workers, (line) => lines.push(line)) };
+}
+
+describe('attention workers of a live instance', () => {
+  test('a broken one is reported lost, replaced at once, and has a new link', () => {
+    const { workers, live } = setup();
+    expect(live.poll(0)).toEqual([]);
+    workers[1].isBroken = true;
+    expect(live.poll(1)).toEqual([
+      { kind: 'attentionWorkerLost', worker: 1 },
+      { kind: 'attentionWorkerReady', worker: 1 },
+    ]);
+    expect(live.handles).toEqual(Int32Array.of(1, 9));
+    expect([live.poll(2), live.nextUs]).toEqual([[], Number.POSITIVE_INFINITY]);
+  });
+
+  test('a failed replacement is tried again after a second, however often the loop polls', () => {
+    const { workers, live, lines } = setup();
+    workers[0].isBroken = true;
+    workers[0].failures = 2;
+    expect(live.poll(0)).toEqual([{ kind: 'attentionWorkerLost', worker: 0 }]);
+    expect([live.nextUs, live.handles]).toEqual([1_000_000, Int32Array.of(0, 2)]);
+    for (let us = 100_000; us < 1_000_000; us += 100_000) expect(live.poll(us)).toEqual([]);
+    expect([live.poll(1_000_000), live.nextUs]).toEqual([[], 2_000_000]);
+    expect(live.poll(2_000_000)).toEqual([{ kind: 'attentionWorkerReady', worker: 0 }]);
+    expect(lines).toHaveLength(2);
+    expect(lines[0]).toContain('there is no memory');
+  });
+
+  test('the loss of another one does not delay the attempts', () => {
+    const { workers, live } = setup();
+    workers[0].isBroken = true;
+    workers[0].failures = 1;
+    live.poll(0);
+    workers[1].isBroken = true;
+    expect(live.poll(500_000).map(({ kind }) => kind)).toEqual(['attentionWorkerLost', 'attentionWorkerReady']);
+    expect(live.poll(1_000_000)).toEqual([{ kind: 'attentionWorkerReady', worker: 0 }]);
+  });
+});
