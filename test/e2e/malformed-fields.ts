@@ -1,5 +1,5 @@
 // Invalid values of every request field: wrong types, out of range, too many, too long.
-import type { Prng } from '../fuzz/prng.ts';
+import type { MutationRandom } from '../fuzz/mutation-random.ts';
 
 /** Limits that the server under test reports. */
 export interface ServedFacts {
@@ -9,7 +9,7 @@ export interface ServedFacts {
   readonly bodyBytesMax: number;
 }
 
-export const word = (prng: Prng): string =>
+export const word = (prng: MutationRandom): string =>
   Array.from({ length: 1 + prng.below(10) }, () => String.fromCharCode(97 + prng.below(26))).join('');
 
 const noNumber = [
@@ -30,7 +30,7 @@ const noInteger = [...noNumber, '0.5', '1.0000001', '-3.75', '1e-7'];
 const noFlag = ['0', '1', '"true"', '"false"', '""', '[]', '{}', '-1e300', '[true]'];
 const noText = ['0', '-1.5', 'true', 'false', '[]', '{}', '["x"]', '1e308'];
 
-type Fault = (prng: Prng, facts: ServedFacts) => string;
+type Fault = (prng: MutationRandom, facts: ServedFacts) => string;
 const among =
   (...values: readonly string[]): Fault =>
   (prng) =>

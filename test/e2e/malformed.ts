@@ -1,5 +1,5 @@
 // Malformed requests by grammar: each has exactly one fault, which its response must name.
-import { Prng } from '../fuzz/prng.ts';
+import { MutationRandom } from '../fuzz/mutation-random.ts';
 import { chatFaults, completionFaults, type ServedFacts, unsupported, word } from './malformed-fields.ts';
 
 /** A request with one fault, and the content of its refusal. */
@@ -34,7 +34,7 @@ const strangeNames = [
 ];
 
 /** Valid members of any request besides its fault. */
-const harmless: Readonly<Record<string, (prng: Prng) => string>> = {
+const harmless: Readonly<Record<string, (prng: MutationRandom) => string>> = {
   temperature: (prng) => String(prng.real(0, 2)),
   top_p: (prng) => String(prng.real(0.001, 1)),
   seed: (prng) => String(prng.below(2 ** 31)),
@@ -51,7 +51,7 @@ const harmless: Readonly<Record<string, (prng: Prng) => string>> = {
   ignore_eos: () => 'true',
 };
 
-function goodFields(endpoint: Endpoint, prng: Prng, { model }: ServedFacts): Fields {
+function goodFields(endpoint: Endpoint, prng: MutationRandom, { model }: ServedFacts): Fields {
   const fields: Fields = new Map([['model', JSON.stringify(model)]]);
   if (endpoint === 'chat') fields.set('messages', `[{"role":"user","content":"${word(prng)}"}]`);
   else fields.set('prompt', prng.pick([`"${word(prng)}"`, '[5,6,7]', '["a","b"]', '[[5],[6,7]]']));
@@ -63,7 +63,7 @@ function goodFields(endpoint: Endpoint, prng: Prng, { model }: ServedFacts): Fie
 }
 
 /** Members in random order. */
-function spell(fields: Fields, prng: Prng): string {
+function spell(fields: Fields, prng: MutationRandom): string {
   const members = [...fields].map(([name, value]) => `${JSON.stringify(name)}:${value}`);
   const shuffled = members.map((member) => [prng.below(1e9), member] as const).sort(([a], [b]) => a - b);
   return `{${shuffled.map(([, member]) => member).join(prng.pick([',', ', ', '\n,\t']))}}`;
@@ -74,15 +74,15 @@ function post(endpoint: Endpoint, body: Uint8Array | string): Omit<Malformed, 's
   return { method: 'POST', path, headers: { 'content-type': 'application/json' }, body };
 }
 
-type Kind = (prng: Prng, facts: ServedFacts) => Malformed;
+type Kind = (prng: MutationRandom, facts: ServedFacts) => Malformed;
 
-function withField(endpoint: Endpoint, name: string, value: string, prng: Prng, facts: ServedFacts): string {
+function withField(endpoint: Endpoint, name: string, value: string, prng: MutationRandom, facts: ServedFacts): string {
   const fields = goodFields(endpoint, prng, facts);
   fields.set(name, value);
   return spell(fields, prng);
 }
 
-const endpointOf = (prng: Prng): Endpoint => prng.pick(['chat', 'completion'] as const);
+const endpointOf = (prng: MutationRandom): Endpoint => prng.pick(['chat', 'completion'] as const);
 
 const fieldFault: Kind = (prng, facts) => {
   const endpoint = endpointOf(prng);
@@ -313,7 +313,7 @@ const kinds: readonly (readonly [number, Kind])[] = [
 export function malformedRequests(count: number, seed: number, facts: ServedFacts): Malformed[] {
   const wheel = kinds.flatMap(([weight, kind]) => Array<Kind>(weight).fill(kind));
   return Array.from({ length: count }, (_, index) => {
-    const prng = new Prng(Math.imul(seed, 7919) + index);
+    const prng = new MutationRandom(Math.imul(seed, 7919) + index);
     return prng.pick(wheel)(prng, facts);
   });
 }

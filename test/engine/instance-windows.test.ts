@@ -8,7 +8,7 @@ import { Engine } from '../../src/engine/engine.ts';
 import { greedyTokens } from '../../src/engine/greedy.ts';
 import { freeModel, loadModel } from '../../src/engine/load-model.ts';
 import { pageTokens } from '../../src/util/step.ts';
-import { baseConfig, greedy, limits, request } from '../core/router/world.ts';
+import { baseConfig, greedy, limits, request } from '../core/instance-world.ts';
 import { type NamedBackend, nativeBackends } from './backends.ts';
 import { sharedModels } from './goldens.ts';
 import { someTokens } from './play.ts';

@@ -2,7 +2,7 @@
 // generator.
 import { type GgufSpec, type GgufTensorSpec, type GgufValue, text, writeGguf } from '../weights/writers.ts';
 import { ggufOddities, jsonNumbers, jsonOddities, sizes, templates } from './hostile-values.ts';
-import type { Prng } from './prng.ts';
+import type { MutationRandom } from './mutation-random.ts';
 import type { FolderSeed, GgufSeed, Json, Seed } from './seeds.ts';
 
 /** Names and contents of a model's files, and the path to open. */
@@ -11,12 +11,12 @@ export interface Mutant {
   readonly opens: string;
 }
 
-export function mutate(seed: Seed, prng: Prng): Mutant {
+export function mutate(seed: Seed, prng: MutationRandom): Mutant {
   return seed.kind === 'gguf' ? mutateGguf(seed, prng) : mutateFolder(seed, prng);
 }
 
 /** Usually one: with several changes, the first error hides the others. */
-function few(prng: Prng): number {
+function few(prng: MutationRandom): number {
   return prng.pick([1, 1, 1, 2, 3]);
 }
 
@@ -27,7 +27,7 @@ export function unchanged(seed: Seed): Mutant {
   return { files: new Map<string, Uint8Array | string>([...json, ...Object.entries(seed.bytes)]), opens: '.' };
 }
 
-function mutateGguf(seed: GgufSeed, prng: Prng): Mutant {
+function mutateGguf(seed: GgufSeed, prng: MutationRandom): Mutant {
   let { spec } = seed;
   const structural = prng.below(4) > 0;
   if (structural) for (let n = few(prng); n > 0; n--) spec = mutateSpec(spec, prng);
@@ -40,7 +40,7 @@ function headerBytesOf(spec: GgufSpec, bytes: Uint8Array): number {
   return Math.max(1, bytes.byteLength - spec.tensors.reduce((sum, tensor) => sum + tensor.bytes.byteLength, 0));
 }
 
-function mutateSpec(spec: GgufSpec, prng: Prng): GgufSpec {
+function mutateSpec(spec: GgufSpec, prng: MutationRandom): GgufSpec {
   const metadata = [...spec.metadata];
   const tensors = [...spec.tensors];
   const entry = prng.below(metadata.length);
@@ -98,7 +98,7 @@ function setTemplate(metadata: (readonly [string, GgufValue])[], template: strin
   metadata.push(['tokenizer.chat_template', text(template)]);
 }
 
-function mutateTensor(tensor: GgufTensorSpec, other: GgufTensorSpec, prng: Prng): GgufTensorSpec {
+function mutateTensor(tensor: GgufTensorSpec, other: GgufTensorSpec, prng: MutationRandom): GgufTensorSpec {
   const axis = prng.below(Math.max(1, tensor.shape.length));
   const shape = [...tensor.shape];
   switch (prng.below(9)) {
@@ -127,7 +127,7 @@ function mutateTensor(tensor: GgufTensorSpec, other: GgufTensorSpec, prng: Prng)
   }
 }
 
-function mutateValue(value: GgufValue, prng: Prng): GgufValue {
+function mutateValue(value: GgufValue, prng: MutationRandom): GgufValue {
   if (value.type === 'array') return mutateArray(value, prng);
   if (value.type === 'string') {
     if (typeof value.value !== 'string') return text('');
@@ -142,7 +142,7 @@ function mutateValue(value: GgufValue, prng: Prng): GgufValue {
   return { ...value, value: Number.isInteger(number) ? BigInt(number) : 7 };
 }
 
-function mutateArray(value: Extract<GgufValue, { type: 'array' }>, prng: Prng): GgufValue {
+function mutateArray(value: Extract<GgufValue, { type: 'array' }>, prng: MutationRandom): GgufValue {
   const items = [...value.items];
   if (items.length === 0) return prng.pick(ggufOddities);
   for (let n = 1 + prng.below(4); n > 0; n--) {
@@ -167,7 +167,7 @@ function mutateArray(value: Extract<GgufValue, { type: 'array' }>, prng: Prng): 
 }
 
 /** @param span the first bytes, which most changes affect */
-function mutateBytes(original: Uint8Array, prng: Prng, span: number): Uint8Array {
+function mutateBytes(original: Uint8Array, prng: MutationRandom, span: number): Uint8Array {
   let bytes = Uint8Array.from(original);
   for (let n = few(prng); n > 0 && bytes.byteLength > 0; n--) {
     const reach = prng.below(4) === 0 ? bytes.byteLength : Math.min(span, bytes.byteLength);
@@ -200,13 +200,13 @@ function mutateBytes(original: Uint8Array, prng: Prng, span: number): Uint8Array
   return bytes;
 }
 
-function putNumber(bytes: Uint8Array, at: number, prng: Prng): void {
+function putNumber(bytes: Uint8Array, at: number, prng: MutationRandom): void {
   const number = new Uint8Array(8);
   new DataView(number.buffer).setBigUint64(0, BigInt(prng.pick(sizes)), true);
   bytes.set(number.subarray(0, Math.min(prng.pick([4, 8]), bytes.byteLength - at)), at);
 }
 
-function mutateFolder(seed: FolderSeed, prng: Prng): Mutant {
+function mutateFolder(seed: FolderSeed, prng: MutationRandom): Mutant {
   const whole = unchanged(seed);
   const files = new Map(whole.files);
   for (let n = few(prng); n > 0; n--) {
@@ -221,13 +221,13 @@ function mutateFolder(seed: FolderSeed, prng: Prng): Mutant {
   return { files, opens: whole.opens };
 }
 
-function mutateJsonFile(json: Json, prng: Prng): string | Uint8Array {
+function mutateJsonFile(json: Json, prng: MutationRandom): string | Uint8Array {
   const written = spellMutated(json, prng);
   return prng.below(6) > 0 ? written : mutateBytes(new TextEncoder().encode(written), prng, written.length);
 }
 
 /** JSON text with one to three values, keys or members changed. */
-function spellMutated(json: Json, prng: Prng): string {
+function spellMutated(json: Json, prng: MutationRandom): string {
   const copy = structuredClone(json);
   const holes = new Map<string, string>();
   for (let n = few(prng); n > 0; n--) mutateNode(copy, prng, holes);
@@ -235,7 +235,7 @@ function spellMutated(json: Json, prng: Prng): string {
 }
 
 /** Changes a random place. Text that no JSON value can express is left as a hole. */
-function mutateNode(root: Json, prng: Prng, holes: Map<string, string>): void {
+function mutateNode(root: Json, prng: MutationRandom, holes: Map<string, string>): void {
   let node = root;
   for (;;) {
     if (typeof node !== 'object' || node === null) return;
@@ -327,7 +327,7 @@ const words: readonly string[] = [
   ],
 ];
 
-function hostileJson(prng: Prng): string {
+function hostileJson(prng: MutationRandom): string {
   const deep = 1 + prng.below(20_000);
   switch (prng.below(12)) {
     case 0:
@@ -348,7 +348,7 @@ function hostileJson(prng: Prng): string {
 }
 
 /** Changes the structure of the JSON header in half of the cases, else any byte. */
-function mutateSafetensors(bytes: Uint8Array, prng: Prng): Uint8Array {
+function mutateSafetensors(bytes: Uint8Array, prng: MutationRandom): Uint8Array {
   const headerBytes = Number(new DataView(bytes.buffer, bytes.byteOffset).getBigUint64(0, true));
   if (prng.below(2) === 0) return mutateBytes(bytes, prng, 8 + headerBytes);
   const header = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + headerBytes))) as Json;

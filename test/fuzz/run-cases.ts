@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { inputForms, weightsForms } from '../../src/engine/forms.ts';
 import type { Backend } from '../../src/kernel/backend.ts';
 import { type Mutant, mutate, unchanged } from './mutate.ts';
-import { Prng } from './prng.ts';
+import { MutationRandom } from './mutation-random.ts';
 import { allSeeds, type Seed } from './seeds.ts';
 import { type Outcome, useModel } from './use-model.ts';
 
@@ -40,7 +40,7 @@ export class CaseRunner {
 
   /** undefined: the case was served or refused correctly. */
   run(index: number): Fault | undefined {
-    const prng = new Prng(Math.imul(this.#seed, 0x01000193) + index);
+    const prng = new MutationRandom(Math.imul(this.#seed, 0x01000193) + index);
     const seed = prng.pick(this.#seeds);
     const path = this.#write(mutate(seed, prng));
     const form = { weights: prng.pick(weightsForms), inputs: prng.pick(inputForms) };

@@ -222,11 +222,12 @@ export interface LendingSnapshot {
   /** Bytes of blocks that the messenger copied, and those copied while a step ran. */
   readonly copiedBytes: number;
   readonly overlappedBytes: number;
-  /** Blocks moved to creditors, recalled, returned by settlements, and lost with failed creditors. */
+  /** Blocks moved to creditors. */
   readonly movedBlocks: number;
-  /** Moved blocks that went to host memory; and blocks of sequences in the instance's own host memory. */
+  /** Of those, blocks that went to host memory; and blocks of sequences in the instance's own host memory. */
   readonly hostBlocks: number;
   readonly ownHostBlocks: number;
+  /** Blocks recalled, returned by settlements, and lost with failed creditors. */
   readonly vacatedBlocks: number;
   readonly settledBlocks: number;
   readonly lostBlocks: number;

@@ -10,8 +10,8 @@ import { AdmissionController, type PoolLoads } from './admission/admission-contr
 import { type Attempt, assignedInstances, isAssigned, type TrackedRequest } from './attempts.ts';
 import { BatchJobs } from './batch-jobs.ts';
 import type { ConductorContext } from './conductor-context.ts';
-import { type MigrationTarget, StandbyFleet } from './failure-recovery/standby-fleet.ts';
 import { KvEventConsumer } from './kv-event-consumer.ts';
+import { type MigrationTarget, StandbyFleet } from './migration/standby-fleet.ts';
 import { PinDirectory } from './pin-directory.ts';
 import type { BlockCounts } from './placement/placed-prompt.ts';
 import { fetchOf, Placer } from './placement/placer.ts';

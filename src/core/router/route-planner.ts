@@ -1,4 +1,4 @@
-// Plans routes: the instances that a request would go to, and whether admission accepts it there. Planning changes no state.
+// Plans routes: the instances that a request would go to, and whether admission accepts it there. Planning reserves nothing.
 
 import type { InstanceIndex, RequestId } from '../protocol/ids.ts';
 import { contextTooLong, type Refusal } from '../protocol/refusals.ts';

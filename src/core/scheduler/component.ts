@@ -1,4 +1,4 @@
-// The contract between an instance and its components: hand-off, prefix fetch, pipeline prefill, pinning, lending and migration implement it.
+// The contract between an instance and its components: hand-off, prefix fetch, migration, pipeline prefill, lending, pinning and attention workers implement it.
 
 import type { BlockCache } from '../kvcache/block-cache.ts';
 import type { InstanceEffect } from '../protocol/effects.ts';
@@ -51,8 +51,8 @@ export interface InstanceContext<Request extends Identified, S extends RunningRe
 
   /** Creates a request for the scheduler; it is not scheduled yet. */
   create(request: Request): S;
-  /** The same for a prompt computed elsewhere. @param whole all of its layers were computed at one instance */
-  resume(request: Request, events: readonly GenerationEvent[], whole: boolean): S;
+  /** The same for a prompt computed elsewhere. @param inParts its layers were computed by several instances, none of which has all blocks */
+  resume(request: Request, events: readonly GenerationEvent[], inParts: boolean): S;
   /** Schedules the request: it joins the waiting list. */
   schedule(request: Request, continuation: Continuation): void;
   /** The prompt's computation begins. */

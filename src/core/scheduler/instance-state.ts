@@ -118,8 +118,8 @@ export class InstanceState<Request extends Identified, S extends RunningRequest>
     return this.executor.create(request, this.#arrivals++);
   }
 
-  resume(request: Request, events: readonly GenerationEvent[], whole: boolean): S {
-    const running = this.executor.resume(request, this.#arrivals++, events, whole);
+  resume(request: Request, events: readonly GenerationEvent[], inParts: boolean): S {
+    const running = this.executor.resume(request, this.#arrivals++, events, inParts);
     running.received = events;
     return running;
   }

@@ -2,7 +2,7 @@
 import { describe, expect, test } from 'vitest';
 import type { InstanceEvent } from '../../../src/core/protocol/events.ts';
 import { Prng } from '../../../src/util/prng.ts';
-import { expectComplete, promptOf, request, World } from '../router/world.ts';
+import { expectComplete, promptOf, request, World } from '../instance-world.ts';
 
 const config = { attentionWorkers: { workers: 2 } };
 const lost = (worker: number): InstanceEvent => ({ kind: 'attentionWorkerLost', worker });

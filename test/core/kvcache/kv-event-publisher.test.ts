@@ -8,7 +8,7 @@ import type { InstanceEvent } from '../../../src/core/protocol/events.ts';
 import type { KvSnapshot } from '../../../src/core/protocol/kv-events.ts';
 import { LengthRequest } from '../../../src/core/scheduler/executor/length-request.ts';
 import { Float64Pool } from '../../../src/util/float64-pool.ts';
-import { World } from '../router/world.ts';
+import { World } from '../instance-world.ts';
 
 const blockTokens = 8;
 const limits = { tokensMax: 64, logitRowsMax: 9, sequencesMax: 8, stepUsDecoding: 5_000, stepUsPrefill: 5_000 };

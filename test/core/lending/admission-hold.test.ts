@@ -8,7 +8,7 @@ import { Outbox } from '../../../src/core/lending/outbox.ts';
 import { RBlockTable } from '../../../src/core/lending/rblock-table.ts';
 import { defaultLendingTimes as times } from '../../../src/core/lending/times.ts';
 import type { LendingMessage } from '../../../src/core/protocol/lending-messages.ts';
-import { promptOf, request } from '../router/world.ts';
+import { promptOf, request } from '../instance-world.ts';
 import { BorrowWorld } from './borrow-world.ts';
 
 const policy: LendingPolicy = {

@@ -4,7 +4,7 @@ import fc from 'fast-check';
 import { expect } from 'vitest';
 import type { PrefixFetch } from '../../../src/core/protocol/events.ts';
 import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
-import { expectedOutput } from '../router/world.ts';
+import { expectedOutput } from '../instance-world.ts';
 import type { BorrowWorld } from './borrow-world.ts';
 
 /** Each selects the next event, and the time before it. */

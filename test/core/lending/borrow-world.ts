@@ -15,7 +15,7 @@ import type { AwaitedBlocks } from '../../../src/core/transfer/prefix-fetch/pref
 import { checkLoans } from '../../../src/sim/checks/lending-checks.ts';
 import { counterUniform } from '../../../src/util/counter-random.ts';
 import { pageTokens, rangeTokens } from '../../../src/util/step.ts';
-import { baseConfig, limits } from '../router/world.ts';
+import { baseConfig, limits } from '../instance-world.ts';
 import { FakeEngine } from '../scheduler/fake-engine.ts';
 import { FakePrefixDriver } from '../transfer/fake-prefix-driver.ts';
 import type { BlockCopy, MoveInFlight } from './borrow-copies.ts';

@@ -3,7 +3,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
-import { expectedOutput, promptOf, request } from '../router/world.ts';
+import { expectedOutput, promptOf, request } from '../instance-world.ts';
 import { arbitraryCancel, arbitraryChoices, arbitraryFailure, runHistory } from './borrow-history.ts';
 import { BorrowWorld, rangeBlocks } from './borrow-world.ts';
 

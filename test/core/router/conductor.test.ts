@@ -9,7 +9,7 @@ import type { GenerationEvent } from '../../../src/core/protocol/ports.ts';
 import { Conductor } from '../../../src/core/router/conductor.ts';
 import { tokenRequests } from '../../../src/core/router/token-requests.ts';
 import { Throughput } from '../../../src/core/scheduler/throughput.ts';
-import { promptOf, request, World } from './world.ts';
+import { promptOf, request, World } from '../instance-world.ts';
 
 const accepted: GenerationEvent = { kind: 'accepted' };
 const started: GenerationEvent = { kind: 'started', cachedTokens: 0 };

@@ -3,7 +3,7 @@
 import { describe, expect, it } from 'vitest';
 import type { PlacementTrace } from '../../../src/core/protocol/request-trace.ts';
 import { RequestLog } from '../../../src/core/router/request-log.ts';
-import { request } from './world.ts';
+import { request } from '../instance-world.ts';
 
 const placed: PlacementTrace = {
   atUs: 10,

@@ -7,7 +7,7 @@ import type { GenerationEvent, GenerationRequest } from '../../../src/core/proto
 import { Conductor } from '../../../src/core/router/conductor.ts';
 import type { FailureDetection } from '../../../src/core/router/conductor-config.ts';
 import { tokenRequests } from '../../../src/core/router/token-requests.ts';
-import { greedy, promptOf, request, World } from './world.ts';
+import { greedy, promptOf, request, World } from '../instance-world.ts';
 
 /** A conductor over real instances, any of which may fail and join again. */
 class Cluster {

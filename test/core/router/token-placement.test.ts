@@ -2,7 +2,7 @@
 
 import { expect, test } from 'vitest';
 import { TokenPlacement } from '../../../src/core/router/placement/token-placement.ts';
-import { greedy } from './world.ts';
+import { greedy } from '../instance-world.ts';
 
 const root = { modelFingerprint: 'm', weightForm: 'q8', inputForm: 'bf16', kvType: 'bf16', rope: '' };
 

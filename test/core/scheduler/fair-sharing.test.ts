@@ -1,7 +1,7 @@
 // Fair shares of tenants of one priority at one instance: which request starts next, and how far the shares can diverge.
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { limits, promptOf, request, World } from '../router/world.ts';
+import { limits, promptOf, request, World } from '../instance-world.ts';
 
 const narrow = { ...limits, tokensMax: 64, sequencesMax: 1 };
 

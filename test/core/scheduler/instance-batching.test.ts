@@ -1,7 +1,7 @@
 // Many requests in one instance: what they share, which runs first, and which is preempted.
 import { describe, expect, test } from 'vitest';
 import { pageTokens } from '../../../src/util/step.ts';
-import { expectComplete, limits, promptOf, request, World } from '../router/world.ts';
+import { expectComplete, limits, promptOf, request, World } from '../instance-world.ts';
 
 describe('many requests at once', () => {
   test('eight requests that start together compute little more than one prompt', () => {

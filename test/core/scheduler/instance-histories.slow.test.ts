@@ -5,7 +5,7 @@ import { type EvictionKind, evictionKinds } from '../../../src/core/kvcache/evic
 import { blockPages, pagesFor } from '../../../src/core/kvcache/layer-groups.ts';
 import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
 import { type LayerGroup, pageTokens } from '../../../src/util/step.ts';
-import { expectComplete, greedy, limits, promptOf, request, World } from '../router/world.ts';
+import { expectComplete, greedy, limits, promptOf, request, World } from '../instance-world.ts';
 
 /** One group, windows beside it in both orders, windows alone: smaller and larger than a block, whole blocks or not. */
 const layerGroups: readonly (readonly LayerGroup[])[] = [

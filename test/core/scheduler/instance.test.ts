@@ -10,7 +10,7 @@ import {
   promptOf,
   request,
   World,
-} from '../router/world.ts';
+} from '../instance-world.ts';
 
 describe('one request', () => {
   test('is accepted, started, streamed and finished; its blocks stay cached', () => {

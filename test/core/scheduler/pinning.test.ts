@@ -4,7 +4,7 @@ import type { PinState } from '../../../src/core/protocol/pin-order.ts';
 import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
 import { Conductor } from '../../../src/core/router/conductor.ts';
 import { tokenRequests } from '../../../src/core/router/token-requests.ts';
-import { promptOf, request, World } from '../router/world.ts';
+import { promptOf, request, World } from '../instance-world.ts';
 
 const ttlUs = 60_000_000;
 const prefix = promptOf(1, 128);

@@ -4,7 +4,7 @@ import type { InstanceRole } from '../../../src/core/protocol/instance-report.ts
 import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
 import { Conductor } from '../../../src/core/router/conductor.ts';
 import { tokenRequests } from '../../../src/core/router/token-requests.ts';
-import { promptOf, request } from '../router/world.ts';
+import { promptOf, request } from '../instance-world.ts';
 
 type Instances = readonly (readonly [InstanceRole, number])[];
 

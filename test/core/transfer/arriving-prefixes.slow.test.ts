@@ -2,9 +2,9 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { pageTokens } from '../../../src/util/step.ts';
+import { expectedOutput, promptOf, request } from '../instance-world.ts';
 import { arbitraryCancel, arbitraryChoices, arbitraryFailure, runHistory } from '../lending/borrow-history.ts';
 import { BorrowWorld } from '../lending/borrow-world.ts';
-import { expectedOutput, promptOf, request } from '../router/world.ts';
 
 const patient = { patienceUs: 1e12, transferUs: 0 };
 

@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest';
 import { createLengthInstance } from '../../../src/core/instance/length-instance.ts';
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import type { InstanceEvent } from '../../../src/core/protocol/events.ts';
-import { StandbyFleet } from '../../../src/core/router/failure-recovery/standby-fleet.ts';
+import { StandbyFleet } from '../../../src/core/router/migration/standby-fleet.ts';
 import { LengthRequest } from '../../../src/core/scheduler/executor/length-request.ts';
 import { Float64Pool } from '../../../src/util/float64-pool.ts';
 import { blockTokens, cost } from '../scheduler/small-cost.ts';

@@ -8,7 +8,7 @@ import type { GenerationEvent, GenerationRequest } from '../../../src/core/proto
 import { pageDescriptorsOf } from '../../../src/core/transfer/hand-off/page-descriptors.ts';
 import { InFlightPages } from '../../../src/runtime/transfer/in-flight-pages.ts';
 import { type LayerGroup, pageTokens } from '../../../src/util/step.ts';
-import { baseConfig, expectedOutput, promptOf, request } from '../router/world.ts';
+import { baseConfig, expectedOutput, promptOf, request } from '../instance-world.ts';
 import { FakeEngine } from '../scheduler/fake-engine.ts';
 
 const members = 4;

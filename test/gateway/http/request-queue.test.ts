@@ -3,7 +3,7 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { afterEach, expect, it } from 'vitest';
 import { RequestQueue } from '../../../src/gateway/http/request-queue.ts';
-import { request } from '../../core/router/world.ts';
+import { request } from '../../core/instance-world.ts';
 import { ScriptedPort } from '../scripted-port.ts';
 
 /** A port that accepts `capacity` requests, which never end. */

@@ -4,7 +4,7 @@ import type { GenerationEvent, GenerationRequest, InferencePort } from '../../..
 import { GatewayMetrics } from '../../../src/gateway/metrics/metrics.ts';
 import { ChoiceOutput } from '../../../src/gateway/openai/choice-output.ts';
 import { type Choice, type ChoiceHandler, RunningChoices } from '../../../src/gateway/openai/run-choices.ts';
-import { request } from '../../core/router/world.ts';
+import { request } from '../../core/instance-world.ts';
 import { accepted, finished, ScriptedPort, tokens } from '../scripted-port.ts';
 import { noCluster } from '../world.ts';
 import { byteTokenizer } from './byte-tokenizer.ts';

@@ -9,7 +9,7 @@ import { InstanceLoop } from '../../../src/runtime/threads/instance-loop.ts';
 import { StepInterrupt } from '../../../src/runtime/threads/step-interrupt.ts';
 import { publishTo, subscribeTo } from '../../../src/runtime/threads/thread-bus.ts';
 import { simulatedEnds } from '../../contract/simulated-messenger.ts';
-import { baseConfig, promptOf, request } from '../../core/router/world.ts';
+import { baseConfig, promptOf, request } from '../../core/instance-world.ts';
 import { FakeEngine } from '../../core/scheduler/fake-engine.ts';
 
 /** Remote attention servers with scripted counters. */

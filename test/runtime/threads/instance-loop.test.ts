@@ -10,7 +10,7 @@ import { backgroundWord, StepInterrupt } from '../../../src/runtime/threads/step
 import { publishTo, subscribeTo } from '../../../src/runtime/threads/thread-bus.ts';
 import type { FromInstance, ToInstance } from '../../../src/runtime/threads/thread-protocol.ts';
 import type { Step } from '../../../src/util/step.ts';
-import { baseConfig, expectedOutput, limits, promptOf, request } from '../../core/router/world.ts';
+import { baseConfig, expectedOutput, limits, promptOf, request } from '../../core/instance-world.ts';
 import { FakeEngine } from '../../core/scheduler/fake-engine.ts';
 
 const name = ['0', 1] as const;

@@ -11,7 +11,7 @@ import type { PipelineSettings } from '../../../src/core/router/placement/placer
 import { LiveCluster } from '../../../src/runtime/threads/live-cluster.ts';
 import type { BlockRoot } from '../../../src/runtime/threads/thread-protocol.ts';
 import { openModel } from '../../../src/weights/open-model.ts';
-import { greedy } from '../../core/router/world.ts';
+import { greedy } from '../../core/instance-world.ts';
 
 /** Exits at a request with an id such as `deadly...`. */
 export const dyingWorker = new URL('./dying-worker.mjs', import.meta.url);

@@ -5,7 +5,7 @@ import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import { InstanceThread } from '../../../src/runtime/threads/instance-thread.ts';
 import { LiveCluster } from '../../../src/runtime/threads/live-cluster.ts';
 import { publishTo, subscribeTo } from '../../../src/runtime/threads/thread-bus.ts';
-import { request } from '../../core/router/world.ts';
+import { request } from '../../core/instance-world.ts';
 import { admitAll } from './instances.ts';
 
 const failingWorker = new URL('./failing-worker.mjs', import.meta.url);

@@ -13,7 +13,7 @@ import { NativeRemoteMessenger } from '../../../src/kernel/native/remote-messeng
 import { type HandOffEffect, LiveHandOffs, type PeerWire } from '../../../src/runtime/transfer/live-hand-offs.ts';
 import type { Messenger } from '../../../src/runtime/transfer/messenger.ts';
 import { pageTokens, type Step } from '../../../src/util/step.ts';
-import { baseConfig, limits, promptOf, request } from '../../core/router/world.ts';
+import { baseConfig, limits, promptOf, request } from '../../core/instance-world.ts';
 import { answerOf, liveCluster, livePrompt, liveRequest } from '../threads/instances.ts';
 
 const path = fileURLToPath(new URL('../../../models/kvasir-tiny/kvasir-tiny-q8_0.gguf', import.meta.url));

@@ -59,8 +59,8 @@ export interface Executor<Request, S extends RunningRequest, Plan, Result> {
   size(request: Request): RequestSize;
   /** @param arrival unique and increasing */
   create(request: Request, arrival: number): S;
-  /** A request whose prompt and first token were computed elsewhere. @param firstEvents contain that token; none: the request has decoded before @param whole several instances computed its layers: none of them has all blocks */
-  resume(request: Request, arrival: number, firstEvents: readonly GenerationEvent[], whole: boolean): S;
+  /** A request whose prompt and first token were computed elsewhere. @param firstEvents contain that token; none: the request has decoded before @param inParts its layers were computed by several instances, none of which has all blocks */
+  resume(request: Request, arrival: number, firstEvents: readonly GenerationEvent[], inParts: boolean): S;
   /** The request that it was created from. */
   requestOf(running: S): Request;
   /** A resumed request starts: its first token is delivered to the client now. */

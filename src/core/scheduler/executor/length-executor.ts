@@ -83,8 +83,8 @@ export class LengthExecutor implements Executor<LengthRequest, RunningLengths, u
   }
 
   /** Prefixes are cached where prompts are computed: received blocks have no digests, unless no other instance has all of them. */
-  resume(request: LengthRequest, arrival: number, _held: readonly GenerationEvent[], whole: boolean): RunningLengths {
-    const running = new RunningLengths(request, arrival, whole ? request.chain : noBlocks);
+  resume(request: LengthRequest, arrival: number, _held: readonly GenerationEvent[], inParts: boolean): RunningLengths {
+    const running = new RunningLengths(request, arrival, inParts ? request.chain : noBlocks);
     running.sequence.receivedTokens = request.inputTokens + request.outputs - 1;
     // Received blocks are no cache hit.
     running.sequence.cachedTokens = 0;

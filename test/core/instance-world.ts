@@ -5,14 +5,14 @@ import {
   createTokenInstance,
   type TokenInstance,
   type TokenInstanceConfig,
-} from '../../../src/core/instance/token-instance.ts';
-import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
-import type { InstanceEvent } from '../../../src/core/protocol/events.ts';
-import type { PinId } from '../../../src/core/protocol/ids.ts';
-import type { PinState } from '../../../src/core/protocol/pin-order.ts';
-import type { GenerationEvent, GenerationRequest, SamplingParams } from '../../../src/core/protocol/ports.ts';
-import type { BatchLimits } from '../../../src/core/scheduler/batching/step-budget.ts';
-import { extraOf, FakeEngine, logprobOf, nextToken } from '../scheduler/fake-engine.ts';
+} from '../../src/core/instance/token-instance.ts';
+import type { InstanceEffect } from '../../src/core/protocol/effects.ts';
+import type { InstanceEvent } from '../../src/core/protocol/events.ts';
+import type { PinId } from '../../src/core/protocol/ids.ts';
+import type { PinState } from '../../src/core/protocol/pin-order.ts';
+import type { GenerationEvent, GenerationRequest, SamplingParams } from '../../src/core/protocol/ports.ts';
+import type { BatchLimits } from '../../src/core/scheduler/batching/step-budget.ts';
+import { extraOf, FakeEngine, logprobOf, nextToken } from './scheduler/fake-engine.ts';
 
 export const greedy: SamplingParams = {
   temperature: 0,

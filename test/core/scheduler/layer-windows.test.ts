@@ -1,7 +1,7 @@
 // Instances of models with sliding windows: their pages, and the same outputs as without windows.
 import { describe, expect, test } from 'vitest';
 import { pageTokens } from '../../../src/util/step.ts';
-import { expectComplete, expectedOutput, limits, promptOf, request, World } from '../router/world.ts';
+import { expectComplete, expectedOutput, limits, promptOf, request, World } from '../instance-world.ts';
 
 const windows = [{ layers: 2, window: 64 }];
 const mixed = [

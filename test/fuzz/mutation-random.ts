@@ -1,7 +1,7 @@
 // A seeded pseudo-random number generator for mutations of input.
 
 /** The same seed gives the same sequence of numbers. */
-export class Prng {
+export class MutationRandom {
   #state: number;
 
   constructor(seed: number) {
