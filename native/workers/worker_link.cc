@@ -8,7 +8,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kConnectMs = 5000;
+constexpr int kConnectMs = 1000;
 constexpr auto kPollInterval = std::chrono::milliseconds(1);  // interval of checks of the abort flag
 
 }  // namespace

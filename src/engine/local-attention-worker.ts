@@ -4,6 +4,7 @@ import type { KvPoolHandle } from '../kernel/backend.ts';
 import { AttentionWorker, WorkerLink } from '../kernel/native/attention-workers.ts';
 import { createNativeBackend, type NativeBackend } from '../kernel/native/native.ts';
 import type { WorkerLinkCounts } from '../util/counts.ts';
+import { noLinkCounts, sumOfLinkCounts } from './link-counts.ts';
 import type { KvShape } from './load-model.ts';
 
 export interface LocalAttentionWorkerOptions {
@@ -18,22 +19,13 @@ export interface LocalAttentionWorkerOptions {
   readonly pages: number;
 }
 
-const noCounts: WorkerLinkCounts = {
-  calls: 0,
-  bytesOut: 0,
-  bytesIn: 0,
-  waitSeconds: 0,
-  earlySeconds: 0,
-  lateSeconds: 0,
-};
-
 /** A worker with its threads and pages, and the link to it. */
 export class LocalAttentionWorker {
   readonly #options: LocalAttentionWorkerOptions;
   readonly #token = randomBytes(16).toString('hex');
   readonly #backend: NativeBackend;
   /** Of links that are closed. */
-  #earlier = noCounts;
+  #earlier = noLinkCounts;
   #parts: { readonly pool: KvPoolHandle; readonly worker: AttentionWorker; readonly link: WorkerLink } | undefined;
 
   /** @throws Error if the memory is not available */
@@ -53,7 +45,7 @@ export class LocalAttentionWorker {
   }
 
   get counts(): WorkerLinkCounts {
-    return this.#parts === undefined ? this.#earlier : sumOf(this.#earlier, this.#parts.link.counts);
+    return this.#parts === undefined ? this.#earlier : sumOfLinkCounts(this.#earlier, this.#parts.link.counts);
   }
 
   /** Closes a broken link, and the worker with it. True if the link was broken. */
@@ -93,15 +85,4 @@ export class LocalAttentionWorker {
       throw error;
     }
   }
-}
-
-function sumOf(a: WorkerLinkCounts, b: WorkerLinkCounts): WorkerLinkCounts {
-  return {
-    calls: a.calls + b.calls,
-    bytesOut: a.bytesOut + b.bytesOut,
-    bytesIn: a.bytesIn + b.bytesIn,
-    waitSeconds: a.waitSeconds + b.waitSeconds,
-    earlySeconds: a.earlySeconds + b.earlySeconds,
-    lateSeconds: a.lateSeconds + b.lateSeconds,
-  };
 }

@@ -1,9 +1,13 @@
 // A server with attention workers: completions equal those of a server without, and the metrics show the workers.
+import { spawnSync } from 'node:child_process';
+import { join } from 'node:path';
 import { afterEach, describe, expect, it } from 'vitest';
+import { root } from '../../scripts/root.mjs';
 import { loadNative } from '../../src/kernel/native/addon.ts';
 import { livePrompt } from '../runtime/threads/instances.ts';
 import { metric, metricSum, type RunningServer, startServer } from './server.ts';
 
+const command = join(root, 'dist', 'cli', 'main.js');
 const servers: RunningServer[] = [];
 afterEach(async () => {
   await Promise.all(servers.splice(0).map((server) => server.stop()));
@@ -31,6 +35,29 @@ async function completionsOf(server: RunningServer): Promise<readonly unknown[]>
   return [...first, await complete(long.slice(0, 1_000), 4)];
 }
 
+/** The texts of a streamed completion, token by token. */
+async function streamOf(
+  server: RunningServer,
+  prompt: readonly number[],
+  onToken: (count: number) => Promise<void> = async () => {},
+): Promise<readonly string[]> {
+  const body = { model: 'kvasir-tiny-q8_0', prompt, max_tokens: 400, ignore_eos: true, temperature: 0, stream: true };
+  const response = await fetch(`${server.url}/v1/completions`, { method: 'POST', body: JSON.stringify(body) });
+  const tokens: string[] = [];
+  let text = '';
+  for await (const part of response.body?.pipeThrough(new TextDecoderStream()) ?? []) {
+    text += part;
+    const lines = text.split('\n');
+    text = lines.pop() ?? '';
+    for (const line of lines) {
+      if (!line.startsWith('data: {')) continue;
+      tokens.push(JSON.parse(line.slice(6)).choices[0].text);
+      await onToken(tokens.length);
+    }
+  }
+  return tokens;
+}
+
 describe.skipIf(loadNative() === undefined)('serve --dop (needs the native kernels)', () => {
   it('answers with the bits of one instance, and counts calls of each attention worker', async () => {
     const expected = await completionsOf(await serve());
@@ -42,5 +69,36 @@ describe.skipIf(loadNative() === undefined)('serve --dop (needs the native kerne
     expect(await metricSum(server, 'kvasir_attention_worker_early_seconds_total')).toBeGreaterThan(0);
     expect(await metricSum(server, 'kvasir_attention_worker_up')).toBe(2);
     expect(await metric(server, 'kvasir_kv_pages_used')).toBe(0);
+  });
+
+  it('gives the same tokens if the process of an attention worker is killed during a stream', async () => {
+    const prompt = livePrompt(1, 300);
+    const expected = await streamOf(await serve(), prompt);
+    const server = await serve('--dop', '1,2', '--attention-workers', 'processes');
+    const pidOf = () =>
+      [...server.output().matchAll(/Attention worker 2\/2 listens at \S+ as process (\d+)/g)].at(-1)?.[1];
+    const first = pidOf();
+    const tokens = streamOf(server, prompt, async (count) => {
+      if (count === 100) process.kill(Number(first), 'SIGKILL');
+    });
+    expect(await tokens).toEqual(expected);
+    expect(await metricSum(server, 'kvasir_attention_worker_losses_total')).toBe(1);
+    expect(await metricSum(server, 'kvasir_attention_worker_up')).toBe(2);
+    expect(pidOf()).not.toBe(first);
+    expect(await metric(server, 'kvasir_kv_pages_used')).toBe(0);
+  });
+
+  it.each([
+    ['--dop 1,3', '3 attention workers: they cannot share 2 KV heads equally'],
+    ['--dop 2,2', 'it has 2 model workers, and 1 is supported'],
+    ['--dop 1,2 --attention-workers 127.0.0.1:9101', 'there are 1 --attention-workers'],
+    ['--attention-workers processes', 'it needs --dop 1,N'],
+    ['--dop 1,2 --borrow', 'pages at attention workers cannot be lent'],
+  ])('is refused in one line with %s', async (flags, why) => {
+    const child = spawnSync(process.execPath, [command, 'serve', '--port', '0', ...flags.split(' ')], {
+      encoding: 'utf8',
+    });
+    expect(child.status).not.toBe(0);
+    expect(child.stderr.trim().split('\n').at(-1)).toContain(why);
   });
 });

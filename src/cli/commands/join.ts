@@ -1,5 +1,6 @@
 // `kvasir join`: adds an instance on this or another machine to a cluster, until it is stopped.
 import { Command, Option } from 'commander';
+import { type AttentionWorkerOptions, attentionWorkerOptions } from '../options/attention-worker-options.ts';
 import { addLiveBorrowFlags, withoutDefaults } from '../options/borrow-options.ts';
 import { refuseIneffective } from '../options/ineffective-options.ts';
 import {
@@ -8,8 +9,8 @@ import {
   addModelFlags,
   addPinFlag,
   givenOptions,
+  type InstanceJoinOptions,
   instanceRoles,
-  type JoinOptions,
   joinOptionsSchema,
   processTransports,
   readOptions,
@@ -29,10 +30,12 @@ export function joinCommand(): Command {
   );
   addClusterFlags(addPinFlag(addModelFlags(command)))
     .addOption(
-      new Option('--role <role>', 'Compute in this role; a store only keeps cached blocks (default: mixed)').choices(
-        instanceRoles,
-      ),
+      new Option('--role <role>', 'Compute in this role; a store only keeps cached blocks (default: mixed)').choices([
+        ...instanceRoles,
+        'attention',
+      ]),
     )
+    .option('--shard <i/n>', 'Hold this shard of the KV heads, with --role attention: 1/2 (default: none)')
     .option('--name <name>', 'Join under this name, unique in the cluster (default: host name and process id)')
     .addOption(
       new Option(
@@ -68,19 +71,28 @@ export function joinCommand(): Command {
         admission: 'none',
         roleSwitch: options.roleSwitch,
       });
+      const { role } = options;
+      if (role === 'attention') return runAttentionWorker(attentionWorkerOptions(options, givenOptions(given)));
+      if (options.shard !== undefined) throw new UsageError('Cannot use --shard: it needs --role attention');
       if (options.role === 'store') refuseStoreOptions(givenOptions(given), options);
       if (options.nats === undefined) throw new UsageError('Cannot join a cluster: --nats nats://HOST:PORT is missing');
       if (options.borrow && options.pagesPort > 65_533)
         throw new UsageError(`Cannot use --pages-port ${options.pagesPort}: --borrow needs the next two ports as well`);
-      refuseTooMuchMemory(options, [{ role: options.role }]);
+      refuseTooMuchMemory(options, [{ role }]);
       if (options.ssd !== undefined) makeFolder(options.ssd, 'blocks');
-      await serveInstance(options.nats, options);
+      await serveInstance(options.nats, { ...options, role });
     },
   );
 }
 
+/** Serves until SIGTERM or SIGINT. @throws Error in one line */
+async function runAttentionWorker(options: AttentionWorkerOptions): Promise<void> {
+  const { serveAttentionWorker } = await import('../serve/attention-workers.ts');
+  await serveAttentionWorker(options);
+}
+
 /** Serves until SIGTERM or SIGINT. @throws Error when the instance can no longer serve */
-async function serveInstance(nats: string, options: JoinOptions): Promise<void> {
+async function serveInstance(nats: string, options: InstanceJoinOptions): Promise<void> {
   // These modules load slowly: invalid options are refused before.
   const [{ openLog }, { openClusterInstance }] = await Promise.all([
     import('../serve/host/server-log.ts'),

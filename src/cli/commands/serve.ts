@@ -1,7 +1,8 @@
 // `kvasir serve`: refuses options that contradict each other, then serves a model until SIGTERM or SIGINT.
 import { Command, Option } from 'commander';
+import { servedAttentionWorkers } from '../options/attention-worker-options.ts';
 import { addLiveBorrowFlags, withoutDefaults } from '../options/borrow-options.ts';
-import { addDopFlag, servedAttentionWorkers } from '../options/dop-options.ts';
+import { addDopFlags } from '../options/dop-options.ts';
 import { refuseIneffective } from '../options/ineffective-options.ts';
 import {
   addClusterFlags,
@@ -66,7 +67,7 @@ export function serveCommand(): Command {
     .option('--host-memory <size>', 'Cache blocks in this much host memory of each instance (default: none)')
     .option('--ssd <folder>', 'Cache blocks on SSD in this folder, also across restarts (default: none)')
     .option('--ssd-size <size>', 'Allocate this much SSD for all instances together (default: 10g)');
-  addLogFlags(addLiveCppFlags(addLiveBorrowFlags(addServedSloFlags(addDopFlag(addClusterFlags(command)))))).option(
+  addLogFlags(addLiveCppFlags(addLiveBorrowFlags(addServedSloFlags(addDopFlags(addClusterFlags(command)))))).option(
     '--otlp-endpoint <url>',
     'Send traces to this OpenTelemetry collector (default: OTEL_EXPORTER_OTLP_ENDPOINT)',
   );

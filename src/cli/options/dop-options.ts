@@ -1,50 +1,53 @@
-// The option of attention workers for `serve`: the degree of parallelism of model workers and attention workers.
-import type { Command } from 'commander';
+// Flags of attention workers for `serve` and `join`, and their values.
+import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { groups } from '../terminal/help.ts';
-import { UsageError } from '../usage-error.ts';
+
+const address = /^[\w.:-]+:\d{1,5}$/;
 
 export const dopFields = {
   dop: z
     .string()
     .regex(/^[1-9]\d?,[1-9]\d?$/, 'write MODEL,ATTENTION, for example 1,2')
     .optional(),
+  attentionWorkers: z
+    .union(
+      [
+        z.literal(['threads', 'processes']),
+        z
+          .union([z.string().transform((text) => text.split(',').map((part) => part.trim())), z.array(z.string())])
+          .pipe(z.array(z.string().regex(address)).min(1)),
+      ],
+      'write threads, processes, or HOST:PORT,HOST:PORT',
+    )
+    .optional(),
 };
 
-interface DopOptions {
-  readonly dop?: string | undefined;
-  readonly nats?: string | undefined;
-  readonly instances?: readonly unknown[] | undefined;
-  readonly borrow: boolean;
-  readonly hostMemory?: number | undefined;
-  readonly ssd?: string | undefined;
-  readonly pinMemory: number;
-}
+/** I/N as index from 0 and number of workers. */
+export const shard = z
+  .string()
+  .regex(/^[1-9]\d?\/[1-9]\d?$/, 'write I/N, for example 1/2')
+  .transform((text) => {
+    const [place, workers] = text.split('/').map(Number);
+    return { index: place - 1, workers };
+  })
+  .refine(({ index, workers }) => index < workers, 'I is at most N')
+  .optional();
 
-export function addDopFlag(command: Command): Command {
+export function addDopFlags(command: Command): Command {
   return command
     .optionsGroup(groups.cluster)
     .option(
       '--dop <model,attention>',
       'Keep KV pages at this number of attention workers, apart from the model worker: 1,2 (default: off)',
+    )
+    .option(
+      '--attention-workers <where>',
+      'Run them as threads or processes, or use those of `join --role attention` at HOST:PORT,... (default: threads)',
+    )
+    .addOption(
+      new Option('--token <secret>', 'Share this secret with the attention workers at these addresses').env(
+        'KVASIR_TOKEN',
+      ),
     );
-}
-
-/** Attention workers of the instance; undefined: it computes attention itself. @throws UsageError */
-export function servedAttentionWorkers(options: DopOptions): number | undefined {
-  const { dop, instances = [] } = options;
-  if (dop === undefined) return undefined;
-  const [modelWorkers, attentionWorkers] = dop.split(',').map(Number);
-  const conflicts: readonly (readonly [boolean, string])[] = [
-    [modelWorkers > 1, `it has ${modelWorkers} model workers, and 1 is supported`],
-    [options.nats !== undefined, 'attention workers are threads of this process: remove --nats'],
-    [instances.length > 1, `there are ${instances.length} instances, and their pages cannot move between them`],
-    [options.borrow, 'pages at attention workers cannot be lent: remove --borrow'],
-    [options.hostMemory !== undefined, 'pages at attention workers have no lower tier: remove --host-memory'],
-    [options.ssd !== undefined, 'pages at attention workers have no lower tier: remove --ssd'],
-    [options.pinMemory > 0, 'prefixes at attention workers cannot be pinned: remove --pin-memory'],
-  ];
-  const conflict = conflicts.find(([applies]) => applies);
-  if (conflict !== undefined) throw new UsageError(`Cannot use --dop ${dop}: ${conflict[1]}`);
-  return attentionWorkers;
 }

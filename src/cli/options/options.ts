@@ -8,7 +8,7 @@ import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 import { describeIssue } from '../usage-issue.ts';
 import { liveBorrowFields } from './borrow-options.ts';
-import { dopFields } from './dop-options.ts';
+import { dopFields, shard } from './dop-options.ts';
 import { liveCppFields } from './pipeline-options.ts';
 import { logFormat, logFormats, logLevel, logLevels, numeric } from './schema-parts.ts';
 import { servedSloFields } from './slo-options.ts';
@@ -100,6 +100,8 @@ const apiKey = z.string().min(1, 'a key is empty');
 /** A share of the KV memory. */
 const pinMemory = numeric(z.number().min(0).max(0.9)).default(0);
 
+const token = z.string().min(16, 'a token has at least 16 characters').optional();
+
 export const serveOptionsSchema = modelOptionsSchema.extend({
   ...servedSloFields,
   pinMemory,
@@ -126,13 +128,15 @@ export const serveOptionsSchema = modelOptionsSchema.extend({
   ...liveBorrowFields,
   ...liveCppFields,
   ...dopFields,
+  token,
 });
 
 export const joinOptionsSchema = modelOptionsSchema.extend({
   nats: natsUrl.optional(),
   cluster: clusterName.optional(),
   name: clusterName.optional(),
-  role: z.enum(instanceRoles).default('mixed'),
+  role: z.enum([...instanceRoles, 'attention']).default('mixed'),
+  shard,
   recheck: z.boolean().default(false),
   roleSwitch: z.boolean().default(false),
   pinMemory,
@@ -143,12 +147,14 @@ export const joinOptionsSchema = modelOptionsSchema.extend({
     .default('127.0.0.1'),
   pagesPort: count(0, 65_535).default(0),
   transport: z.enum(processTransports).default('auto'),
-  token: z.string().min(16, 'a token has at least 16 characters').optional(),
+  token,
   logLevel,
   logFormat,
   ...liveBorrowFields,
 });
 export type JoinOptions = z.infer<typeof joinOptionsSchema>;
+/** Options of an instance that joins a cluster. */
+export type InstanceJoinOptions = Omit<JoinOptions, 'role'> & { readonly role: (typeof instanceRoles)[number] };
 
 export type ModelOptions = z.infer<typeof modelOptionsSchema>;
 export type ServeOptions = z.infer<typeof serveOptionsSchema>;

@@ -8,12 +8,9 @@ import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
 import type { HandOffConfig } from '../../core/transfer/hand-off/hand-offs.ts';
 import { Engine } from '../../engine/engine.ts';
 import { type LoadedModel, loadModel } from '../../engine/load-model.ts';
-import { LocalAttentionWorker } from '../../engine/local-attention-worker.ts';
 import type { LayerSpan } from '../../graph/pipeline-stage.ts';
 import type { Backend } from '../../kernel/backend.ts';
 import { loadNative } from '../../kernel/native/addon.ts';
-import { NativeBackend } from '../../kernel/native/native.ts';
-import { LiveAttentionWorkers } from '../../runtime/attention-workers/live-attention-workers.ts';
 import { MemoryBus } from '../../runtime/bus/memory-bus.ts';
 import { PipelineRunner } from '../../runtime/pipeline/pipeline-runner.ts';
 import { collectOnRequest } from '../../runtime/threads/garbage-collection.ts';
@@ -25,6 +22,7 @@ import type { BlockRoot, FromInstance, InstanceThreadData } from '../../runtime/
 import type { LiveHandOffs } from '../../runtime/transfer/live-hand-offs.ts';
 import { pageTokens } from '../../util/step.ts';
 import { openModel } from '../../weights/open-model.ts';
+import { openAttentionWorkers } from './attention-workers.ts';
 import { createBackend } from './backend.ts';
 import { blockRoot } from './block-root.ts';
 import {
@@ -116,32 +114,6 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint)
   };
   // Pages of the reference backend belong to this thread.
   return { loop, ready: { description, root, shared: backend.isa === 'reference' ? undefined : model } };
-}
-
-/** @throws Error if the workers cannot share the KV heads equally, or the kernels are not compiled */
-function openAttentionWorkers(
-  settings: InstanceSettings,
-  backend: Backend,
-  { kv }: LoadedModel,
-  kvBytes: number,
-  log: (message: string) => void,
-) {
-  const { attentionWorkers: workers, threads } = settings;
-  if (workers === undefined) return undefined;
-  if (!(backend instanceof NativeBackend))
-    throw new Error('Cannot use --dop: attention workers need the native kernels, which are not compiled');
-  if (kv.kvHeads % workers !== 0)
-    throw new Error(
-      `Cannot use --dop 1,${workers}: ${workers} attention workers cannot share ${kv.kvHeads} KV heads equally`,
-    );
-  const pages = Math.floor(kvBytes / kv.pageBytes);
-  // They compute at the same time.
-  const spec = { backend, kv, workers, threads: Math.max(1, Math.floor(threads / workers)), pages };
-  const live = new LiveAttentionWorkers(
-    Array.from({ length: workers }, () => new LocalAttentionWorker(spec)),
-    log,
-  );
-  return { pages, live, machine: { attentionWorkers: { workers } } };
 }
 
 /** @param pagesAtWorkers undefined: the pages lie here */

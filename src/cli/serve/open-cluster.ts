@@ -11,7 +11,7 @@ import { Completion } from '../../runtime/threads/completion.ts';
 import { openModel } from '../../weights/open-model.ts';
 import type { ModelFiles } from '../../weights/types.ts';
 import { joinedLending, servedLending } from '../options/borrow-options.ts';
-import { computes, defaultInstance, type JoinOptions, type ServeOptions } from '../options/options.ts';
+import { computes, defaultInstance, type InstanceJoinOptions, type ServeOptions } from '../options/options.ts';
 import { servedPipeline } from '../options/pipeline-options.ts';
 import { admissionSettings } from '../options/slo-options.ts';
 import { blockRoot } from './block-root.ts';
@@ -80,7 +80,7 @@ export interface InstanceMember extends JoinedInstance {
 /** The instance serves when this resolves. @throws Error in one line if it cannot join */
 export function openClusterInstance(
   nats: string,
-  options: JoinOptions,
+  options: InstanceJoinOptions,
   log: (message: string) => void,
 ): Promise<InstanceMember> {
   const rules = joinedLending(options);

@@ -7,6 +7,7 @@ import type { Transport } from '../../runtime/transfer/messenger.ts';
 import { pageTokens } from '../../util/step.ts';
 import { openModel } from '../../weights/open-model.ts';
 import type { ModelFiles } from '../../weights/types.ts';
+import type { AttentionWorkersSettings } from '../options/attention-worker-options.ts';
 import { type LendingRules, lentBytes, withHostMemory } from '../options/lending-rules.ts';
 import { computes, defaultInstance, type InstanceOptions, type ModelOptions } from '../options/options.ts';
 import { blockKeyOf } from './block-key.ts';
@@ -45,7 +46,7 @@ export interface ServingOptions extends TierOptions {
   /** Rules of memory lending; undefined: none. */
   readonly lending?: LendingRules | undefined;
   /** Attention workers of the instance; undefined: none. */
-  readonly attentionWorkers?: number | undefined;
+  readonly attentionWorkers?: AttentionWorkersSettings | undefined;
   /** Settings of pipeline groups; undefined: none. */
   readonly pipeline?: PipelineSettings | undefined;
 }

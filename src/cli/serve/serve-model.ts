@@ -6,12 +6,13 @@ import type { ServedModel } from '../../gateway/http/served-model.ts';
 import { type Gateway, listen } from '../../gateway/http/server.ts';
 import { OtlpExporter } from '../../gateway/tracing/otlp-exporter.ts';
 import { FolderLock } from '../../weights/hub/lock.ts';
+import { type AttentionWorkersSettings, servedAttentionWorkers } from '../options/attention-worker-options.ts';
 import { servedLending } from '../options/borrow-options.ts';
-import { servedAttentionWorkers } from '../options/dop-options.ts';
 import type { ServeOptions } from '../options/options.ts';
 import { servedPipeline } from '../options/pipeline-options.ts';
 import { admissionSettings } from '../options/slo-options.ts';
 import { UsageError } from '../usage-error.ts';
+import { ChildAttentionWorkers } from './child-attention-workers.ts';
 import { ChildInstances } from './child-instances.ts';
 import { describeInstances } from './describe-instances.ts';
 import { codeOf, makeFolder } from './host/make-folder.ts';
@@ -46,6 +47,21 @@ export async function serveModel(options: ServeOptions): Promise<void> {
 }
 
 async function serveThreads(options: ServeOptions, context: ServerContext): Promise<void> {
+  const workers = servedAttentionWorkers(options);
+  if (workers === undefined || !('processes' in workers)) return serveInstances(options, context, workers);
+  const children = await ChildAttentionWorkers.start(options, workers.processes, context.log);
+  try {
+    await serveInstances(options, context, children.settings);
+  } finally {
+    await children.close();
+  }
+}
+
+async function serveInstances(
+  options: ServeOptions,
+  context: ServerContext,
+  attentionWorkers: AttentionWorkersSettings | undefined,
+): Promise<void> {
   const pipeline = servedPipeline(options);
   const serving = await openServing(options, {
     ...options,
@@ -53,7 +69,7 @@ async function serveThreads(options: ServeOptions, context: ServerContext): Prom
     admission: admissionSettings(options),
     traces: otlpEndpoint(options) !== undefined,
     lending: servedLending(options),
-    attentionWorkers: servedAttentionWorkers(options),
+    attentionWorkers,
     log: context.log,
   });
   try {

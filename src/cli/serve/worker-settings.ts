@@ -1,5 +1,6 @@
 // The settings of an instance thread.
 
+import type { AttentionWorkersSettings } from '../options/attention-worker-options.ts';
 import type { LendingRules } from '../options/lending-rules.ts';
 import type { ModelOptions } from '../options/options.ts';
 
@@ -33,8 +34,8 @@ export interface InstanceSettings {
         readonly ssd: { readonly path: string; readonly bytes: number } | undefined;
       }
     | undefined;
-  /** Attention workers as threads of the process; undefined: the instance computes attention itself. */
-  readonly attentionWorkers?: number | undefined;
+  /** Undefined: the instance computes attention itself. */
+  readonly attentionWorkers?: AttentionWorkersSettings | undefined;
   /** Memory lending with other instances; undefined: none. */
   readonly lending?: LendingSettings | undefined;
 }

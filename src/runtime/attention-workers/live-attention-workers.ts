@@ -48,9 +48,11 @@ export class LiveAttentionWorkers {
       if (hasBroken) events.push({ kind: 'attentionWorkerLost', worker: index });
       if (!worker.isLost || (!hasBroken && nowUs < this.#retryAtUs)) continue;
       const why = worker.restart();
-      if (why === undefined) events.push({ kind: 'attentionWorkerReady', worker: index });
-      else {
-        this.#log(`Cannot replace attention worker ${index}, trying again in a second: ${why}`);
+      if (why === undefined) {
+        events.push({ kind: 'attentionWorkerReady', worker: index });
+        this.#log(`Attention worker ${index + 1} was lost and is replaced: its sequences are computed again`);
+      } else {
+        if (hasBroken) this.#log(`Attention worker ${index + 1} is lost, steps wait until it is replaced: ${why}`);
         this.#retryAtUs = nowUs + retryUs;
       }
     }

@@ -1,0 +1,75 @@
+// Which attention workers `serve` uses, and what `join --role attention` starts, from checked options.
+import { UsageError } from '../usage-error.ts';
+import { type JoinOptions, type ModelOptions, toFlag } from './options.ts';
+
+/** Attention workers of an instance: threads of its process, or processes at addresses. */
+export type AttentionWorkersSettings =
+  | { readonly threads: number }
+  | { readonly addresses: readonly string[]; readonly token: string };
+
+/** What `serve` runs: it starts child processes itself. */
+export type ServedAttentionWorkers = AttentionWorkersSettings | { readonly processes: number };
+
+interface DopOptions {
+  readonly dop?: string | undefined;
+  readonly attentionWorkers?: 'threads' | 'processes' | readonly string[] | undefined;
+  readonly token?: string | undefined;
+  readonly nats?: string | undefined;
+  readonly instances?: readonly unknown[] | undefined;
+  readonly borrow: boolean;
+  readonly hostMemory?: number | undefined;
+  readonly ssd?: string | undefined;
+  readonly pinMemory: number;
+}
+
+/** Attention workers of the instance; undefined: it computes attention itself. @throws UsageError */
+export function servedAttentionWorkers(options: DopOptions): ServedAttentionWorkers | undefined {
+  const { dop, attentionWorkers: where = 'threads', token, instances = [] } = options;
+  const addresses = typeof where === 'string' ? undefined : where;
+  if (dop === undefined && addresses === undefined) {
+    if (options.attentionWorkers === undefined) return undefined;
+    throw new UsageError(`Cannot use --attention-workers ${where}: it needs --dop 1,N`);
+  }
+  const [modelWorkers, workers] = dop === undefined ? [1, addresses?.length ?? 0] : dop.split(',').map(Number);
+  const conflicts: readonly (readonly [boolean, string])[] = [
+    [modelWorkers > 1, `it has ${modelWorkers} model workers, and 1 is supported`],
+    [addresses !== undefined && addresses.length !== workers, `there are ${addresses?.length} --attention-workers`],
+    [
+      addresses !== undefined && token === undefined,
+      'attention workers at addresses need the --token of these processes',
+    ],
+    [options.nats !== undefined, 'an instance with attention workers serves alone: remove --nats'],
+    [instances.length > 1, `there are ${instances.length} instances, and their pages cannot move between them`],
+    [options.borrow, 'pages at attention workers cannot be lent: remove --borrow'],
+    [options.hostMemory !== undefined, 'pages at attention workers have no lower tier: remove --host-memory'],
+    [options.ssd !== undefined, 'pages at attention workers have no lower tier: remove --ssd'],
+    [options.pinMemory > 0, 'prefixes at attention workers cannot be pinned: remove --pin-memory'],
+  ];
+  const conflict = conflicts.find(([applies]) => applies);
+  if (conflict !== undefined)
+    throw new UsageError(`Cannot use ${dop === undefined ? '--attention-workers' : `--dop ${dop}`}: ${conflict[1]}`);
+  if (addresses !== undefined && token !== undefined) return { addresses, token };
+  return where === 'processes' ? { processes: workers } : { threads: workers };
+}
+
+/** Options of `join --role attention`. */
+export interface AttentionWorkerOptions extends ModelOptions {
+  readonly shard: { readonly index: number; readonly workers: number };
+  readonly pagesHost: string;
+  readonly pagesPort: number;
+  readonly token: string;
+  readonly transport: 'auto' | 'shared' | 'tcp';
+}
+
+/** @throws UsageError if an option is missing, or has no effect in this role */
+export function attentionWorkerOptions(options: JoinOptions, given: Record<string, unknown>): AttentionWorkerOptions {
+  const unused = ['nats', 'cluster', 'name', 'borrow', 'hostMemory', 'ssd', 'ssdSize', 'pinMemory', 'roleSwitch'];
+  const wrong = unused.find((name) => given[name] !== undefined);
+  const refuse = (why: string): never => {
+    throw new UsageError(`Cannot use --role attention: ${why}`);
+  };
+  if (wrong !== undefined) refuse(`--${toFlag(wrong)} has no effect on an attention worker`);
+  if (options.shard === undefined) return refuse('--shard I/N is missing, the shard of the KV heads, for example 1/2');
+  if (options.token === undefined) return refuse('--token is missing, the secret that the model worker has as well');
+  return { ...options, shard: options.shard, token: options.token };
+}
