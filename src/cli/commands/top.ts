@@ -4,7 +4,13 @@ import { Command } from 'commander';
 import { z } from 'zod';
 import { readOptions } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';
-import { type ClusterView, clusterViewSchema, servingSummary, topRows } from '../serve/host/instance-rows.ts';
+import {
+  attentionWorkerRows,
+  type ClusterView,
+  clusterViewSchema,
+  servingSummary,
+  topRows,
+} from '../serve/host/instance-rows.ts';
 import { stopSignal } from '../serve/stop-signal.ts';
 import { tableLines } from '../terminal/table.ts';
 
@@ -64,4 +70,8 @@ function show(view: ClusterView, before: ClusterView | undefined): void {
   console.log(`${view.model}: ${view.ready ? 'ready' : 'not ready'}, ${servingSummary(view)}`);
   const width = process.stdout.columns ?? Number.POSITIVE_INFINITY;
   for (const line of tableLines(topRows(view, before), width)) console.log(line);
+  const workers = attentionWorkerRows(view, before);
+  if (workers.length === 0) return;
+  console.log();
+  for (const line of tableLines(workers, width)) console.log(line);
 }

@@ -22,7 +22,7 @@ import type { BlockRoot, FromInstance, InstanceThreadData } from '../../runtime/
 import type { LiveHandOffs } from '../../runtime/transfer/live-hand-offs.ts';
 import { pageTokens } from '../../util/step.ts';
 import { openModel } from '../../weights/open-model.ts';
-import { openAttentionWorkers } from './attention-workers.ts';
+import { openAttentionWorkers } from './attention/attention-workers.ts';
 import { createBackend } from './backend.ts';
 import { blockRoot } from './block-root.ts';
 import {

@@ -12,7 +12,7 @@ import type { ServeOptions } from '../options/options.ts';
 import { servedPipeline } from '../options/pipeline-options.ts';
 import { admissionSettings } from '../options/slo-options.ts';
 import { UsageError } from '../usage-error.ts';
-import { ChildAttentionWorkers } from './child-attention-workers.ts';
+import { ChildAttentionWorkers } from './attention/child-attention-workers.ts';
 import { ChildInstances } from './child-instances.ts';
 import { describeInstances } from './describe-instances.ts';
 import { codeOf, makeFolder } from './host/make-folder.ts';

@@ -13,6 +13,7 @@ const instance = z.looseObject({
   cached_tokens: count,
   computed_prompt_tokens: count,
   generated_tokens: count,
+  steps: count,
   step_seconds: count,
   sent_bytes: count,
   lending: z
@@ -23,6 +24,19 @@ const instance = z.looseObject({
       guests: z.array(z.object({ of: count, queries: count, query_bytes: count, partial_bytes: count })),
     })
     .nullable(),
+  attention_workers: z
+    .array(
+      z.object({
+        ready: z.boolean(),
+        losses: count,
+        sent_bytes: count,
+        received_bytes: count,
+        wait_seconds: count,
+        early_seconds: count,
+        late_seconds: count,
+      }),
+    )
+    .nullish(),
   store: z.object({ taken_bytes: count }).nullable(),
   tiers: z.object({ host: z.object({ blocks: count }), ssd: z.object({ blocks: count }) }).nullable(),
   links: z.array(z.object({ to: count, transport: z.string().nullable(), bytes: count, backlog_bytes: count })),
@@ -81,6 +95,38 @@ export function topRows(view: ClusterView, before: ClusterView | undefined): rea
       'sent MB/s': rounded(rate((each) => each.sent_bytes / 1e6)),
       'backlog MB': rounded(now.links.reduce((sum, link) => sum + link.backlog_bytes, 0) / 1e6),
     };
+  });
+}
+
+/**
+ * One row per attention worker: `t_m` and `t_a` are the times of the model worker and of the attention worker per step
+ * (Lamina), `early%` the part of `t_a` before the keys of a step arrived. Averages since the last view, else of all steps.
+ */
+export function attentionWorkerRows(view: ClusterView, before: ClusterView | undefined): readonly object[] {
+  return view.instances.flatMap((now) => {
+    const then = before?.instances.find(({ instance: known }) => known === now.instance);
+    const isFresh = then !== undefined && now.steps > then.steps;
+    const since = isFresh ? then : undefined;
+    const steps = now.steps - (since?.steps ?? 0);
+    const perStepMs = (seconds: number) => (steps === 0 ? undefined : rounded((1000 * seconds) / steps));
+    return (now.attention_workers ?? []).map((worker, index) => {
+      const earlier = since?.attention_workers?.[index];
+      const grown = (name: 'wait_seconds' | 'early_seconds' | 'late_seconds' | 'sent_bytes' | 'received_bytes') =>
+        worker[name] - (earlier?.[name] ?? 0);
+      const computed = grown('early_seconds') + grown('late_seconds');
+      const stepSeconds = now.step_seconds - (since?.step_seconds ?? 0);
+      return {
+        instance: now.instance,
+        'attention worker': index + 1,
+        up: worker.ready ? 'yes' : 'no',
+        losses: worker.losses,
+        't_m ms': perStepMs(stepSeconds - grown('wait_seconds')),
+        't_a ms': perStepMs(computed),
+        'early%': computed === 0 ? undefined : percent(grown('early_seconds') / computed),
+        'wait ms': perStepMs(grown('wait_seconds')),
+        'KB/step': steps === 0 ? undefined : rounded((grown('sent_bytes') + grown('received_bytes')) / 1000 / steps),
+      };
+    });
   });
 }
 

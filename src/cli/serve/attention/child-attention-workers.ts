@@ -2,12 +2,12 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { fileURLToPath } from 'node:url';
-import { Backoff } from '../../runtime/processes/backoff.ts';
-import type { AttentionWorkersSettings } from '../options/attention-worker-options.ts';
-import { type ServeOptions, toFlag } from '../options/options.ts';
+import { Backoff } from '../../../runtime/processes/backoff.ts';
+import type { AttentionWorkersSettings } from '../../options/attention-worker-options.ts';
+import { type ServeOptions, toFlag } from '../../options/options.ts';
 import type { AttentionWorkerMessage } from './attention-workers.ts';
 
-const command = fileURLToPath(new URL('../main.js', import.meta.url));
+const command = fileURLToPath(new URL('../../main.js', import.meta.url));
 
 export class ChildAttentionWorkers {
   /** The addresses, in the order of the shards, and the secret of the processes. */

@@ -1,21 +1,21 @@
 // The attention workers of an instance by its settings, and the process of one attention worker.
-import { pagesFor } from '../../core/kvcache/layer-groups.ts';
-import { type KvShape, kvShapeOf, type LoadedModel } from '../../engine/load-model.ts';
-import { LocalAttentionWorker } from '../../engine/local-attention-worker.ts';
-import { RemoteAttentionWorker } from '../../engine/remote-attention-worker.ts';
-import type { Backend } from '../../kernel/backend.ts';
-import { AttentionWorker } from '../../kernel/native/attention-workers.ts';
-import { NativeBackend } from '../../kernel/native/native.ts';
-import { LiveAttentionWorkers } from '../../runtime/attention-workers/live-attention-workers.ts';
-import { pageTokens } from '../../util/step.ts';
-import { openModel } from '../../weights/open-model.ts';
-import type { AttentionWorkerOptions, AttentionWorkersSettings } from '../options/attention-worker-options.ts';
-import { createBackend } from './backend.ts';
-import { defaultKvBytes } from './kv-memory.ts';
-import { locateModel } from './model/locate-model.ts';
-import { contextTokens } from './model/served-model.ts';
-import { stopSignal } from './stop-signal.ts';
-import type { InstanceSettings } from './worker-settings.ts';
+import { pagesFor } from '../../../core/kvcache/layer-groups.ts';
+import { type KvShape, kvShapeOf, type LoadedModel } from '../../../engine/load-model.ts';
+import { LocalAttentionWorker } from '../../../engine/local-attention-worker.ts';
+import { RemoteAttentionWorker } from '../../../engine/remote-attention-worker.ts';
+import type { Backend } from '../../../kernel/backend.ts';
+import { AttentionWorker } from '../../../kernel/native/attention-workers.ts';
+import { NativeBackend } from '../../../kernel/native/native.ts';
+import { LiveAttentionWorkers } from '../../../runtime/attention-workers/live-attention-workers.ts';
+import { pageTokens } from '../../../util/step.ts';
+import { openModel } from '../../../weights/open-model.ts';
+import type { AttentionWorkerOptions, AttentionWorkersSettings } from '../../options/attention-worker-options.ts';
+import { createBackend } from '../backend.ts';
+import { defaultKvBytes } from '../kv-memory.ts';
+import { locateModel } from '../model/locate-model.ts';
+import { contextTokens } from '../model/served-model.ts';
+import { stopSignal } from '../stop-signal.ts';
+import type { InstanceSettings } from '../worker-settings.ts';
 
 /** Time for which an instance waits at its start for workers of other processes, and between two attempts. */
 const [startMs, retryMs] = [60_000, 500];
