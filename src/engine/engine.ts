@@ -60,7 +60,7 @@ export class Engine {
     this.#program = backend.createProgram(model.compiled.program, this.#bindings);
   }
 
-  /** Runs one step synchronously. @param abort any value but 0 ends it between two ops as `aborted` */
+  /** Runs one step synchronously. @param abort the words of `StepInterrupt`: any value but 0 in the first one ends the step between two ops as `aborted` */
   run(step: Step, abort: Int32Array): StepOutcome {
     return this.#backend.run(this.#program, this.pool, step, abort);
   }

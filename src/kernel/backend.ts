@@ -97,8 +97,9 @@ export interface Backend extends RemoteAttentionServers {
   createProgram(program: Program, bindings: ProgramBindings): ProgramHandle;
   /**
    * Runs one step synchronously, on the calling thread and the backend's own threads.
-   * @param abort its first word is polled between ops; any value but 0 ends the step as `aborted`. Its third word, if
-   * present, is 1 while the step waits for `rowsIn`.
+   * @param abort the words of `StepInterrupt` (`src/runtime/threads`), of which kernels use two: the first is polled
+   * between ops, and any value but 0 ends the step as `aborted`; the third, if present, is 1 while the step waits for
+   * `rowsIn`.
    */
   run(program: ProgramHandle, pool: KvPoolHandle, step: Step, abort: Int32Array): StepOutcome;
   /**

@@ -37,11 +37,11 @@ export class AttentionWorkers<Request extends Identified, S extends RunningReque
       case 'attentionWorkerLost':
         if (this.#ready[event.worker] !== true) this.#context.ignore(event, 'there is no such attention worker');
         else this.#lose(event.worker);
-        return 'batch';
+        return 'replan';
       case 'attentionWorkerReady':
         if (this.#ready[event.worker] !== false) this.#context.ignore(event, 'the attention worker is not lost');
         else this.#ready[event.worker] = true;
-        return 'batch';
+        return 'replan';
       default:
         return undefined;
     }

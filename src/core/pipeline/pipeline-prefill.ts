@@ -75,18 +75,18 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
       case 'activations':
       case 'activationsPending':
         if (!this.#receiveActivations(event)) this.#context.ignore(event, `request ${event.id} expects no activations`);
-        return 'batch';
+        return 'replan';
       case 'loaded':
-        return this.#prefixes.arrived(event.id, event.source, event.to) ? 'cache' : undefined;
+        return this.#prefixes.arrived(event.id, event.source, event.to) ? 'cacheOnly' : undefined;
       case 'streamBroken':
         this.#streamBroken(event);
-        return 'batch';
+        return 'replan';
       case 'peer':
         if (event.message.kind === 'prefixMissing')
-          return this.#prefixes.arrived(event.message.id, event.from, 0) ? 'cache' : undefined;
+          return this.#prefixes.arrived(event.message.id, event.from, 0) ? 'cacheOnly' : undefined;
         if (!isPipelineMessage(event.message)) return undefined;
         this.#receivePeer(event, event.message);
-        return 'batch';
+        return 'replan';
       default:
         return undefined;
     }

@@ -1,5 +1,5 @@
-// Identifiers of requests, instances, steps, blocks and loans, as branded types: one kind of number cannot pass for
-// another.
+// Identifiers of requests, instances, steps, blocks and loans, as branded types: an identifier of one kind is not
+// assignable to another kind. Plain numbers and strings are assignable to all of them.
 
 declare const brand: unique symbol;
 
@@ -19,7 +19,7 @@ export type StepNumber = Branded<number, 'StepNumber'>;
 export type BlockId = Branded<number, 'BlockId'>;
 
 /** A row of the page table as a step lists it: blocks of the pool first, then rows for blocks outside block tables. */
-export type PageRow = Branded<number, 'BlockId'>;
+export type PageRow = Branded<number, 'PageRow'>;
 
 /** Position of a block in its tier, host memory or SSD: 0 to capacity - 1. */
 export type SlotId = Branded<number, 'SlotId'>;

@@ -19,6 +19,9 @@ const families: Readonly<Record<PeerMessage['kind'], 'handOff' | 'prefix' | 'pip
   leavePipeline: 'pipeline',
 };
 
+/** All messages between instances. */
+export const peerMessageKinds = Object.keys(families) as readonly PeerMessage['kind'][];
+
 export function isHandOffMessage<Request>(message: PeerMessage<Request>): message is HandOffMessage<Request> {
   return families[message.kind] === 'handOff';
 }

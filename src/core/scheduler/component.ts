@@ -90,10 +90,10 @@ export interface StepDraft<S> {
 }
 
 /**
- * How a component handled an event. `batch`: the next step may differ. `cache`: only cached blocks changed, so a step run continues.
+ * How a component handled an event. `replan`: the next step may differ. `cacheOnly`: only cached blocks changed, so a step run continues.
  * `shared`: other components handle the event as well. Undefined: the component does not handle it.
  */
-export type Handled = 'batch' | 'cache' | 'shared' | undefined;
+export type Handled = 'replan' | 'cacheOnly' | 'shared' | undefined;
 
 /** One concern of an instance. Hooks are called in the order of registration and never re-entered; a component overrides those that it needs. */
 export abstract class InstanceComponent<Request extends Identified, S extends RunningRequest> {
@@ -183,8 +183,8 @@ export abstract class InstanceComponent<Request extends Identified, S extends Ru
   /** A step has ended, and its results are committed. @param stepUs undefined: nothing of it counts */
   afterStep(_flight: InFlight<S>, _stepUs: ArrayLike<number> | undefined): void {}
 
-  /** Requests of other instances for which memory is reserved here. */
-  get awaited(): Iterable<RequestId> {
+  /** Requests of other instances with prompts that are to arrive here: memory is reserved for them, or they wait for it. */
+  get expectedPrompts(): Iterable<RequestId> {
     return [];
   }
 

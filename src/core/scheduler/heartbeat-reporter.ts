@@ -36,11 +36,11 @@ export class HeartbeatReporter<S extends RunningRequest> {
     return true;
   }
 
-  /** @param awaited requests of other instances for which memory is reserved @param kvEventNumber number of the last batch of KV events */
-  report(live: Iterable<S>, awaited: Iterable<RequestId>, kvEventNumber: number): Report {
+  /** @param expected requests of other instances with prompts that are to arrive here @param kvEventNumber number of the last batch of KV events */
+  report(live: Iterable<S>, expected: Iterable<RequestId>, kvEventNumber: number): Report {
     const requests: ReportedRequest[] = [];
     for (const { id, reportedOutputs } of live) requests.push({ id, outputs: reportedOutputs, awaited: false });
-    for (const id of awaited) requests.push({ id, outputs: 0, awaited: true });
+    for (const id of expected) requests.push({ id, outputs: 0, awaited: true });
     return {
       kind: 'report',
       report: { incarnation: this.#incarnation, number: ++this.#number, kvEventNumber, requests },

@@ -178,7 +178,7 @@ export class Instance<
   #endStepRun(handled: Handled): void {
     const { components, scheduler, steps } = this.#state;
     const depends = components.some((component) => component.overflow !== undefined || component.hasWaiting);
-    if (depends || scheduler.waiting.length > 0 || handled !== 'cache') steps.yieldTo(scheduler.waiting[0]);
+    if (depends || scheduler.waiting.length > 0 || handled !== 'cacheOnly') steps.yieldTo(scheduler.waiting[0]);
   }
 
   /** Emits SSD writes, KV events, and a report if one is due. */
@@ -188,8 +188,8 @@ export class Instance<
     const kvEvents = this.#publisher.changes(isReporting || isDue || config.isStore === true);
     if (kvEvents !== undefined) this.#state.emit(kvEvents);
     if (!isDue) return;
-    const awaited = components.flatMap((component) => [...component.awaited]);
-    this.#state.emit(this.#heartbeat.report(requests.reported, awaited, this.#publisher.number));
+    const expected = components.flatMap((component) => [...component.expectedPrompts]);
+    this.#state.emit(this.#heartbeat.report(requests.reported, expected, this.#publisher.number));
   }
 
   get requests(): RequestTable<S> {

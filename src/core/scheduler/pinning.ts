@@ -37,10 +37,10 @@ export class Pinning<Request extends Identified, S extends RunningRequest> exten
     switch (event.kind) {
       case 'pin':
         this.#pin(this.#context.nowUs, event);
-        return 'batch';
+        return 'replan';
       case 'unpin':
         if (!this.#unpin(event.id)) this.#context.ignore(event, `${event.id} is not pinned`);
-        return 'batch';
+        return 'replan';
       case 'wake':
         this.#expire();
         return 'shared';

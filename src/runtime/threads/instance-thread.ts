@@ -105,7 +105,7 @@ export class InstanceThread {
 
   /** Interrupts a step that may wait for data of another thread, whose loss has been announced. */
   interruptWaits(): void {
-    this.#interrupt.notify('end');
+    this.#interrupt.notify('cancelOrLoss');
   }
 
   /** Interrupts the running step. */
@@ -152,5 +152,5 @@ export class InstanceThread {
 function reasonOf(message: ToThread): InterruptReason | undefined {
   if (message.kind === 'submit') return message.request.batch === true ? undefined : 'request';
   const isGone = message.kind === 'peerMessage' && message.wire.kind === 'gone';
-  return message.kind === 'cancel' || isGone ? 'end' : undefined;
+  return message.kind === 'cancel' || isGone ? 'cancelOrLoss' : undefined;
 }

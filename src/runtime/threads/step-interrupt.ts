@@ -1,16 +1,17 @@
 // Shared-memory flags that interrupt the running step.
 
+// The words of the abort array. Every other text about them refers to this table.
 /** A value other than 0 stops the running step: kernels poll it. */
 const stopWord = 0;
 /** 1 while a step of batch jobs alone runs. */
 export const backgroundWord = 1;
 /** 1 while the step waits for activations of its group. Kernels clear it when they have arrived. */
 const waitingWord = 2;
-/** Counters of notifications, by reason. */
-const counterWords = { request: 3, end: 4 } as const;
+/** Counters of notifications, by reason. Kernels neither read nor write them. */
+const counterWords = { request: 3, cancelOrLoss: 4 } as const;
 const words = 5;
 
-/** `request`: an interactive request has arrived. `end`: a request was cancelled, or an instance is lost. */
+/** `request`: an interactive request has arrived. `cancelOrLoss`: a request was cancelled, or an instance is lost. */
 export type InterruptReason = keyof typeof counterWords;
 
 /** Which notifications interrupt a step. */
@@ -28,7 +29,7 @@ export interface StepKind {
 export class StepInterrupt {
   /** The flags that kernels poll and clear. */
   readonly polled: Int32Array;
-  readonly #acknowledged: Record<InterruptReason, number> = { request: 0, end: 0 };
+  readonly #acknowledged: Record<InterruptReason, number> = { request: 0, cancelOrLoss: 0 };
 
   /** @param polled the flags of the other side; new ones unless given */
   constructor(polled: Int32Array = new Int32Array(new SharedArrayBuffer(words * Int32Array.BYTES_PER_ELEMENT))) {
@@ -39,7 +40,7 @@ export class StepInterrupt {
   acknowledge(): void {
     Atomics.store(this.polled, stopWord, 0);
     this.#acknowledged.request = this.#count('request');
-    this.#acknowledged.end = this.#count('end');
+    this.#acknowledged.cancelOrLoss = this.#count('cancelOrLoss');
   }
 
   /** Called by the thread before a step. Notifications since `acknowledge` may be unread: they interrupt the step at once. */
@@ -47,7 +48,7 @@ export class StepInterrupt {
     Atomics.store(this.polled, backgroundWord, Number(background));
     Atomics.store(this.polled, waitingWord, Number(waiting));
     const isNew = (reason: InterruptReason): boolean => this.#count(reason) !== this.#acknowledged[reason];
-    if (((background || waiting) && isNew('request')) || (waiting && isNew('end'))) this.stop();
+    if (((background || waiting) && isNew('request')) || (waiting && isNew('cancelOrLoss'))) this.stop();
   }
 
   stepEnded(): void {

@@ -261,7 +261,7 @@ class CancelChecks {
     if (cancelledUs.size > rememberedMax)
       for (const oldest of cancelledUs.keys()) if (cancelledUs.delete(oldest)) break;
     if (handOff.sender.has(id) || requests.has(id)) throw heldAfterCancel(index, id);
-    for (const awaited of handOff.receiver.awaited()) if (awaited === id) throw heldAfterCancel(index, id);
+    for (const awaited of handOff.receiver.expectedPrompts()) if (awaited === id) throw heldAfterCancel(index, id);
   }
 
   /** The instance has failed. */

@@ -7,13 +7,13 @@ import { type InterruptReason, StepInterrupt, type StepKind } from '../../../src
 import { admitAll, liveRequest } from './instances.ts';
 
 const isStopped = ({ polled }: StepInterrupt): boolean => polled[0] !== 0;
-const reasons: readonly InterruptReason[] = ['request', 'end'];
+const reasons: readonly InterruptReason[] = ['request', 'cancelOrLoss'];
 
 test.each<StepKind & { readonly stops: readonly InterruptReason[] }>([
   { background: false, waiting: false, stops: [] },
   { background: true, waiting: false, stops: ['request'] },
-  { background: false, waiting: true, stops: ['request', 'end'] },
-  { background: true, waiting: true, stops: ['request', 'end'] },
+  { background: false, waiting: true, stops: ['request', 'cancelOrLoss'] },
+  { background: true, waiting: true, stops: ['request', 'cancelOrLoss'] },
 ])(
   'a step stops for interrupts during it and before it: background $background, waiting $waiting',
   ({ stops, ...step }) => {
@@ -53,7 +53,7 @@ test('an interrupt sent at any point of the start of a step stops it', () => {
       const own = new StepInterrupt();
       const other = new StepInterrupt(own.polled);
       own.acknowledge();
-      const notify = (): void => other.notify('end');
+      const notify = (): void => other.notify('cancelOrLoss');
       const begin = (): void => own.stepBegins({ background: false, waiting: true });
       let left = point;
       const interleaved = <Args extends readonly unknown[]>(access: (...args: Args) => number) => {
@@ -95,7 +95,7 @@ test('every interrupt ends one wait of a thread that waits repeatedly', async ()
   await ready;
   for (let round = 0; round < rounds; round++) {
     bus.publish('interrupt', new Uint8Array());
-    own.notify('end');
+    own.notify('cancelOrLoss');
     Atomics.add(counts, sent, 1);
     // A thread that has ended receives nothing.
     if (Atomics.wait(counts, received, round, 10_000) === 'timed-out') break;

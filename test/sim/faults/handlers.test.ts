@@ -3,6 +3,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { root } from '../../../scripts/root.mjs';
+import { peerMessageKinds } from '../../../src/core/protocol/peer-messages.ts';
 import { lendingChaos } from '../../../src/sim/faults/lending-chaos.ts';
 import { requestHandlers } from '../../../src/sim/faults/request-chaos.ts';
 
@@ -15,7 +16,7 @@ const rare = [
     ['outgrows', 'migrate', 'migrated'].map((each) => `${anomaly} ${each}`),
   ),
   ...['lost leavePipeline', 'duplicate leavePipeline', 'orphan leavePipeline', 'orphan joinPipeline'],
-  ...['duplicate activations', 'orphan activations', 'duplicate fetch'],
+  ...['duplicate activations', 'orphan activations', 'duplicate fetch', 'duplicate withdraw', 'orphan withdraw'],
 ];
 
 interface Cell {
@@ -66,6 +67,11 @@ function uncounted(page: string, counted: readonly string[]): readonly string[] 
 it('counts every handler of the table of lending', () => {
   expect(cellsOf('internals/lending.md').length).toBe(4 * 19);
   expect(uncounted('internals/lending.md', lendingChaos.handlers)).toEqual([]);
+});
+
+it('has every message between instances in the table of requests', () => {
+  const documented = new Set(cellsOf('internals/failures.md').flatMap(({ messages }) => messages));
+  expect(peerMessageKinds.filter((kind) => !documented.has(kind))).toEqual([]);
 });
 
 it('counts every handler of the table of requests', () => {

@@ -51,8 +51,12 @@ export class BlockLocator {
     for (const [i, rblock] of rblocks.entries()) {
       const { instance, at } = this.of(rblock);
       if (instance === own) rows[i] = at;
-      else if (instance === last) remote[remote.length - 1].blocks.push(at);
-      else remote.push({ creditor: instance, firstBlock: firstBlock + i, blocks: [at] });
+      else {
+        // At another instance `at` is a block, never a row.
+        const block = at as BlockId;
+        if (instance === last) remote[remote.length - 1].blocks.push(block);
+        else remote.push({ creditor: instance, firstBlock: firstBlock + i, blocks: [block] });
+      }
       last = instance;
     }
     return { firstBlock, rows, remote };

@@ -124,13 +124,13 @@ export class Borrower extends InstanceComponent<Identified, never> implements Ov
     switch (event.kind) {
       case 'lending':
         this.#receive(event.envelope);
-        return 'batch';
+        return 'replan';
       case 'moved':
         this.#mover.arrived(event.move);
-        return 'batch';
+        return 'replan';
       case 'moveBroken':
         this.#mover.moveBroken(event.move);
-        return 'batch';
+        return 'replan';
       case 'creditorCut':
         this.#applyToRManager(event);
         this.#abortStepAt(event.creditor);
@@ -140,10 +140,10 @@ export class Borrower extends InstanceComponent<Identified, never> implements Ov
         return 'shared';
       case 'remoteAttentionLoad':
         this.#limitRemoteAttention(event);
-        return 'batch';
+        return 'replan';
       case 'lenders':
         this.#borrowLimit.update(event.lendableBlocks);
-        return 'batch';
+        return 'replan';
       case 'wake':
         if (this.rmanager.nextUs <= this.#context.nowUs) this.#applyToRManager({ kind: 'tick' });
         return 'shared';

@@ -58,19 +58,19 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
       if (!isHandOffMessage(event.message)) return undefined;
       const why = this.#receive(event.from, event.message);
       if (why !== undefined) this.#context.ignore(event, why);
-      return 'batch';
+      return 'replan';
     }
     if (event.kind === 'promptReceived') {
       const { from, id, firstEvents } = event;
       if (!this.receiver.receive(from, id, firstEvents)) this.#context.ignore(event, `request ${id} is not expected`);
-      return 'batch';
+      return 'replan';
     }
     if (event.kind === 'streamBroken') {
       const running = this.sender.end(event.id, event.to);
       if (running === undefined) return undefined;
       this.#context.handedOff(running);
       this.#context.announce(connectionBroke(event));
-      return 'batch';
+      return 'replan';
     }
     return undefined;
   }
@@ -169,8 +169,8 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
     this.sender.stepEnded();
   }
 
-  override get awaited(): Iterable<RequestId> {
-    return this.receiver.awaited();
+  override get expectedPrompts(): Iterable<RequestId> {
+    return this.receiver.expectedPrompts();
   }
 
   override parked(): number {

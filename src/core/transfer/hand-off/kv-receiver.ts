@@ -114,7 +114,7 @@ export class KvReceiver<Request> {
   }
 
   /** Prompts that have memory, or wait for some, and are not received completely. */
-  *awaited(): Iterable<RequestId> {
+  *expectedPrompts(): Iterable<RequestId> {
     for (const [id, { missing }] of this.#prompts) if (missing.size > 0) yield id;
   }
 

@@ -103,7 +103,7 @@ export class RequestMigrator<Request extends Identified, S extends RunningReques
   override handle(event: InstanceEvent<Request, unknown>): Handled {
     if (event.kind !== 'migrate') return undefined;
     this.#granted.set(event.id, { to: event.to, incarnation: event.incarnation });
-    return 'batch';
+    return 'replan';
   }
 
   override beforeStep(): void {

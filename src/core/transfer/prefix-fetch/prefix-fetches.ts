@@ -74,12 +74,12 @@ export class PrefixFetches<Request extends Identified, S extends RunningRequest>
     if (event.kind === 'peer') {
       if (!isPrefixMessage(event.message)) return undefined;
       this.#ignoreIf(event, this.#receive(event.from, event.message));
-      return 'cache';
+      return 'cacheOnly';
     }
     if (event.kind !== 'arriving' && event.kind !== 'loaded' && event.kind !== 'prefixSent' && event.kind !== 'stores')
       return undefined;
     this.#ignoreIf(event, this.#handleTransfer(event));
-    return event.kind === 'stores' ? 'batch' : 'cache';
+    return event.kind === 'stores' ? 'replan' : 'cacheOnly';
   }
 
   #ignoreIf(event: InstanceEvent<Request, unknown>, why: string | undefined): void {
