@@ -12,8 +12,8 @@ constexpr int kTileRows = 48;
 constexpr int kTasksPerThread = 16;
 constexpr int kWholeSequence = 1 << 19;  // ranges of a group, larger than any sequence
 
-// Least ranges of a task in three regimes of context length: short contexts need every range for balance; long ones
-// have many ranges and save partials.
+// Minimum number of ranges in a task, by context length. Short contexts have few ranges: each is a task, so that all
+// threads have work. Long contexts have many: tasks of several ranges produce fewer partials.
 constexpr int kShortContext = 8192;
 constexpr int kMiddleContext = 32768;
 

@@ -1,10 +1,10 @@
 // Eviction orders of cached blocks, and the queue that applies one. To add an order, add an entry to `evictionOrders`:
-// options, help and checks read the names from there. Lower tiers keep `lru` in a `LruList` instead (`growingQueue`).
+// options, help and checks read the names from there. `growingQueue` is the queue of lower tiers.
 import { type HeapOrder, IndexedHeap } from '../../util/indexed-heap.ts';
 import type { BlockId } from '../protocol/ids.ts';
 import { LruList } from './lru-list.ts';
 
-/** Use of each block; arrays are indexed by block. */
+/** How blocks were used, for the comparisons of eviction orders. Arrays are indexed by block. */
 export interface BlockUse {
   /** The queue's tick of the last use: it counts uses of the pool, not time. */
   readonly lastUse: Float64Array;
@@ -50,7 +50,7 @@ export function growingQueue<Id extends number>(kind: EvictionKind): EvictionQue
   return kind === 'lru' ? new LruList<Id>(0) : new EvictionQueue<Id>(0, kind);
 }
 
-/** Blocks that may be evicted now. Every operation is O(log n). */
+/** A priority queue of the blocks that may be evicted now. An operation takes O(log n) time. */
 export class EvictionQueue<Id extends number = BlockId> implements HeapOrder {
   readonly #order: EvictionOrder;
   readonly #use: GrowingUse;

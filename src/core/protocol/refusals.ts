@@ -22,7 +22,7 @@ export function refusal(cause: RefusalCause, retryAfterMs: number | undefined): 
   };
 }
 
-/** The bounded queue is full. @param accepted requests that are accepted and not ended */
+/** Accepted requests reach the limit `--queue`. @param accepted requests that are accepted and not ended */
 export function queueFull(accepted: number, queueMax: number, retryAfterMs: number): Refusal {
   return refusal({ reason: 'queue', at: 'prefill', accepted, queueMax }, retryAfterMs);
 }
@@ -39,7 +39,7 @@ export function promptExceedsReceiveBuffer(promptTokens: number): Refusal {
   return refusal({ reason: 'length', at: 'decode', promptTokens }, undefined);
 }
 
-/** The predicted or counted value over its bound; undefined when the cause carries no figures. */
+/** The predicted or counted value, divided by its bound; undefined when the cause carries no figures. */
 export function loadOf(cause: RefusalCause): number | undefined {
   switch (cause.reason) {
     case 'ttft':

@@ -1,4 +1,4 @@
-// The queue of generating requests: refuses those over the bound before any work, and admits the others one by one.
+// The queue of generating requests: refuses those above the limit `--queue` before any work, and admits the others one by one.
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { InferencePort } from '../../core/protocol/ports.ts';
 import { type ApiError, errorHeaders, fromFailure, newRequestId } from './errors.ts';
@@ -24,7 +24,7 @@ export class RequestQueue {
   readonly #waiting: (() => void)[] = [];
   /** Admitted and not yet submitted requests; the port does not count them. */
   #admitted = 0;
-  /** Submitted requests that have not expired here. */
+  /** Of the admitted requests, those submitted whose time here (`#expire`) has not passed. */
   #submitted = 0;
   #scheduled = false;
 

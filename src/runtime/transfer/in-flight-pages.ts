@@ -1,7 +1,7 @@
 // Pages that a messenger may still read. A page is reused only after its transfer completes or is stopped.
 import type { Messenger, ReceiveBufferHandle } from './messenger.ts';
 
-/** Words of a page descriptor: layer, page, place. */
+/** Words of a page descriptor: layer, page, slot. */
 const descriptorWords = 3;
 
 /** Pages of one `add`. */

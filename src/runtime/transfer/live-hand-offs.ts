@@ -58,7 +58,7 @@ export type HandOffEffect = Extract<
 >;
 type Halt = Extract<HandOffEffect, { kind: 'haltStream' }>;
 
-/** Words of a page descriptor: layer, page, place. */
+/** Words of a page descriptor: layer, page, slot. */
 const descriptorWords = 3;
 /** Interval between checks for unreachable receive buffers. */
 const checkUs = 1_000_000;

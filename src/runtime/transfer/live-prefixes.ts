@@ -109,8 +109,8 @@ export class LivePrefixes {
     const layers = pages.length / count;
     for (let i = 0; i < pages.length; i++) {
       const layer = Math.floor(i / count);
-      const place = (i % count) * layers + layer;
-      descriptors.set([layer, pages[place] ?? 0, place], 3 * i);
+      const slot = (i % count) * layers + layer;
+      descriptors.set([layer, pages[slot] ?? 0, slot], 3 * i);
     }
     this.#options.links.add(to, sending.receiveBuffer, keyOf(to, id), pages.length * this.#options.pageBytes);
     this.#messenger.send(sending.receiveBuffer, 0, descriptors, true);

@@ -28,9 +28,9 @@ export interface Messenger {
   readonly counts: MessengerCounts;
   /** Number of the next step over the pool, for `send`. It counts all steps of the pool, unlike the step numbers of an instance. */
   readonly nextPoolStep: number;
-  /** Opens a receive buffer: its place i is `pages[i]` of this pool. @param layers the places are (blocks, layers), and a step may run behind what is received */
+  /** Opens a receive buffer: its slot i is `pages[i]` of this pool. @param layers the slots are (blocks, layers), and a step may run behind what is received */
   open(pages: Int32Array, layers?: number): ReceiveBufferHandle;
-  /** The arrivals for `Step.arriving` of a receive buffer by layers of which `blocks` blocks come, until it is closed. */
+  /** For `Step.arriving`: the handle of the arrivals of a receive buffer with layers, to which `blocks` blocks are sent. Valid until the buffer is closed. */
   arrivals(receiveBuffer: ReceiveBufferHandle, blocks: number): number | undefined;
   /** When it returns, nothing more is written to the pages. */
   close(receiveBuffer: ReceiveBufferHandle): void;
@@ -39,8 +39,8 @@ export interface Messenger {
   /** Receive buffers that were declared unreachable since the last call; sends to them are dropped. */
   unreachable(): readonly ReceiveBufferHandle[];
   /**
-   * Sends pages to a receive buffer, in order. Descriptors are (pages, 3): layer in the order of computation, page of this pool, place in the
-   * buffer. Pages that `step` computes leave as its layers are ready; 0: at once. `last` completes the buffer. A closed buffer receives
+   * Sends pages to a receive buffer, in order. Descriptors are (pages, 3): layer in the order of computation, page of this pool, slot of
+   * the buffer. Pages that `step` computes leave as its layers are ready; 0: at once. `last` completes the buffer. A closed buffer receives
    * nothing. @param filling pages that may be written meanwhile: they are copied first
    */
   send(

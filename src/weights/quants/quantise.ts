@@ -1,5 +1,5 @@
-// Quantises float32 rows to stored blocks. f32 to q8_0 round as ggml's reference quantisers do, so that files of other
-// tools match.
+// Quantises float32 rows to stored blocks. `f32`, `f16`, `bf16`, `q4_0`, `q4_1` and `q8_0` round as ggml's
+// reference quantisers do, so files have the bytes that other tools write.
 
 import { type TensorType, tensorLayouts } from '../types.ts';
 import { f32BitsToBf16, f32BitsToF16, toF16 } from './half.ts';

@@ -73,7 +73,7 @@ export interface AdmissionVerdict {
   readonly refusal: Refusal | undefined;
 }
 
-/** Predicted latencies of the pools over their bounds: 1 is full. */
+/** Predicted latencies of the pools, divided by their bounds: 1 is full. */
 export interface PoolLoads {
   readonly prefill: number;
   readonly decode: number;

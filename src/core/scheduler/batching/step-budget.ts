@@ -41,8 +41,8 @@ const prefillShareMin = 0.5;
 const steadyMax = 512;
 
 /**
- * Predicted time of a step of prefill alone that other work waits for. Short steps cost less time on the device than
- * they save for the other work; shorter ones do not.
+ * Predicted time of a step of prefill alone while other work waits for its end. A short step ends the wait sooner; below
+ * this time it costs the device more than the other work gains.
  */
 export function awaitedUs({ stepUsDecoding, stepUsPrefill }: BatchLimits): number {
   return Math.min(stepUsPrefill, 2 * stepUsDecoding);

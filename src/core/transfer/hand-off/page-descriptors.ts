@@ -1,4 +1,4 @@
-// The pages that a stream of a hand-off sends, and their places in the receive buffer.
+// The pages that a stream of a hand-off sends, and their slots in the receive buffer.
 
 import type { LayerGroup } from '../../../util/step.ts';
 import { pageTokens } from '../../../util/step.ts';
@@ -27,7 +27,7 @@ export interface PageShape {
 }
 
 /**
- * (descriptors, 3): layer in the order of computation, page of the sender, place in the receive buffer. Layer by layer, in whole pages,
+ * (descriptors, 3): layer in the order of computation, page of the sender, slot of the receive buffer. Layer by layer, in whole pages,
  * including pages that are filled later. Groups with a window send only the blocks that the first output token attends to. Layers of a range
  * are numbered from its first.
  */
