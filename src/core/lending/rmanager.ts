@@ -213,7 +213,7 @@ export class RManager implements OwnDemand {
         break;
       case 'lend':
         if (this.debtor.lent(envelope, message)) this.#loanRequests.lent(message.loan);
-        if (this.#demand.reservedSequences > 0 && !this.holdsReservation) this.debtor.commitLoans();
+        if (this.#demand.reservedSequences > 0 && !this.holdsReservation) this.debtor.guaranteeLoans();
         break;
       case 'refuse':
         this.#loanRequests.refused(envelope, message);
@@ -263,14 +263,14 @@ export class RManager implements OwnDemand {
     return this.#blocksMissing() > 0 || this.#loanRequests.holdsReservation;
   }
 
-  /** Device blocks committed to running sequences. */
-  get committedBlocks(): number {
-    return this.#demand.committedBlocks;
+  /** Device blocks guaranteed to running sequences. */
+  get guaranteedBlocks(): number {
+    return this.#demand.guaranteedBlocks;
   }
 
-  /** The part of `committedBlocks` that idle borrowed blocks do not cover. */
-  get committedMissingBlocks(): number {
-    return Math.max(0, this.#demand.committedBlocks - this.idleBlocks);
+  /** The part of `guaranteedBlocks` that idle borrowed blocks do not cover. */
+  get guaranteedMissingBlocks(): number {
+    return Math.max(0, this.#demand.guaranteedBlocks - this.idleBlocks);
   }
 
   /** A loan is being arranged for running sequences. */
@@ -288,13 +288,13 @@ export class RManager implements OwnDemand {
     return this.#loanRequests.holdsReservation;
   }
 
-  /** Commits the loans when a reserving prompt is admitted, and releases them when the last such prompt ends. */
+  /** Guarantees the loans when a reserving prompt is admitted, and releases them when the last such prompt ends. */
   #updateDemand(demand: DemandUpdate): void {
     const { reservation } = this.#demand;
-    if (demand.reservationsAdmitted > this.#demand.reservationsAdmitted) this.debtor.commitLoans();
+    if (demand.reservationsAdmitted > this.#demand.reservationsAdmitted) this.debtor.guaranteeLoans();
     else if (reservation !== undefined && demand.reservation?.number !== reservation.number)
       this.debtor.endReservation();
-    if (demand.reservedSequences === 0 && this.#demand.reservedSequences > 0) this.debtor.releaseCommitment();
+    if (demand.reservedSequences === 0 && this.#demand.reservedSequences > 0) this.debtor.releaseGuarantee();
     this.#demand = demand;
   }
 
@@ -362,7 +362,7 @@ export const noDemand: DemandUpdate = {
   blocksPerSecond: 0,
   aheadBlocks: 0,
   starvedBlocks: 0,
-  committedBlocks: 0,
+  guaranteedBlocks: 0,
   reservation: undefined,
   reservedSequences: 0,
   reservationsAdmitted: 0,

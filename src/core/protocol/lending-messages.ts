@@ -15,7 +15,7 @@ export type LendingMessage =
       readonly blocks: number;
       /** Memory beyond `blocks` that a waiting prompt needs, which no instance could hold alone. */
       readonly reservation: Reservation | undefined;
-      /** For a running request with committed memory: served before the holder of the reservation. */
+      /** For a running request with guaranteed memory: served before the holder of the reservation. */
       readonly urgent: boolean;
       readonly refusals: readonly CreditorRefusal[];
     }
@@ -49,7 +49,7 @@ export type LendingMessage =
       readonly blocks: number;
       /** The debtor holds the reservation: the creditor holds free memory back for the rest of it. */
       readonly reserves: boolean;
-      /** For a running request with committed memory: served before all others. */
+      /** For a running request with guaranteed memory: served before all others. */
       readonly urgent: boolean;
       readonly closedBelow: LoanNumber;
     }
@@ -57,7 +57,7 @@ export type LendingMessage =
       readonly kind: 'renew';
       readonly stamp: number;
       readonly loans: readonly LoanNumber[];
-      /** Loans with memory committed to running requests: the creditor does not recall them. */
+      /** Loans with memory that is guaranteed to running requests: the creditor does not recall them. */
       readonly committed: readonly LoanNumber[];
       /** The reserved prompt was admitted or has ended: the creditor ends its hold. */
       readonly reservationEnded: boolean;
@@ -164,13 +164,13 @@ export interface DemandUpdate {
   readonly aheadBlocks: number;
   /** The part that only a recall would free. */
   readonly starvedBlocks: number;
-  /** The part that is committed to running sequences. */
-  readonly committedBlocks: number;
+  /** The part that is guaranteed to running sequences. */
+  readonly guaranteedBlocks: number;
   /** The waiting prompt that asks for, or holds, the reservation. */
   readonly reservation: Reservation | undefined;
-  /** Running sequences that were admitted by a reservation: their memory stays committed. */
+  /** Running sequences that were admitted by a reservation: their memory stays guaranteed. */
   readonly reservedSequences: number;
-  /** Counts the prompts admitted by a reservation: blocks held at that moment become committed. */
+  /** Counts the prompts admitted by a reservation: blocks held at that moment become guaranteed. */
   readonly reservationsAdmitted: number;
 }
 

@@ -40,28 +40,28 @@ export function checkLoans(nowUs: number, nodes: readonly LendingInstance[]): vo
   }
 }
 
-/** Throws when an instance is to vacate a block that is committed to a running sequence. */
+/** Throws when an instance is to vacate a block that is guaranteed to a running sequence. */
 export function checkVacatedBlocks({ instance, incarnation }: LendingInstance, rblocks: readonly number[]): void {
   for (const rblock of rblocks) {
     const place = incarnation?.rmanager.find(rblock);
-    if (place?.kind === 'remote' && incarnation?.rmanager.debtor.find(place.loan)?.committed === true)
-      throw new Error(`Lending broken: instance ${instance} is to vacate rBlock ${rblock}, which was committed`);
+    if (place?.kind === 'remote' && incarnation?.rmanager.debtor.find(place.loan)?.guaranteed === true)
+      throw new Error(`Lending broken: instance ${instance} is to vacate rBlock ${rblock}, which was guaranteed`);
   }
 }
 
-/** By committed loan: the number of blocks that the debtor may keep. */
-export function committedLoans({ incarnation }: LendingInstance): ReadonlyMap<number, number> {
+/** By guaranteed loan: the number of blocks that the debtor may keep. */
+export function guaranteedLoans({ incarnation }: LendingInstance): ReadonlyMap<number, number> {
   const kept = new Map<number, number>();
-  for (const { number, committed, keep } of incarnation?.rmanager.debts ?? []) if (committed) kept.set(number, keep);
+  for (const { number, guaranteed, keep } of incarnation?.rmanager.debts ?? []) if (guaranteed) kept.set(number, keep);
   return kept;
 }
 
-/** Throws when a recall reduced a committed loan. @param before `committedLoans` before the recall */
+/** Throws when a recall reduced a guaranteed loan. @param before `guaranteedLoans` before the recall */
 export function checkRecall({ instance, incarnation }: LendingInstance, before: ReadonlyMap<number, number>): void {
   for (const [loan, keep] of before) {
     const debt = incarnation?.rmanager.debtor.find(loan);
-    if (debt?.committed === true && debt.keep < keep)
-      throw new Error(`Lending broken: instance ${instance} obeys a recall of loan ${loan}, which was committed`);
+    if (debt?.guaranteed === true && debt.keep < keep)
+      throw new Error(`Lending broken: instance ${instance} obeys a recall of loan ${loan}, which was guaranteed`);
   }
 }
 

@@ -61,11 +61,11 @@ export class GrowingSequences {
 
   /** Expected demand. */
   get demand(): Omit<DemandUpdate, 'kind' | 'blocksPerSecond'> {
-    const committedBlocks = this.#committedBlocks;
+    const guaranteedBlocks = this.#guaranteedBlocks;
     return {
-      aheadBlocks: committedBlocks,
+      aheadBlocks: guaranteedBlocks,
       starvedBlocks: 0,
-      committedBlocks,
+      guaranteedBlocks,
       reservation: this.#long,
       reservedSequences: this.#reservedCount,
       reservationsAdmitted: this.reservations,
@@ -117,7 +117,7 @@ export class GrowingSequences {
         this.#long = { number: ++this.#longNumber, blocks: total + this.#prng.integer(1, Math.floor(total / 3)) };
       return;
     }
-    const freeBlocks = available + this.#rmanager.idleBlocks - this.#committedBlocks;
+    const freeBlocks = available + this.#rmanager.idleBlocks - this.#guaranteedBlocks;
     if (!this.#rmanager.holdsReservation || freeBlocks < this.#long.blocks) return;
     this.#add(this.#long.blocks, reservedFinalSteps, true);
     this.reservations++;
@@ -135,7 +135,7 @@ export class GrowingSequences {
   }
 
   /** Blocks that reserved sequences still require. */
-  get #committedBlocks(): number {
+  get #guaranteedBlocks(): number {
     let blocks = 0;
     for (const sequence of this.#sequences) if (sequence.reserved) blocks += sequence.target - lengthOf(sequence);
     return blocks;
@@ -181,7 +181,7 @@ export class GrowingSequences {
 
   #extend(sequence: Growing): boolean {
     const { available } = this.#memory.lending.device.totals;
-    if (!sequence.reserved && available + this.#rmanager.idleBlocks <= this.#committedBlocks) return false;
+    if (!sequence.reserved && available + this.#rmanager.idleBlocks <= this.#guaranteedBlocks) return false;
     const rblock = available <= this.#lowWaterBlocks ? this.#rmanager.take() : undefined;
     if (rblock === undefined) return this.#memory.cache.allocate(sequence.table);
     sequence.rblocks.add(rblock);

@@ -16,15 +16,15 @@ const policy: LendingPolicy = {
   ...{ loanBlocksMin: 1, remoteAttentionPermilleMax: 300, unitBlocks: 1 },
 };
 
-function creditorOf(instance: number, committedBlocks: number): { readonly creditor: Creditor; readonly out: Outbox } {
+function creditorOf(instance: number, guaranteedBlocks: number): { readonly creditor: Creditor; readonly out: Outbox } {
   const out = new Outbox(instance, 1);
   const memories = { device: LendingMemory.standalone(10, 1), host: LendingMemory.standalone(0, 1) };
   return {
     out,
     creditor: new Creditor(memories, policy, times, out, {
       isShort: false,
-      committedBlocks,
-      committedMissingBlocks: 0,
+      guaranteedBlocks,
+      guaranteedMissingBlocks: 0,
     }),
   };
 }
@@ -37,7 +37,7 @@ function messageOf<K extends LendingMessage['kind']>(out: Outbox, kind: K, to: n
   throw new Error(`Cannot find ${kind} to ${to}`);
 }
 
-it('ends the hold of a creditor that lent nothing when the loans are committed', () => {
+it('ends the hold of a creditor that lent nothing when the loans are guaranteed', () => {
   const out = new Outbox(0, 1);
   const debtor = new Debtor(times, out, new RBlockTable(), policy);
   const full = creditorOf(1, 10);
@@ -58,7 +58,7 @@ it('ends the hold of a creditor that lent nothing when the loans are committed',
   const lend = messageOf(free.out, 'lend', 0);
   debtor.lent(lend.envelope, lend.message);
 
-  debtor.commitLoans();
+  debtor.guaranteeLoans();
   debtor.flush();
   const renewal = messageOf(out, 'renew', 1);
   full.creditor.renew(renewal.envelope, renewal.message);

@@ -3,7 +3,7 @@ import { expect, it } from 'vitest';
 import { DemandReporter } from '../../../src/core/lending/debtor/memory-forecast.ts';
 
 const figures = {
-  ...{ rows: 0, decodeRows: 0, availableBlocks: 7, committedBlocks: 0 },
+  ...{ rows: 0, decodeRows: 0, availableBlocks: 7, guaranteedBlocks: 0 },
   ...{ reservation: undefined, reservedSequences: 0, reservationsAdmitted: 0 },
 };
 

@@ -21,8 +21,8 @@ interface Loan {
   readonly granted: readonly BlockId[];
   readonly blocks: Set<BlockId>;
   leaseEndUs: number;
-  /** Committed to a running sequence of the debtor: not recalled. */
-  committed: boolean;
+  /** Guaranteed to a running sequence of the debtor: not recalled. */
+  guaranteed: boolean;
   /** After a recall: blocks that the debtor may keep. */
   keep: number;
   /** From this time on the lease is not renewed while the debtor holds more than `keep`. */
@@ -45,10 +45,10 @@ type MessageOf<Kind extends LendingMessage['kind']> = Extract<LendingMessage, { 
 export interface OwnDemand {
   /** The instance has to borrow. */
   readonly isShort: boolean;
-  /** Device blocks committed to running sequences. */
-  readonly committedBlocks: number;
-  /** The part of `committedBlocks` that idle borrowed blocks do not cover. */
-  readonly committedMissingBlocks: number;
+  /** Device blocks guaranteed to running sequences. */
+  readonly guaranteedBlocks: number;
+  /** The part of `guaranteedBlocks` that idle borrowed blocks do not cover. */
+  readonly guaranteedMissingBlocks: number;
 }
 
 /**
@@ -83,7 +83,7 @@ export class Creditor {
   lendable(memory: Memory): number {
     if (this.#own.isShort) return 0;
     const { totals } = this.#memories[memory];
-    const reserved = memory === 'device' ? this.#own.committedMissingBlocks : 0;
+    const reserved = memory === 'device' ? this.#own.guaranteedMissingBlocks : 0;
     return blocksLendable({ ...totals, available: totals.available - reserved }, this.#policy);
   }
 
@@ -93,19 +93,19 @@ export class Creditor {
     return blocksLendable({ total, available: total - lent, lent }, this.#policy);
   }
 
-  /** Lent blocks that are not committed. */
+  /** Lent blocks that are not guaranteed. */
   recallable(memory: Memory): number {
     let blocks = 0;
     for (const { loans } of this.#debtors.values())
-      for (const loan of loans.values()) if (loan.memory === memory && !loan.committed) blocks += loan.blocks.size;
+      for (const loan of loans.values()) if (loan.memory === memory && !loan.guaranteed) blocks += loan.blocks.size;
     return blocks;
   }
 
-  /** Blocks that can be lent to a reservation: all except those committed to local sequences. */
+  /** Blocks that can be lent to a reservation: all except those guaranteed to local sequences. */
   #lendableForReservation(memory: Memory): number {
-    const committed = memory === 'device' ? this.#own.committedBlocks : 0;
+    const guaranteed = memory === 'device' ? this.#own.guaranteedBlocks : 0;
     const { totals } = this.#memories[memory];
-    const spare = totals.available - this.#policy.lowWaterBlocks - committed;
+    const spare = totals.available - this.#policy.lowWaterBlocks - guaranteed;
     return wholeUnits(Math.max(0, Math.min(blocksLendable(totals, this.#policy), spare)), this.#policy);
   }
 
@@ -196,7 +196,7 @@ export class Creditor {
       granted,
       blocks: new Set(granted),
       leaseEndUs: this.#out.nowUs + this.#times.leaseUs,
-      committed: false,
+      guaranteed: false,
       keep: Number.MAX_SAFE_INTEGER,
       recallEndUs: Number.POSITIVE_INFINITY,
     };
@@ -226,7 +226,7 @@ export class Creditor {
     }
     debtor.stamp = message.stamp;
     const known = message.loans.flatMap((number) => debtor.loans.get(number) ?? []);
-    for (const loan of known) this.#setCommitted(loan, message.committed.includes(loan.number));
+    for (const loan of known) this.#setGuaranteed(loan, message.committed.includes(loan.number));
     if (message.reservationEnded && this.#hold?.debtor === from) this.#hold = undefined;
     const renewed = known.filter((loan) => loan.blocks.size <= loan.keep || this.#out.nowUs < loan.recallEndUs);
     for (const loan of renewed) loan.leaseEndUs = this.#out.nowUs + this.#times.leaseUs;
@@ -242,9 +242,9 @@ export class Creditor {
     });
   }
 
-  #setCommitted(loan: Loan, committed: boolean): void {
-    loan.committed = committed;
-    if (!committed) return;
+  #setGuaranteed(loan: Loan, guaranteed: boolean): void {
+    loan.guaranteed = guaranteed;
+    if (!guaranteed) return;
     loan.keep = Number.MAX_SAFE_INTEGER;
     loan.recallEndUs = Number.POSITIVE_INFINITY;
   }
@@ -266,12 +266,12 @@ export class Creditor {
     this.#out.send(from, fromIncarnation, { kind: 'returned', loan: message.loan, blocks: message.blocks });
   }
 
-  /** Recalls at least `blocks` uncommitted blocks of a memory, counting those that are recalled already. */
+  /** Recalls at least `blocks` blocks, of those without a guarantee, of a memory, counting those that are recalled already. */
   recall(memory: Memory, blocks: number, except?: InstanceIndex): void {
     let missing = blocks;
     const loans = [...this.#debtors].flatMap(([instance, debtor]) =>
       [...debtor.loans.values()]
-        .filter((loan) => loan.memory === memory && !loan.committed && instance !== except)
+        .filter((loan) => loan.memory === memory && !loan.guaranteed && instance !== except)
         .map((loan) => ({ instance, incarnation: debtor.incarnation, loan })),
     );
     for (const { loan } of loans) missing -= Math.max(0, loan.blocks.size - loan.keep);

@@ -169,7 +169,7 @@ export class Borrower extends InstanceComponent<Identified, never> implements Ov
   /** The creditor recalls all but `keep` blocks of a loan. Idle blocks suffice first; then cached blocks are freed. */
   #freeRecalledCache(number: LoanNumber, keep: number): void {
     const debt = this.rmanager.debtor.find(number);
-    if (debt === undefined || debt.committed) return;
+    if (debt === undefined || debt.guaranteed) return;
     const isLent = (rblock: number): boolean => {
       const place = this.rmanager.find(rblock);
       return place?.kind === 'remote' && place.loan === number;

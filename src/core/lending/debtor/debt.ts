@@ -24,8 +24,8 @@ export class Debt {
   /** Share of the creditor's step, in thousandths, for attention over these blocks. */
   remoteAttentionPermille = 0;
   priority: BorrowPriority = { reserves: false, urgent: false };
-  /** Committed to a running sequence: the creditor does not recall it. */
-  committed = false;
+  /** Guaranteed to a running sequence: the creditor does not recall it. */
+  guaranteed = false;
   /** After a recall: the number of blocks that the debtor may keep. */
   keep = Number.MAX_SAFE_INTEGER;
   readonly idle: BlockId[] = [];

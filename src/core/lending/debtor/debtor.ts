@@ -166,7 +166,7 @@ export class Debtor {
       if (debt?.state !== 'held') continue;
       debt.leaseEndUs = Math.max(debt.leaseEndUs, sentUs + this.#times.leaseUs - this.#times.leaseGuardUs);
       debt.remoteAttentionPermille = remoteAttentionPermille;
-      if (keep < debt.keep && !debt.committed) {
+      if (keep < debt.keep && !debt.guaranteed) {
         this.#out.countAnomaly('lost', 'recall');
         this.#reduceTo(debt, keep);
       }
@@ -188,7 +188,7 @@ export class Debtor {
         closedBelow: this.#closedBelow(),
       });
     } else if (keep === debt.keep) this.#out.countAnomaly('duplicate', 'recall');
-    else if (debt.committed) this.#out.countAnomaly('late', 'recall');
+    else if (debt.guaranteed) this.#out.countAnomaly('late', 'recall');
     else if (debt.state !== 'held' || keep > debt.keep || debt.held <= keep) {
       this.#out.countAnomaly('late', 'recall');
       debt.keep = Math.min(debt.keep, keep);
@@ -218,11 +218,11 @@ export class Debtor {
     }
   }
 
-  /** Commits the held loans to a prompt that was just admitted. The creditors are notified at once. */
-  commitLoans(): void {
+  /** Guarantees the held loans to a prompt that was just admitted. The creditors are notified at once. */
+  guaranteeLoans(): void {
     for (const debt of this.#debts.values()) {
       if (debt.state !== 'held') continue;
-      debt.committed = true;
+      debt.guaranteed = true;
       debt.keep = Number.MAX_SAFE_INTEGER;
     }
     this.endReservation();
@@ -239,9 +239,9 @@ export class Debtor {
     this.#renewAtUs = this.#out.nowUs;
   }
 
-  /** The last sequence with committed memory has ended. */
-  releaseCommitment(): void {
-    for (const debt of this.#debts.values()) debt.committed = false;
+  /** The last sequence with guaranteed memory has ended. */
+  releaseGuarantee(): void {
+    for (const debt of this.#debts.values()) debt.guaranteed = false;
   }
 
   /** Ends the loans that creditors may reclaim from now on. */
@@ -267,7 +267,7 @@ export class Debtor {
   }
 
   /**
-   * Takes `count` idle blocks of one loan: device memory before host memory, committed loans before others, then the
+   * Takes `count` idle blocks of one loan: device memory before host memory, guaranteed loans before others, then the
    * latest lease. Undefined if no loan has that many.
    */
   take(count: number): readonly RBlockId[] | undefined {
@@ -331,7 +331,7 @@ export class Debtor {
     const stamp = ++renewal.stamp;
     renewal.sentUs.set(stamp, this.#out.nowUs);
     const loans = debts.map(({ number }) => number);
-    const committed = debts.filter((debt) => debt.committed).map(({ number }) => number);
+    const committed = debts.filter((debt) => debt.guaranteed).map(({ number }) => number);
     const reservationEnded = this.#isReservationEnded || committed.length > 0;
     const closedBelow = this.#closedBelow();
     this.#out.send(creditor, incarnation, { kind: 'renew', stamp, loans, committed, reservationEnded, closedBelow });
@@ -411,5 +411,5 @@ export class Debtor {
 
 function isBefore(a: Debt, b: Debt): boolean {
   if (a.memory !== b.memory) return a.memory === 'device';
-  return a.committed === b.committed ? a.leaseEndUs > b.leaseEndUs : a.committed;
+  return a.guaranteed === b.guaranteed ? a.leaseEndUs > b.leaseEndUs : a.guaranteed;
 }

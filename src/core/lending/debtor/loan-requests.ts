@@ -40,7 +40,7 @@ export class LoanRequests {
   #memory: Memory = 'device';
   #blocksForRunning = 0;
   #reservation: Reservation | undefined;
-  /** A running sequence with committed memory needs blocks. */
+  /** A running sequence with guaranteed memory needs blocks. */
   #urgent = false;
   /** The reservation that the gManager granted. */
   #grantedReservation: ReservationNumber | undefined;

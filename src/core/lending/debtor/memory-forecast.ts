@@ -4,7 +4,7 @@ import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { DemandUpdate, Reservation } from '../../protocol/lending-messages.ts';
 import type { StepShape } from '../../protocol/step-shape.ts';
 import type { Batcher } from '../../scheduler/batching/batcher.ts';
-import { committedCount, firstReserving, runningPagesMissing } from '../../scheduler/batching/free-capacity.ts';
+import { firstReserving, guaranteedCount, runningPagesMissing } from '../../scheduler/batching/free-capacity.ts';
 
 export class MemoryForecast {
   readonly #cache: BlockCache;
@@ -41,9 +41,9 @@ export class MemoryForecast {
       ...{ rows, decodeRows, isStarved: this.isStarved },
       availableBlocks: Math.floor(availablePages / blockPages),
       aheadBlocks: Math.ceil(batcher.pagesOutstanding / blockPages) - leavingBlocks,
-      committedBlocks: Math.ceil(runningPagesMissing(batcher) / blockPages) - leavingBlocks,
+      guaranteedBlocks: Math.ceil(runningPagesMissing(batcher) / blockPages) - leavingBlocks,
       reservation: this.#reservation(batcher),
-      reservedSequences: committedCount(batcher),
+      reservedSequences: guaranteedCount(batcher),
       reservationsAdmitted: this.#reservationsAdmitted,
     };
     return this.#reporter.changed(figures, (decodeRows * 1e6) / (blockTokens * predictedUs));
@@ -65,11 +65,11 @@ export interface DemandFigures {
   /** Blocks at home that no sequence holds. */
   readonly availableBlocks: number;
   /**
-   * Blocks that sequences will need, less the blocks that are leaving; `committedBlocks`: the part of running
+   * Blocks that sequences will need, less the blocks that are leaving; `guaranteedBlocks`: the part of running
    * sequences.
    */
   readonly aheadBlocks: number;
-  readonly committedBlocks: number;
+  readonly guaranteedBlocks: number;
   readonly reservation: Reservation | undefined;
   readonly reservedSequences: number;
   readonly reservationsAdmitted: number;
@@ -83,14 +83,14 @@ export class DemandReporter {
   changed(figures: DemandFigures, blocksPerSecond: number): DemandUpdate | undefined {
     if (this.#reported !== undefined && isSame(this.#reported, figures)) return undefined;
     this.#reported = figures;
-    const { isStarved, availableBlocks, aheadBlocks, committedBlocks, reservation } = figures;
+    const { isStarved, availableBlocks, aheadBlocks, guaranteedBlocks, reservation } = figures;
     return {
       kind: 'demand',
       blocksPerSecond: Math.ceil(blocksPerSecond),
       aheadBlocks,
       // A prompt that fits at home waits for home memory: borrowed blocks do not admit it.
       starvedBlocks: isStarved ? Math.max(0, aheadBlocks - availableBlocks) : 0,
-      committedBlocks: Math.max(0, committedBlocks),
+      guaranteedBlocks: Math.max(0, guaranteedBlocks),
       reservation,
       reservedSequences: figures.reservedSequences,
       reservationsAdmitted: figures.reservationsAdmitted,
@@ -105,7 +105,7 @@ function isSame(a: DemandFigures, b: DemandFigures): boolean {
     a.isStarved === b.isStarved &&
     a.availableBlocks === b.availableBlocks &&
     a.aheadBlocks === b.aheadBlocks &&
-    a.committedBlocks === b.committedBlocks &&
+    a.guaranteedBlocks === b.guaranteedBlocks &&
     a.reservedSequences === b.reservedSequences &&
     a.reservationsAdmitted === b.reservationsAdmitted &&
     a.reservation?.number === b.reservation?.number &&

@@ -157,7 +157,7 @@ export class DebtLedger {
     return [...ready, ...others.slice(first), ...others.slice(0, first)].slice(0, candidatesMax);
   }
 
-  /** Blocks lendable once local sequences end and uncommitted loans are returned. */
+  /** Blocks lendable once local sequences end and loans without a guarantee are returned. */
   #lendableLater(instance: InstanceIndex, memory: Memory, debtor: InstanceIndex): number {
     const { report } = this.#entries.get(instance) ?? {};
     if (report === undefined) return 0;

@@ -151,7 +151,7 @@ export function firstReserving({
 }
 
 /** Number of running sequences over capacity. */
-export function committedCount({ capacity, running }: Batch): number {
+export function guaranteedCount({ capacity, running }: Batch): number {
   let count = 0;
   for (const sequence of running) if (capacity.isOverCapacity(sequence)) count++;
   return count;

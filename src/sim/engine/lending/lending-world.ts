@@ -14,7 +14,7 @@ import {
   checkRecall,
   checkSettlementCommit,
   checkVacatedBlocks,
-  committedLoans,
+  guaranteedLoans,
   unfrozen,
 } from '../../checks/lending-checks.ts';
 import { countFault, type Fault, type FaultCounts } from '../../faults/fault-plan.ts';
@@ -40,11 +40,11 @@ export interface LendingWorldConfig extends NodeConfig {
 export type LendingTotal =
   /** Blocks placed at home by settlements, lost with their loans, and vacated after recalls; loans made. */
   | ('placedBlocks' | 'lostBlocks' | 'vacatedBlocks' | 'loans')
-  /** Admitted sequences that exceed every instance, admission holds for them, and renewals of loans committed to them. */
+  /** Admitted sequences that exceed every instance, admission holds for them, and renewals of loans guaranteed to them. */
   | ('reservations' | 'holds' | 'committedLoans')
   | 'events';
 
-const nothingCommitted: ReadonlyMap<number, number> = new Map();
+const noneGuaranteed: ReadonlyMap<number, number> = new Map();
 const stagingUs = 20_000;
 const vacateUs = 50_000;
 
@@ -251,7 +251,7 @@ export class LendingWorld implements FaultTarget {
     const node = this.nodes[envelope.to];
     this.#whenAwake(node, node.incarnation, () => {
       const staying = envelope.message.kind === 'commit' ? unfrozen(node) : [];
-      const kept = envelope.message.kind === 'recall' ? committedLoans(node) : nothingCommitted;
+      const kept = envelope.message.kind === 'recall' ? guaranteedLoans(node) : noneGuaranteed;
       const effects = node.step(this.queue.nowUs, { kind: 'message', envelope });
       checkSettlementCommit(node, staying);
       checkRecall(node, kept);
@@ -389,7 +389,12 @@ export class LendingWorld implements FaultTarget {
     const there = debts.filter(({ creditor }) => creditor === debt?.creditor);
     const held = there.reduce((sum, each) => sum + each.held, 0);
     const available = node.incarnation?.memory.lending.device.totals.available ?? 0;
-    if (debt === undefined || held > available || there.some(({ committed }) => committed) || !this.#prng.chance(0.03))
+    if (
+      debt === undefined ||
+      held > available ||
+      there.some(({ guaranteed }) => guaranteed) ||
+      !this.#prng.chance(0.03)
+    )
       return;
     const load = {
       kind: 'remoteAttentionLoad',
