@@ -97,12 +97,12 @@ export interface Distance {
   readonly differsAt: number | undefined;
 }
 
-/** Distance of an engine's log-probabilities from the golden ones over the first `tokens` tokens. */
-export function distance(engine: Engine, golden: GoldenCase, tokens = golden.greedy.length): Distance {
+/** Distance of an engine's log-probabilities from the golden ones. */
+export function distance(engine: Engine, golden: GoldenCase): Distance {
   const offs: number[] = [];
   let differsAt: number | undefined;
   let index = 0;
-  for (const { token, logits } of forcedSteps(engine, golden.prompt, golden.greedy.slice(0, tokens))) {
+  for (const { token, logits } of forcedSteps(engine, golden.prompt, golden.greedy)) {
     if (token !== golden.greedy[index]) differsAt ??= index;
     const step = golden.steps[index];
     if (step !== undefined) {

@@ -160,6 +160,7 @@ test.each([...llamas, ...familySpecs])('$architecture: slices give the bits of t
   expectSameBits(path, 'bf16', [40, 1, 1, 33]);
 });
 
+// The reference backend takes a second for a token of this model.
 test.each(['f32', 'int8'] as const)('kvasir-tiny, %s: slices give the bits of the whole model', (inputs) => {
-  expectSameBits(tiny, inputs, [9, 1]);
+  expectSameBits(tiny, inputs, [2, 1]);
 });

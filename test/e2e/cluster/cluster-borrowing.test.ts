@@ -7,12 +7,12 @@ import { metricSum, type RunningProcess, type RunningServer, startInstance, star
 import { health, model } from './cluster.ts';
 import { NetworkLink } from './network-link.ts';
 
-/** 64 blocks of 32 tokens of the embedded model: two suffice. */
-const kvMemory = String(64 * 32 * 6 * 2 * 2 * 64 * 2);
+/** 32 blocks of 32 tokens of the embedded model: two suffice. */
+const kvMemory = String(32 * 32 * 6 * 2 * 2 * 64 * 2);
 const context = ['--context', '8192'];
 /** A request larger than any instance, and one that fits. */
-const long = { prompt: livePrompt(1, 1_900), outputs: 600 };
-const short = { prompt: livePrompt(2, 1_000), outputs: 700 };
+const long = { prompt: livePrompt(1, 950), outputs: 300 };
+const short = { prompt: livePrompt(2, 500), outputs: 350 };
 
 interface Output {
   readonly tokens: readonly string[];

@@ -35,7 +35,7 @@ function importOf(names: string, module: string): string {
 }
 
 /** Runs seeds until one fails, and prints its error. */
-function seedsScript(folder: string, { entry, run }: typeof lending, calm: boolean, seeds: number): string {
+function seedsScript(folder: string, { entry, run }: typeof lending, calm: boolean, seeds: readonly number[]): string {
   const imports = calm
     ? [
         importOf('requestWorld', join(folder, 'sim', 'faults', 'request-worlds')),
@@ -44,7 +44,7 @@ function seedsScript(folder: string, { entry, run }: typeof lending, calm: boole
       ]
     : [importOf(`${run} as run`, join(folder, entry))];
   return `${imports.join('\n')}
-for (let seed = 1; seed <= ${seeds}; seed++) {
+for (const seed of ${JSON.stringify(seeds)}) {
   try {
     run(seed);
   } catch (error) {
@@ -66,10 +66,10 @@ export class Mutants {
   }
 
   /**
-   * The error of the first of `seeds` chaos runs that fails; undefined: all pass.
+   * The error of the first of the chaos runs with `seeds` that fails; undefined: all pass.
    * @param patch undefined: the sources as they are @param calm request worlds without faults
    */
-  failureWith(patch: string | undefined, seeds: number, calm = false): string | undefined {
+  failureWith(patch: string | undefined, seeds: readonly number[], calm = false): string | undefined {
     const ofRequests = calm || (patch !== undefined && basename(patch).startsWith('request-'));
     const paths = patch === undefined ? [] : this.#mutate(patch);
     const originals = paths.map((path) => readFileSync(join(this.#compiled, path)));
@@ -121,8 +121,14 @@ function run(command: string, args: readonly string[], cwd: string): string {
   return stdout;
 }
 
-/** The lines before the diff: the bug, and the expected error. */
-export function headOf(patch: string): { readonly title: string; readonly error: RegExp } {
-  const [title, error] = readFileSync(patch, 'utf8').split('\n');
-  return { title, error: new RegExp(error.replace(/^Fails with: /, '')) };
+/** The lines before the diff: the bug, the expected error, and a seed that found the bug. */
+export function headOf(patch: string): { readonly title: string; readonly error: RegExp; readonly seed: number } {
+  const [title, error, seed] = readFileSync(patch, 'utf8').split('\n');
+  return { title, error: new RegExp(error.replace(/^Fails with: /, '')), seed: Number(seed.replace(/^Seed: /, '')) };
+}
+
+/** Seeds 1 to `count`, but `first` before all others: later changes can move a bug to another seed. */
+export function seedsFrom(first: number, count: number): readonly number[] {
+  const all = Array.from({ length: count }, (_, i) => i + 1);
+  return [first, ...all.filter((seed) => seed !== first)];
 }
