@@ -25,5 +25,7 @@ it.each(patches.map((patch) => ({ patch, ...headOf(patch) })))('finds: $title', 
 
 it('finds without faults: freed receive buffers are granted to no waiting prompt', () => {
   expect(mutants.failureWith(undefined, [1, 2, 3, 4, 5], true)).toBeUndefined();
-  expect(mutants.failureWith(join(folder, 'request-lost-grant.patch'), seedsFrom(calmSeed, count), true)).toMatch('a cycle of waiting');
+  expect(mutants.failureWith(join(folder, 'request-lost-grant.patch'), seedsFrom(calmSeed, count), true)).toMatch(
+    'a cycle of waiting',
+  );
 });
