@@ -1,0 +1,54 @@
+// Attention workers, compiled with sanitizers: no races, no wrong reads of frames that lie, and the bits of one pool.
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, describe, expect, it } from 'vitest';
+import { linked, type Variant } from '../sanitized-program.ts';
+
+const sources = [
+  'workers/attention_worker',
+  'workers/shard_attention',
+  'workers/worker_frames',
+  'workers/worker_link',
+  'net/handshake',
+  'net/socket',
+  'net/connection',
+  'net/listener',
+  'net/local_socket',
+  'net/shared_memory_connection',
+  'net/shared_ring',
+  'base/checksum',
+  'net/keyed_hash',
+  'kv/kv_pool',
+  'base/shared_mapping',
+  'base/memory',
+  'base/thread_pool',
+  'simd/isa',
+  'attention/attention',
+  'attention/stream',
+  'attention/plan',
+  'attention/pieces',
+  'attention/merge',
+  'attention/kernels/portable',
+  'attention/layout',
+];
+const folder = mkdtempSync(join(tmpdir(), 'kvasir-attention-workers-'));
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+const kinds: readonly Variant[] = ['races', 'faults'];
+const check = { check: 'workers/attention_workers_check.cc', sources };
+const programs = await Promise.all(kinds.map((kind) => linked(check, kind, join(folder, kind), '1')));
+
+describe('attention workers (need a C++ compiler with sanitizers)', () => {
+  for (const [i, kind] of kinds.entries()) {
+    const program = programs[i];
+    it.skipIf(program === undefined)(
+      `have the bits of one pool while steps leave results unread, workers end and frames lie: ${kind}`,
+      () => {
+        const { stdout, stderr } = spawnSync(program ?? '', ['3'], { encoding: 'utf8' });
+        expect(stderr).toBe('');
+        expect(stdout).toBe('3 rounds, 0 bad\n');
+      },
+    );
+  }
+});

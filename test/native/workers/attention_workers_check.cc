@@ -1,0 +1,256 @@
+// Steps over attention workers, for sanitizers: sequences grow in random steps over two shards, some steps leave their
+// results unread, workers end while a step runs, and peers send frames whose fields lie. Argument: rounds. Exits with 1
+// if the bits of a row differ from those of one pool, or a valid link breaks.
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "workers/attention_worker.hpp"
+#include "workers/worker_link.hpp"
+
+using namespace kvasir;
+
+namespace {
+
+constexpr int kShards = 2, kLayers = 2, kSequences = 3, kTokensMost = 900, kHeads = 8;
+constexpr int kBlocksEach = kTokensMost / kPageTokens + 1, kBlocks = kSequences * kBlocksEach, kPages = kBlocks * kLayers, kOtherPages = 40;
+constexpr KvLayout kWhole{KvType::bf16, 4, 16}, kShard{KvType::bf16, 4 / kShards, 16};
+constexpr int kRow = kHeads * 16, kKeyRow = 2 * 4 * 16;
+const int32_t kNoAbort = 0;
+
+int bad = 0;
+void expect(bool holds, const char* what) {
+  if (holds) return;
+  bad++;
+  std::fprintf(stderr, "not so: %s\n", what);
+}
+
+HashKey key() {
+  HashKey key;
+  key.fill(9);
+  return key;
+}
+
+/** A worker with its threads and pages, and a link to it. */
+struct Shard {
+  std::shared_ptr<Backend> backend = std::make_shared<Backend>(Isa::portable, 2);
+  std::shared_ptr<KvPool> pool = std::make_shared<KvPool>(Isa::portable, kShard, kPages + kOtherPages);
+  std::unique_ptr<AttentionWorker> worker;
+  std::unique_ptr<WorkerLink> link;
+
+  explicit Shard(Transport transport) : worker(std::make_unique<AttentionWorker>(backend, pool, HostPort{"127.0.0.1", 0}, transport, key(), true)) {
+    link = std::make_unique<WorkerLink>(Isa::portable, kShard, HostPort{"127.0.0.1", worker->port()}, transport, key(), std::chrono::milliseconds(20000));
+  }
+};
+
+/** Sequences of random queries, keys and values, and the pool of one instance that holds all heads. */
+class Steps {
+ public:
+  explicit Steps(unsigned seed) : random_(seed) {
+    for (int page = 0; page < kPages; page++) page_table_.push_back((page * 7919 + 5) % kPages);
+    scratch_.resize(attention_scratch_bytes(Isa::portable, kWhole, kHeads, 1, kSequences * kTokensMost, kTokensMost) / 64 + 1);
+  }
+
+  /** One step of random rows over the shards. With `leaves`, the results of its last layer stay unread. */
+  void run(const std::vector<std::unique_ptr<Shard>>& shards, bool leaves) {
+    plan();
+    if (rows_ == 0) return;
+    for (const auto& shard : shards) shard->link->begin(view_, groups_, {{kLayers, kNoWindow}}, &kNoAbort);
+    for (int layer = 0; layer < kLayers; layer++) {
+      const std::vector<uint8_t> q = rounded(kHeads, 16), kv = rounded(2 * 4, 16);
+      for (int s = 0; s < kShards; s++) {
+        WorkerFrame frame = {};
+        frame.call = frame.layer = layer;
+        frame.heads = kHeads / kShards;
+        frame.rows = rows_;
+        frame.scale = 0.25f;
+        shards[s]->link->send_query(frame, nullptr, part(q, kRow * 2, s, 1));
+        shards[s]->link->send_keys(frame, part(kv, kKeyRow * 2, s, 2), static_cast<size_t>(rows_) * kRow / kShards);
+      }
+      const std::vector<float> expected = attend(layer, q, kv);
+      for (int s = 0; s < kShards && !(leaves && layer == kLayers - 1); s++) {
+        std::vector<float> got;
+        if (!shards[s]->link->receive(got, &kNoAbort)) {
+          expect(false, "a valid link answers");
+          return;
+        }
+        for (int row = 0; row < rows_; row++)
+          expect(std::memcmp(&got[static_cast<size_t>(row) * kRow / kShards], &expected[static_cast<size_t>(row) * kRow + s * kRow / kShards], sizeof(float) * kRow / kShards) == 0,
+                 "rows have the bits of one pool");
+      }
+    }
+    // A step whose results are unread runs again.
+    for (int s = 0; s < kSequences && !leaves; s++) lengths_[s] += chunk_[s];
+  }
+
+ private:
+  int below(int limit) { return static_cast<int>(random_() % static_cast<unsigned>(limit)); }
+
+  void plan() {
+    row_start_.assign(1, 0);
+    positions_.clear();
+    groups_.assign(1, {});
+    block_start_.clear();
+    first_block_.clear();
+    blocks_.clear();
+    rows_ = 0;
+    for (int s = 0; s < kSequences; s++) {
+      chunk_[s] = std::min(below(3) == 0 ? below(200) : 1, kTokensMost - lengths_[s]);
+      if (chunk_[s] == 0) continue;
+      for (int i = 0; i < chunk_[s]; i++) positions_.push_back(lengths_[s] + i);
+      rows_ += chunk_[s];
+      row_start_.push_back(rows_);
+    }
+    blocks_.reserve(kBlocks);
+    for (int s = 0; s < kSequences; s++) {
+      if (chunk_[s] == 0) continue;
+      block_start_.push_back(static_cast<int32_t>(blocks_.size()));
+      first_block_.push_back(0);
+      for (int b = 0; b < kBlocksEach; b++) blocks_.push_back(s * kBlocksEach + b);
+      const int row = row_start_[groups_[0].size()];
+      groups_[0].push_back({row, chunk_[s], lengths_[s], blocks_.data() + block_start_.back(), 0});
+    }
+    tokens_.assign(static_cast<size_t>(rows_), 0);
+    view_ = StepView{};
+    view_.tokens = {tokens_.data(), tokens_.size()};
+    view_.positions = {positions_.data(), positions_.size()};
+    view_.row_start = {row_start_.data(), row_start_.size()};
+    StepGroupView group;
+    group.page_table = {page_table_.data(), page_table_.size()};
+    group.layers = kLayers;
+    group.blocks = {blocks_.data(), blocks_.size()};
+    group.block_start = {block_start_.data(), block_start_.size()};
+    group.first_block = {first_block_.data(), first_block_.size()};
+    view_.groups.push_back(group);
+  }
+
+  std::vector<uint8_t> rounded(int heads, int dim) {
+    std::normal_distribution<float> normal(0.0f, 1.0f);
+    std::vector<uint8_t> bytes(query_bytes(Isa::portable, KvType::bf16, heads, dim, rows_));
+    std::vector<float> row(static_cast<size_t>(heads) * dim);
+    for (int i = 0; i < rows_; i++) {
+      for (float& value : row) value = normal(random_);
+      write_query_row(Isa::portable, KvType::bf16, heads, dim, bytes.data(), i, row.data());
+    }
+    return bytes;
+  }
+
+  /** The share of a shard in each of the `halves` parts of every row. */
+  std::vector<uint8_t> part(const std::vector<uint8_t>& rows, size_t row_bytes, int shard, int halves) const {
+    const size_t half = row_bytes / halves, share = half / kShards;
+    std::vector<uint8_t> out;
+    for (int row = 0; row < rows_; row++)
+      for (int h = 0; h < halves; h++) {
+        const uint8_t* from = rows.data() + row_bytes * row + half * h + share * shard;
+        out.insert(out.end(), from, from + share);
+      }
+    return out;
+  }
+
+  std::vector<float> attend(int layer, const std::vector<uint8_t>& q, const std::vector<uint8_t>& kv) {
+    AttentionArgs args{Isa::portable, kWhole, pool_.data(), page_table_.data(), kLayers, layer, kHeads, 0.25f, groups_[0].data(), static_cast<int>(groups_[0].size()), rows_};
+    std::vector<float> values(kKeyRow), out(static_cast<size_t>(rows_) * kRow);
+    for (const AttentionSequence& sequence : groups_[0])
+      for (int i = 0; i < sequence.rows; i++) {
+        read_query_row(Isa::portable, KvType::bf16, 8, 16, kv.data(), sequence.row + i, values.data());
+        const int position = sequence.start + i;
+        write_kv(Isa::portable, kWhole, args.page(sequence, position / kPageTokens), position % kPageTokens, values.data(), values.data() + kKeyRow / 2);
+      }
+    run_attention(threads_, args, q.data(), out.data(), nullptr, nullptr, scratch_.data());
+    return out;
+  }
+
+  struct alignas(64) Line {
+    uint8_t bytes[64];
+  };
+  std::mt19937 random_;
+  ThreadPool threads_{1};
+  KvPool pool_{Isa::portable, kWhole, kPages};
+  std::vector<Line> scratch_;
+  std::vector<int32_t> page_table_, tokens_, positions_, row_start_, block_start_, first_block_, blocks_;
+  std::vector<std::vector<AttentionSequence>> groups_;
+  StepView view_;
+  int rows_ = 0;
+  int lengths_[kSequences] = {0, 0, 0}, chunk_[kSequences] = {0, 0, 0};
+};
+
+/** A step and its calls with valid checksums, of which one field lies. The worker answers or closes the connection. */
+void send_lie(const Shard& shard, std::mt19937& random) {
+  const std::atomic<bool> ended{false};
+  const auto connection = open_connection({"127.0.0.1", shard.worker->port()}, Transport::tcp, key(), kShard, 2000, ended);
+  if (connection == nullptr) return;
+  int field = 0;
+  const int lying_field = static_cast<int>(random() % 40);
+  const auto value = [&](int64_t truth, std::initializer_list<int64_t> lies) {
+    return field++ == lying_field ? *(lies.begin() + random() % lies.size()) : truth;
+  };
+  ShardStep step;
+  step.row_start = {0, 2};
+  step.positions = {static_cast<int32_t>(value(300, {319, 10000, INT32_MAX, -5}))};
+  ShardGroup group;
+  group.layers = static_cast<int>(value(kLayers, {1, 0, 4000}));
+  group.window = static_cast<int>(value(kNoWindow, {40, 1, -1}));
+  group.first_block = {static_cast<int32_t>(value(0, {5, 9, -1, INT32_MAX}))};
+  for (int b = 0; b < 10; b++) group.blocks.push_back(b);
+  group.blocks[static_cast<size_t>(random() % 10)] = static_cast<int32_t>(value(9, {-1, kBlocks + kOtherPages, INT32_MAX}));
+  group.block_start = {0, static_cast<int32_t>(value(10, {5, 11, -1}))};
+  group.changed = group.blocks;
+  for (int p = 0; p < 10 * kLayers; p++) group.pages.push_back(kPages + p);  // no page of the steps
+  group.pages[static_cast<size_t>(random() % group.pages.size())] = static_cast<int32_t>(value(kPages + 7, {-1, kPages + kOtherPages, INT32_MAX}));
+  step.groups = {group};
+  std::vector<int32_t> words = step.encode();
+  if (value(0, {1}) == 1) words[random() % words.size()] = static_cast<int32_t>(random());
+  const std::vector<uint8_t> body(static_cast<size_t>(2 * 4 * 16 * 2));
+  for (int i = 0; i < 5; i++) {
+    WorkerFrame frame = {};
+    frame.kind = static_cast<WorkerFrameKind>(value(i == 0 ? 1 : i % 2 == 1 ? 2 : 3, {1, 2, 3, 9}));
+    frame.step = 1;
+    frame.call = static_cast<int32_t>(value((i - 1) / 2, {1, -1}));
+    frame.layer = static_cast<int32_t>(value((i - 1) / 2, {kLayers, -1}));
+    frame.group = static_cast<int32_t>(value(0, {1, -1}));
+    frame.heads = static_cast<int32_t>(value(4, {3, 0, -4, 6, 1 << 20}));
+    frame.rows = static_cast<int32_t>(value(2, {3, 0, -1, 1 << 20}));
+    frame.slopes = static_cast<uint32_t>(value(0, {4, 5}));
+    frame.words = frame.kind == WorkerFrameKind::step ? static_cast<uint32_t>(words.size()) : 0;
+    frame.bytes = static_cast<uint64_t>(value(static_cast<int64_t>(body.size()), {0, -1, 1 << 30}));
+    frame.checksum = worker_checksum(frame);
+    MessageWriter message(*connection, Isa::portable, in_milliseconds(2000), ended);
+    message.head(frame);
+    if (frame.kind == WorkerFrameKind::step) message.add(words);
+    if (frame.kind == WorkerFrameKind::query) message.add(std::vector<float>(frame.slopes, 0.5f));
+    if (frame.kind != WorkerFrameKind::step) message.add(body);
+    if (!message.close()) break;
+  }
+  // The worker reads what was sent before the connection ends.
+  connection->await_bytes(1);
+  connection->shut_down();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int rounds = argc > 1 ? std::atoi(argv[1]) : 10;
+  std::mt19937 random(1);
+  for (int round = 0; round < rounds; round++) {
+    const Transport transport = round % 2 == 0 ? Transport::shared : Transport::tcp;
+    std::vector<std::unique_ptr<Shard>> shards;
+    for (int s = 0; s < kShards; s++) shards.push_back(std::make_unique<Shard>(transport));
+    Steps steps(static_cast<unsigned>(round));
+    std::thread liar([&shards, seed = random()] {
+      std::mt19937 lies(seed);
+      for (int i = 0; i < 40; i++) send_lie(*shards[0], lies);
+    });
+    for (int step = 0; step < 12; step++) steps.run(shards, random() % 4 == 0);
+    liar.join();
+    steps.run(shards, false);
+    // A worker that ends breaks its link, and the next step fails without an answer.
+    shards[1]->worker = nullptr;
+    std::vector<float> none;
+    expect(!shards[1]->link->receive(none, &kNoAbort), "an ended worker does not answer");
+  }
+  std::printf("%d rounds, %d bad\n", rounds, bad);
+  return bad == 0 ? 0 : 1;
+}
