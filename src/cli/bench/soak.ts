@@ -38,7 +38,7 @@ export function soakCommand(): Command {
     .option('--lanes <n>', 'Keep this number of requests running (default: 24)')
     .option(
       '--burst <n>',
-      `Send this number of requests at once every 20 s; the started server queues ${queue} (default: 100)`,
+      `Send this number of requests at once every 20 s; the started server takes ${queue} (default: 100)`,
     )
     .option('--seed <n>', 'Seed the choice of requests (default: 1)')
     .option('--json', 'Print one JSON object')

@@ -4,7 +4,7 @@ export type FailureCode = 'NOT_READY' | 'KV_OVERLOADED' | 'CONTEXT_TOO_LONG' | '
 
 /**
  * Why a request is refused: the predicted TTFT, TBT or completion time exceeds its bound, the decoding requests exceed
- * KV memory, the queue is full, or the request is too long. `at`: before its prefill, or on its decode instance. Token
+ * KV memory, the limit of accepted requests is reached, or the request is too long. `at`: before its prefill, or on its decode instance. Token
  * counts are tokens with keys and values; times are microseconds.
  */
 export type RefusalCause =

@@ -75,7 +75,7 @@ function describe(cause: RefusalCause, retryAfterMs: number | undefined): string
         ? `requests that decode would need ${Math.round(cause.share * 100)} % of the KV memory`
         : `${late(cause)}${cause.sequences} sequences of ${cause.tokens} tokens, ${cause.capacityTokens} fit`;
     case 'queue':
-      return `the queue is full: ${cause.accepted} of ${cause.queueMax} requests are being served, try again in ${retryAfterMs} ms`;
+      return `${cause.accepted} of at most ${cause.queueMax} requests are being served, try again in ${retryAfterMs} ms`;
     case 'length':
       return cause.at === 'prefill'
         ? `it is longer than the KV memory: ${cause.promptTokens} prompt tokens and up to ${cause.outputTokensMax} of output, ${cause.capacityTokens} fit`

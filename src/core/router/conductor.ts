@@ -184,7 +184,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     this.#router.endRequest(tracked, event);
   }
 
-  /** The refusal of a request while the queue is full; else undefined. @param ahead requests that are accepted before it */
+  /** The refusal of a request at the limit of accepted requests; else undefined. @param ahead requests that are accepted before it */
   overload(nowUs: number, ahead: number): Refusal | undefined {
     const accepted = this.#context.requests.size + ahead;
     const { queueMax } = this.#context.config;

@@ -133,7 +133,7 @@ export class Batches {
     }
   }
 
-  /** Repeats a line while the queue is full or no instance serves. */
+  /** Repeats a line while the limit of accepted requests is reached or no instance serves. */
   async #runLine(batch: Batch, { customId, body }: BatchLine): Promise<void> {
     const { signal } = batch.stop;
     for (;;) {

@@ -123,7 +123,7 @@ function sloClassOf(
   );
 }
 
-/** @throws ApiError 400 for more choices than the queue holds */
+/** @throws ApiError 400 for more choices than the limit of accepted requests */
 export function checkChoices(prompts: number, n: number | undefined, { choicesMax }: EndpointContext): void {
   const choices = prompts * (n ?? 1);
   if (choices <= choicesMax) return;

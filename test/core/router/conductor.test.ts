@@ -57,7 +57,7 @@ test('forwards a start that tokens have overtaken, once', () => {
   expect(step(reported('a', started))).toEqual([]);
 });
 
-test('refuses at once when the queue is full, with a Retry-After by the throughput', () => {
+test('refuses at once at the limit of accepted requests, with a Retry-After by the throughput', () => {
   const step = conductor(3);
   for (let i = 0; i < 40; i++) {
     step(submit(`x${i}`), i * 4_000_000);
@@ -71,7 +71,7 @@ test('refuses at once when the queue is full, with a Retry-After by the throughp
       event: {
         kind: 'failed',
         code: 'KV_OVERLOADED',
-        message: 'Cannot admit request: the queue is full: 3 of 3 requests are being served, try again in 6000 ms',
+        message: 'Cannot admit request: 3 of at most 3 requests are being served, try again in 6000 ms',
         retryAfterMs: 6000,
         cause: { at: 'prefill', reason: 'queue', accepted: 3, queueMax: 3 },
       },

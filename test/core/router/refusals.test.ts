@@ -28,7 +28,7 @@ it.each([
     1.2,
     1000,
   ],
-  [queueFull(9, 9, 3000), 'the queue is full: 9 of 9 requests are being served, try again in 3000 ms', 10 / 9, 3000],
+  [queueFull(9, 9, 3000), '9 of at most 9 requests are being served, try again in 3000 ms', 10 / 9, 3000],
   [
     contextTooLong({ promptTokens: 100, outputTokensMax: 21 }, 100),
     'it is longer than the KV memory: 100 prompt tokens and up to 21 of output, 100 fit',

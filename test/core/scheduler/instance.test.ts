@@ -140,7 +140,7 @@ describe('refusals', () => {
       {
         kind: 'failed',
         code: 'KV_OVERLOADED',
-        message: 'Cannot admit request: the queue is full: 3 of 3 requests are being served, try again in 1000 ms',
+        message: 'Cannot admit request: 3 of at most 3 requests are being served, try again in 1000 ms',
         retryAfterMs: 1000,
         cause: { at: 'prefill', reason: 'queue', accepted: 3, queueMax: 3 },
       },

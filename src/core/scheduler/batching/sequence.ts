@@ -88,7 +88,7 @@ export class Sequence {
   /** Full blocks that it claims to compute, from..to: others wait for them. */
   claimedFrom = 0;
   claimedTo = 0;
-  /** Its slot in the block claims, while it runs. */
+  /** Its number among the owners of block claims (`BlockClaims`), while it runs; kept afterwards, without meaning. */
   slot = 0;
   /**
    * It is admitted only once its decode instance has memory. Memory reserved for it is available to others while it
@@ -100,7 +100,7 @@ export class Sequence {
   /** Blocks in transit that the sequence may start ahead of; while it runs, they have not arrived. */
   arriving: ArrivingPrefix | undefined;
   /**
-   * Its blocks before this one may be shared; undefined: all may. The others are not in the cache index, so that they can
+   * Its blocks before this one may be shared; undefined: all may. The others are not in the block index, so that they can
    * move.
    */
   sharedBlocks: number | undefined;
