@@ -122,7 +122,9 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
     if (placement !== undefined && inlineTokens === 0) this.roles.prefillSent(placement.prefillUs);
     const jobTokens = job ? this.jobs.reserve(instance, size) : 0;
     this.jobs.unhold(tracked.id);
-    const member = predicted === undefined && inlineTokens === 0 ? decodeAt : this.planner.decoderOf(route);
+    // The decode pool counts a request that is predicted, prefilled inline or handed off.
+    const isCounted = predicted !== undefined || inlineTokens > 0 || decodeAt !== undefined;
+    const member = isCounted ? this.planner.decoderOf(route) : undefined;
     const arrival = member === undefined ? undefined : { member, tokens: promptTokens };
     const admitted = arrival && this.#admission.add(nowUs, request, verdict ?? unjudged, arrival);
     const attempt: Attempt<Request> = {
