@@ -32,7 +32,7 @@ const combinations: readonly (readonly [string, Readonly<Record<string, unknown>
   [
     'faults, batch jobs, prefix fetches and inline prefill',
     {
-      ...{ workload: 'real', requests: 20, seed: 32, rate: 2, prefill: 2, decode: 2, mixed: 1, hostCacheBlocks: 0 },
+      ...{ workload: 'real', requests: 14, seed: 32, rate: 2, prefill: 2, decode: 2, mixed: 1, hostCacheBlocks: 0 },
       ...{ inlineTokens: 1024, linkGbps: 40, stepMs: 20, blockTokens: 128, chunkTokens: 1024, batchRate: 0.5 },
       faults: ['conductor:at=5s', 'duplication:ratio=0.01', 'crash:every=20s,for=5s'],
     },
@@ -40,7 +40,7 @@ const combinations: readonly (readonly [string, Readonly<Record<string, unknown>
   [
     'faults and borrowing, also for prompts that no instance could hold',
     {
-      ...{ workload: 'plain', requests: 40, seed: 4, rate: 1, input: '1000..60000', output: '20..300', mixed: 3 },
+      ...{ workload: 'plain', requests: 30, seed: 4, rate: 1, input: '1000..60000', output: '20..120', mixed: 3 },
       ...{ context: 400000, cacheBlocks: 60, borrow: true, lendShare: 0.8, lendHost: 0.1, heartbeatTimeoutMs: 2000 },
       faults: [
         'crash:every=20s,for=3s',

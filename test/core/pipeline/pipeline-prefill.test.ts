@@ -58,7 +58,7 @@ test('reordered, late or duplicate messages: every request is answered once, and
         }
       },
     ),
-    { numRuns: 120, endOnFailure: true },
+    { numRuns: 300, endOnFailure: true },
   );
   expect(grouped).toBeGreaterThan(100);
   expect(alone).toBeGreaterThan(10);

@@ -7,7 +7,7 @@ import { type Answer, health, idle, Stream } from './cluster.ts';
 
 const kinds = [1, 2, 3];
 const promptOf = (kind: number) =>
-  Array.from({ length: 600 }, (_, i) => `${kind}: ${(i * i + kind) % 97} and`).join(' ');
+  Array.from({ length: 300 }, (_, i) => `${kind}: ${(i * i + kind) % 97} and`).join(' ');
 
 if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefined)) {
   it.skip('groups of processes: needs nats-server and the native kernels', () => {});

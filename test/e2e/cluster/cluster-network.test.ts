@@ -8,7 +8,7 @@ import { NetworkLink } from './network-link.ts';
 
 const kinds = [1, 2, 3];
 const promptOf = (kind: number) =>
-  Array.from({ length: 500 }, (_, i) => `${kind}: ${(i * i + kind) % 97} and`).join(' ');
+  Array.from({ length: 300 }, (_, i) => `${kind}: ${(i * i + kind) % 97} and`).join(' ');
 const tokens = 40;
 
 const possible = loadNative() !== undefined && (natsInstalled || process.env.CI !== undefined);
@@ -68,7 +68,7 @@ if (link === undefined) {
       await until(async () => (await health(gateway)) === 3);
       await until(async () => (await freeReceivePages()) > receivePages);
       receivePages = await freeReceivePages();
-      link.limit('50mbit');
+      link.limit('30mbit');
       const requests = streams();
       // The hand-off to the other instance is complete; most pages of those over the link are not sent yet.
       await Promise.race(requests.map(({ begun }) => begun));

@@ -16,7 +16,7 @@ describe.skipIf(!natsInstalled && process.env.CI === undefined)(
 
     it('gives only correct answers, refusals and clear failures', async () => {
       if (cluster === undefined) throw new Error('there is no cluster');
-      const windows = { seconds: 4, windowSeconds: 4, everySeconds: 3, overload: 2 };
+      const windows = { seconds: 3, windowSeconds: 3, everySeconds: 3, overload: 2 };
       const report = await benchKills({ cluster, ...windows, onProgress: () => {} });
       expect(report.kills).toBeGreaterThan(0);
       expect(report.failures).toEqual([]);

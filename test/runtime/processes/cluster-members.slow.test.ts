@@ -43,7 +43,7 @@ const answersOf = (cluster: ClusterGateway, name: string) =>
   Promise.all(prompts.map((prompt, i) => answerOf(cluster, liveRequest(`${name}${i}`, prompt, 40))));
 
 /** Output of a request that runs for a second or longer. */
-const longTokens = 2500;
+const longTokens = 1500;
 function startLong(cluster: ClusterGateway) {
   let begin: () => void = () => {};
   const begun = new Promise<void>((resolve) => {
