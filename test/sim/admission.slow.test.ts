@@ -31,7 +31,7 @@ describe('a cluster with admission by SLO', () => {
         expect(outcome.wastedPrefillTokens > 0).toBe(outcome.refused.atDecode > 0);
         wasted += outcome.wastedPrefillTokens;
       }),
-      { numRuns: 80 },
+      { numRuns: 40 },
     );
     expect(refused.none).toBe(0);
     for (const kind of ['stage', 'early', 'predictive'] as const) expect(refused[kind]).toBeGreaterThan(0);
@@ -81,7 +81,7 @@ describe('a cluster with admission by SLO', () => {
         returns += outcome.retries?.returns ?? 0;
         served += outcome.retries?.completed ?? 0;
       }),
-      { numRuns: 40 },
+      { numRuns: 24 },
     );
     expect(returns).toBeGreaterThanOrEqual(served);
     expect(served).toBeGreaterThan(10);

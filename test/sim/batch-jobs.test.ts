@@ -72,7 +72,7 @@ describe('batch jobs', () => {
         jobs += outcomes[0]?.batch.completed ?? 0;
         preempted += outcomes[0]?.preemptions ?? 0;
       }),
-      { numRuns: 80 },
+      { numRuns: 40 },
     );
     expect(jobs).toBeGreaterThan(100);
     expect(preempted).toBeGreaterThan(0);

@@ -53,7 +53,7 @@ describe('inline prefill', () => {
         expect(outcomes[0]?.stateHash).toBe(outcomes[1]?.stateHash);
         inlined += outcomes[0]?.inlinePrefills ?? 0;
       }),
-      { numRuns: 60 },
+      { numRuns: 36 },
     );
     expect(inlined).toBeGreaterThan(20);
   });

@@ -41,7 +41,7 @@ describe('pins in a simulation', () => {
         hits += outcomes[0]?.pins.hitTokens ?? 0;
         refused += outcomes[0]?.pins.refused ?? 0;
       }),
-      { numRuns: 80 },
+      { numRuns: 40 },
     );
     expect(hits).toBeGreaterThan(0);
     expect(refused).toBeGreaterThan(0);

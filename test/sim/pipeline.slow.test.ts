@@ -79,7 +79,7 @@ describe('chunked pipeline prefill', () => {
           grouped += outcomes[0]?.groupPrefills ?? 0;
         },
       ),
-      { numRuns: 60 },
+      { numRuns: 36 },
     );
     expect(grouped).toBeGreaterThan(30);
   });

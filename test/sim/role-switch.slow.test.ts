@@ -98,7 +98,7 @@ describe('roles that follow the work', () => {
         expect(outcomes[0]?.stateHash).toBe(outcomes[1]?.stateHash);
         switches += outcomes[0]?.roleSwitches ?? 0;
       }),
-      { numRuns: 80 },
+      { numRuns: 40 },
     );
     expect(switches).toBeGreaterThan(0);
   });

@@ -62,7 +62,7 @@ describe('a simulated run', () => {
           );
         coalesced += outcome.steps;
       }),
-      { numRuns: 60 },
+      { numRuns: 30 },
     );
     expect(coalesced).toBeGreaterThan(1000);
   });
@@ -161,7 +161,7 @@ describe('a simulated run', () => {
         });
         expect(outcomes[0]).toEqual(outcomes[1]);
       }),
-      { numRuns: 120 },
+      { numRuns: 60 },
     );
     expect(moved).toBeGreaterThan(8 * blockTokens * cost.kvBytesPerToken);
   });
@@ -230,7 +230,7 @@ describe('disaggregated prefill and decode', () => {
           coalesced += Number(outcomes[0]?.[2]);
         },
       ),
-      { numRuns: 60 },
+      { numRuns: 30 },
     );
     expect(coalesced).toBeGreaterThan(1000);
   });

@@ -108,7 +108,7 @@ describe('a simulated instance with host memory', () => {
         });
         expect(outcomes[0]).toEqual(outcomes[1]);
       }),
-      { numRuns: 80 },
+      { numRuns: 40 },
     );
     expect(hits.get('device')).toBeGreaterThan(1000);
     expect(hits.get('instance')).toBeGreaterThan(0);

@@ -199,7 +199,7 @@ test('every request ends with exactly the tokens that it gets alone, and nothing
       evicted += snapshot.evictedBlocks;
       pinned += history.world.instance.components.pinning.hitTokens;
     }),
-    { numRuns: 200 },
+    { numRuns: 120 },
   );
   // The histories cover preemption, sharing, eviction and pins.
   expect(Math.min(preempted, shared, evicted, pinned)).toBeGreaterThan(0);
