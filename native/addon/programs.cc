@@ -169,28 +169,32 @@ std::unique_ptr<BoundRun> read_run(Arguments& in, const Span<int32_t>& abort) {
   return run;
 }
 
-/** (pool, abort, runs, run..) => done, one entry for each run */
+/**
+ * (pool, abort, done, run..): as many runs as `done` has entries, which become 1 for steps that were not aborted. The
+ * process may end during a step: then no JavaScript value can be created after it.
+ */
 Napi::Value bind_run(Arguments& in, Napi::Env env) {
   const auto pool = registries().pools.get(in.handle("KV pool"));
   const Span<int32_t> abort = in.array<int32_t>("abort");
   if (abort.size == 0) throw std::runtime_error("Cannot run the step: the abort array is empty");
-  constexpr int kRunsMost = 64;
+  const Span<uint8_t> done = in.array<uint8_t>("done");
+  if (done.size == 0) throw std::runtime_error("Cannot run the step: there is none");
   std::vector<std::unique_ptr<BoundRun>> bound;
-  for (int left = in.integer("runs", 1, kRunsMost); left > 0; left--) bound.push_back(read_run(in, abort));
   std::vector<ProgramRun> runs;
-  for (const auto& run : bound) {
+  while (bound.size() < done.size) {
+    bound.push_back(read_run(in, abort));
+    const BoundRun& run = *bound.back();
     for (const ProgramRun& other : runs)
-      if (other.program == run->program.get()) throw std::runtime_error("Cannot run the steps: two name the same program");
-    runs.push_back({run->program.get(), &run->step, run->result});
+      if (other.program == run.program.get()) throw std::runtime_error("Cannot run the steps: two name the same program");
+    runs.push_back({run.program.get(), &run.step, run.result});
   }
-  const std::vector<bool> done = run_staggered(*pool, runs, abort.data);
-  Napi::Array outcome = Napi::Array::New(env, done.size());
-  for (size_t i = 0; i < done.size(); i++) {
+  const std::vector<bool> outcomes = run_staggered(*pool, runs, abort.data);
+  for (size_t i = 0; i < outcomes.size(); i++) {
     const std::vector<uint8_t>& unanswered = bound[i]->program->unanswered();
     if (bound[i]->unanswered.size > 0) std::copy(unanswered.begin(), unanswered.end(), writable(bound[i]->unanswered));
-    outcome.Set(static_cast<uint32_t>(i), Napi::Boolean::New(env, done[i]));
+    writable(done)[i] = outcomes[i] ? 1 : 0;
   }
-  return outcome;
+  return env.Undefined();
 }
 
 struct BufferArguments {

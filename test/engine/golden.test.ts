@@ -138,8 +138,8 @@ for (const backend of backends) {
     // The model stores bf16: native weights and bf16 weights are one computation, which runs once.
     // The largest distance is luck: over 24 equal models with permuted channels it varies from 0.13 to 0.38, on every
     // instruction set, while the root mean square stays at 0.04. So the root mean square has the tight bound.
-    test('native weights, bf16 inputs and KV: log-probabilities within 0.06 by root mean square, 0.35 at worst', () => {
-      compare(engineOf('bf16', 'native'), cases(), { worst: 0.35, rms: 0.06 });
+    test('native weights, bf16 inputs and KV: log-probabilities within 0.06 by root mean square, 0.45 at worst', () => {
+      compare(engineOf('bf16', 'native'), cases(), { worst: 0.45, rms: 0.06 });
     });
   });
 }

@@ -164,8 +164,8 @@ export interface NativeModule {
   ): number;
   freeProgram(program: number): void;
   programBytes(program: number): number;
-  /** `steps`: a program and its step each. Returns whether each is done; false: it was aborted. */
-  run(pool: number, abort: Int32Array, runs: number, ...steps: readonly (number | ArrayBufferView)[]): boolean[];
+  /** `steps`: a program and its step for each entry of `done`, which becomes 1 unless the step was aborted. */
+  run(pool: number, abort: Int32Array, done: Uint8Array, ...steps: readonly (number | ArrayBufferView)[]): void;
   bufferColumns(program: number, buffer: number): number;
   readBuffer(program: number, buffer: number, rows: number, out: Float32Array): void;
   writeBuffer(program: number, buffer: number, rows: number, values: Float32Array): void;

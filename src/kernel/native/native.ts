@@ -174,9 +174,10 @@ export class NativeBackend implements Backend {
     const results = runs.map(({ step }) => createResult(step.logitRows.length));
     const flags = runs.map(({ step }) => unansweredFlags(step));
     const list = runs.flatMap(({ program, step }, i) => [program, ...stepArguments(step, results[i], flags[i])]);
-    const done = this.native.run(pool, abort, runs.length, ...list);
-    return done.map((isDone, i) =>
-      isDone ? { kind: 'done', result: withUnanswered(results[i], flags[i]) } : { kind: 'aborted' },
+    const done = new Uint8Array(runs.length);
+    this.native.run(pool, abort, done, ...list);
+    return results.map((result, i) =>
+      done[i] === 0 ? { kind: 'aborted' } : { kind: 'done', result: withUnanswered(result, flags[i]) },
     );
   }
 
