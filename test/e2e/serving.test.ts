@@ -79,7 +79,7 @@ describe('serving', () => {
       const refused = await post(server, story({ stream }));
       expect(refused.status).toBe(429);
       expect(Number(refused.headers.get('retry-after'))).toBeGreaterThanOrEqual(1);
-      expect(await refused.text()).toContain('4 of 4 requests');
+      expect(await refused.text()).toContain('4 of at most 4 requests');
     }
     leaving.abort();
     await until(() => isIdle(server));
