@@ -16,6 +16,7 @@ constexpr size_t kWindowBytes = size_t{8} << 20;
 constexpr int kConnectMs = 3000;
 /** The peer is considered dead after this time without an acknowledgement. */
 constexpr int kAckTimeoutMs = 10000;
+constexpr int kAckPollMs = 100;  // interval of checks of that time and of the end
 constexpr int kBackoffMs = 20, kBackoffMaxMs = 1000;
 
 /** Keeps the last page of each slot: two pages for one slot in a frame would break its checksum. */
@@ -220,7 +221,7 @@ bool PeerPageSender::send_batch(const Queue::Batch& batch) {
 void PeerPageSender::receive_acks() {
   Ack ack;
   for (;;) {
-    if (!connection_->await_readable(in_milliseconds(0), broken_)) {
+    if (!connection_->await_readable(in_milliseconds(kAckPollMs), broken_)) {
       if (broken_ || ended_ || acks_timed_out()) break;
       continue;
     }

@@ -61,7 +61,7 @@ class Proxy {
   void forward(const Connection& from, const Connection& to, std::atomic<bool>& over, const std::atomic<bool>& ended, bool faulty) {
     uint8_t bytes[4096];
     while (!ended && !over) {
-      if (!from.await_readable(in_milliseconds(0), over)) continue;
+      if (!from.await_readable(in_milliseconds(100), over)) continue;
       const int64_t got = from.receive_some(bytes, sizeof bytes);
       if (got == Connection::kWouldBlock) continue;
       if (got <= 0) break;
