@@ -28,7 +28,6 @@ class WorkerCalls {
    */
   void begin(const StepView& step, const std::vector<std::vector<AttentionSequence>>& groups, const std::vector<LayerGroup>& layers, uint8_t* unanswered,
              const int32_t* abort);
-  bool any() const { return step_ != nullptr; }
   bool aborted() const { return aborted_; }
   /** True if an attention worker failed: nothing more can be computed. */
   bool failed() const { return failed_; }

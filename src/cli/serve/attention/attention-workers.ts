@@ -116,7 +116,9 @@ export async function serveAttentionWorker(options: AttentionWorkerOptions): Pro
 function shapeOf(path: string, options: AttentionWorkerOptions) {
   const files = openModel(path);
   try {
-    const context = contextTokens(files, options);
+    // The memory is that of one shard; the context depends on that of all.
+    const kvMemory = options.kvMemory && options.kvMemory * options.shard.workers;
+    const context = contextTokens(files, { ...options, kvMemory });
     return { kv: kvShapeOf(files, { ...options, context }).kv, context };
   } finally {
     files.close();
