@@ -211,3 +211,22 @@ export abstract class InstanceComponent<Request extends Identified, S extends Ru
   /** Throws unless its state is consistent. */
   check(): void {}
 }
+
+/** For each hook the components that override it, in the order of registration: the others need no call. */
+export type ComponentHooks<Request extends Identified, S extends RunningRequest> = Readonly<
+  Record<keyof InstanceComponent<Request, S>, readonly InstanceComponent<Request, S>[]>
+>;
+
+export function hooksOf<Request extends Identified, S extends RunningRequest>(
+  components: readonly InstanceComponent<Request, S>[],
+): ComponentHooks<Request, S> {
+  const names = Object.getOwnPropertyNames(InstanceComponent.prototype);
+  const overriding = names.map((hook) => [hook, components.filter((component) => overrides(component, hook))]);
+  return Object.fromEntries(overriding) as ComponentHooks<Request, S>;
+}
+
+function overrides(component: object, hook: string): boolean {
+  const parent: object | null = Object.getPrototypeOf(component);
+  if (parent === null || parent === InstanceComponent.prototype) return false;
+  return Object.hasOwn(parent, hook) || overrides(parent, hook);
+}

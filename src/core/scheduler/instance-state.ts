@@ -7,7 +7,13 @@ import type { InstanceEvent } from '../protocol/events.ts';
 import type { RequestId } from '../protocol/ids.ts';
 import type { GenerationEvent } from '../protocol/ports.ts';
 import { Batcher } from './batching/batcher.ts';
-import type { Continuation, Identified, InstanceComponent } from './component.ts';
+import {
+  type ComponentHooks,
+  type Continuation,
+  hooksOf,
+  type Identified,
+  type InstanceComponent,
+} from './component.ts';
 import type { Executor, RunningRequest } from './executor/executor.ts';
 import { HostTraffic } from './host-traffic.ts';
 import type { InstanceConfig } from './instance-config.ts';
@@ -29,7 +35,7 @@ export class InstanceState<Request extends Identified, S extends RunningRequest>
   readonly kvCache: BlockCache;
   readonly totals = new InstanceTotals();
   readonly steps: StepInFlight<S>;
-  readonly components: readonly InstanceComponent<Request, S>[];
+  readonly hooks: ComponentHooks<Request, S>;
   readonly scheduler: Batcher;
   readonly hostTraffic: HostTraffic;
   readonly requests: RequestTable<S>;
@@ -51,8 +57,8 @@ export class InstanceState<Request extends Identified, S extends RunningRequest>
     this.config = config;
     this.kvCache = createCache(config, this);
     this.steps = new StepInFlight(this);
-    this.components = register(this);
-    const overflow = this.components.find((component) => component.overflow !== undefined)?.overflow;
+    this.hooks = hooksOf(register(this));
+    const overflow = this.hooks.overflow.find((component) => component.overflow !== undefined)?.overflow;
     this.scheduler = new Batcher(this.kvCache, config.limits, config.cost, overflow);
     this.hostTraffic = new HostTraffic(this.scheduler, this.kvCache);
     this.requests = new RequestTable(this.scheduler);
@@ -83,13 +89,13 @@ export class InstanceState<Request extends Identified, S extends RunningRequest>
 
   get ownCapacityTokens(): number {
     let tokens = this.kvCache.capacityTokens;
-    for (const { extraTokens } of this.components) tokens += extraTokens;
+    for (const { extraTokens } of this.hooks.extraTokens) tokens += extraTokens;
     return tokens;
   }
 
   get capacityTokens(): number {
     let tokens = this.ownCapacityTokens;
-    for (const { continuedTokens } of this.components) tokens = Math.max(tokens, continuedTokens);
+    for (const { continuedTokens } of this.hooks.continuedTokens) tokens = Math.max(tokens, continuedTokens);
     return tokens;
   }
 

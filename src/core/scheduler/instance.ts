@@ -75,7 +75,7 @@ export class Instance<
 
   /** Components handle events first; the instance handles the others. */
   #receive(event: InstanceEvent<Request, Result>): Handled {
-    for (const component of this.#state.components) {
+    for (const component of this.#state.hooks.handle) {
       const handled = component.handle(event);
       if (handled !== undefined && handled !== 'shared') return handled;
     }
@@ -131,7 +131,7 @@ export class Instance<
 
   /** A step has ended: its results count, unless it was aborted. */
   #commit(event: Extract<InstanceEvent<Request, Result>, { step: StepNumber }>): void {
-    const { steps, hostTraffic, config, results, requests, components, nowUs } = this.#state;
+    const { steps, hostTraffic, config, results, requests, hooks, nowUs } = this.#state;
     const flight = steps.ended(event);
     if (typeof flight === 'string') {
       this.#state.ignore(event, flight);
@@ -145,24 +145,24 @@ export class Instance<
       if (flight.range === undefined && !flight.awaitsBlocks) config.cost.observe(flight.shape, stepUs);
       flight.owner.commit(flight, event.result, stepUs);
     } else if (event.kind === 'stepFailed') this.#state.emit(results.failAll(flight, event.message));
-    for (const component of components) component.afterStep(flight, stepUs);
+    for (const component of hooks.afterStep) component.afterStep(flight, stepUs);
     requests.stepEnded(flight.requests);
   }
 
   #advance(): void {
-    for (const component of this.#state.components) component.advance();
+    for (const component of this.#state.hooks.advance) component.advance();
   }
 
   #resend(): void {
-    for (const component of this.#state.components) component.resend();
+    for (const component of this.#state.hooks.resend) component.resend();
   }
 
   /** Between two steps: block tables change, and requests from other instances are scheduled. */
   #admit(): void {
-    const { components, requests } = this.#state;
+    const { hooks, requests } = this.#state;
     this.#heartbeat.count(requests.live);
-    for (const component of components) component.beforeStep();
-    for (const component of components) component.admit();
+    for (const component of hooks.beforeStep) component.beforeStep();
+    for (const component of hooks.admit) component.admit();
   }
 
   #plan(): ReadyStep<S> | undefined {
@@ -176,19 +176,21 @@ export class Instance<
 
   /** Ends the step run in flight if the event may change the next step: a plan depends on borrowed memory and on every waiting request. */
   #endStepRun(handled: Handled): void {
-    const { components, scheduler, steps } = this.#state;
-    const depends = components.some((component) => component.overflow !== undefined || component.hasWaiting);
+    const { hooks, scheduler, steps } = this.#state;
+    const depends =
+      hooks.overflow.some((component) => component.overflow !== undefined) ||
+      hooks.hasWaiting.some((component) => component.hasWaiting);
     if (depends || scheduler.waiting.length > 0 || handled !== 'cacheOnly') steps.yieldTo(scheduler.waiting[0]);
   }
 
   /** Emits SSD writes, KV events, and a report if one is due. */
   #report(isDue: boolean): void {
-    const { hostTraffic, config, requests, components, isReporting } = this.#state;
+    const { hostTraffic, config, requests, hooks, isReporting } = this.#state;
     hostTraffic.writeSsd(this.#state);
     const kvEvents = this.#publisher.changes(isReporting || isDue || config.isStore === true);
     if (kvEvents !== undefined) this.#state.emit(kvEvents);
     if (!isDue) return;
-    const expected = components.flatMap((component) => [...component.expectedPrompts]);
+    const expected = hooks.expectedPrompts.flatMap((component) => [...component.expectedPrompts]);
     this.#state.emit(this.#heartbeat.report(requests.reported, expected, this.#publisher.number));
   }
 
@@ -219,29 +221,27 @@ export class Instance<
   /** When a `wake` is due. */
   get nextUs(): number {
     let { nextUs } = this.#heartbeat;
-    for (const component of this.#state.components) nextUs = Math.min(nextUs, component.nextUs);
+    for (const component of this.#state.hooks.nextUs) nextUs = Math.min(nextUs, component.nextUs);
     return nextUs;
   }
 
   snapshot(): InstanceSnapshot {
-    const { totals, scheduler, kvCache, config, components } = this.#state;
+    const { totals, scheduler, kvCache, config, hooks } = this.#state;
     const { coefficients } = config.cost;
     const snapshot = totals.snapshot(scheduler, kvCache);
     const learned = config.isStore !== true && coefficients !== undefined ? { stepCost: coefficients } : {};
-    return Object.assign(snapshot, learned, ...components.map((component) => component.snapshot()));
+    return Object.assign(snapshot, learned, ...hooks.snapshot.map((component) => component.snapshot()));
   }
 
   /** Throws unless every page is accounted for, every request is in exactly one state, and a step runs while any request waits. */
   check(): void {
-    const { scheduler, kvCache, requests, components, flight } = this.#state;
+    const { scheduler, kvCache, requests, hooks, flight } = this.#state;
     scheduler.check();
     let pending = kvCache.inTransit.size;
     let parked = 0;
-    for (const component of components) {
-      component.check();
-      pending += component.pending;
-      parked += component.parked(flight);
-    }
+    for (const component of hooks.check) component.check();
+    for (const component of hooks.pending) pending += component.pending;
+    for (const component of hooks.parked) parked += component.parked(flight);
     requests.check(flight, pending > 0, parked);
   }
 }

@@ -30,7 +30,7 @@ export class RequestLifecycle<Request extends Identified, S extends RunningReque
     const refusal = this.#refusal(event);
     this.#instance.notify(request.id, refusal ?? { kind: 'accepted' });
     if (refusal !== undefined) return;
-    for (const component of this.#instance.components) if (component.takeOver(request, event)) return;
+    for (const component of this.#instance.hooks.takeOver) if (component.takeOver(request, event)) return;
     this.schedule(request, event);
   }
 
@@ -47,7 +47,7 @@ export class RequestLifecycle<Request extends Identified, S extends RunningReque
 
   schedule(request: Request, continuation: Continuation): void {
     const running = this.#instance.create(request);
-    for (const component of this.#instance.components) component.accepted(running, request, continuation);
+    for (const component of this.#instance.hooks.accepted) component.accepted(running, request, continuation);
     this.#instance.requests.add(running);
   }
 
@@ -60,19 +60,19 @@ export class RequestLifecycle<Request extends Identified, S extends RunningReque
       this.begin(running);
       return;
     }
-    for (const component of this.#instance.components) component.started(running);
+    for (const component of this.#instance.hooks.started) component.started(running);
     if (received.length > 0) this.#instance.executor.firstTokenDelivered(running, this.#instance.nowUs);
     else this.#instance.emit({ kind: 'migrated', id: running.id });
     for (const event of received) this.#instance.notify(running.id, event);
   }
 
   begin(running: S): void {
-    const { totals, components } = this.#instance;
+    const { totals, hooks } = this.#instance;
     const { cachedTokens = 0, arriving, promptLength } = running.sequence;
     running.started = true;
     totals.prompt += promptLength;
     totals.cached += cachedTokens;
-    for (const component of components) component.started(running);
+    for (const component of hooks.started) component.started(running);
     const ahead = arriving === undefined ? undefined : ({ ahead: true } as const);
     this.#instance.notify(running.id, { kind: 'started', cachedTokens, ...ahead });
     running.relay?.begin();
@@ -130,19 +130,19 @@ export class RequestLifecycle<Request extends Identified, S extends RunningReque
 
   /** Ends the request with this event. @param forget its blocks leave the cache */
   #end(running: S, event: GenerationEvent, forget: boolean): void {
-    const { requests, nowUs, components } = this.#instance;
+    const { requests, nowUs, hooks } = this.#instance;
     const { id } = running;
     this.#throughput.ended(nowUs);
     this.#release(id, running, event.kind === 'finished' ? 'finished' : 'failed');
     requests.close(id);
     this.#instance.notify(id, event);
     requests.remove(running, forget);
-    for (const component of components) component.ended(id, event);
+    for (const component of hooks.ended) component.ended(id, event);
   }
 
   #release(id: RequestId, running: S | undefined, reason: LeaveReason): boolean {
     let wasExpected = false;
-    for (const component of this.#instance.components)
+    for (const component of this.#instance.hooks.releaseRequest)
       if (component.releaseRequest(id, running, reason)) wasExpected = true;
     return wasExpected;
   }

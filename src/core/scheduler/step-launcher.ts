@@ -29,12 +29,12 @@ export class StepLauncher<Request extends Identified, S extends RunningRequest> 
 
   /** Undefined: there is nothing to compute. */
   plan(): ReadyStep<S> | undefined {
-    const { components, scheduler, requests, hostTraffic, config } = this.#instance;
-    if (components.some((component) => component.holdsSteps)) return undefined;
+    const { hooks, scheduler, requests, hostTraffic, config } = this.#instance;
+    if (hooks.holdsSteps.some((component) => component.holdsSteps)) return undefined;
     const urgent = this.#ownStep(true);
     if (urgent !== undefined) return urgent;
     let isAwaited = false;
-    for (const component of components) isAwaited ||= component.awaitsStep;
+    for (const component of hooks.awaitsStep) isAwaited ||= component.awaitsStep;
     const sequences = scheduler.plan(isAwaited);
     for (const sequence of scheduler.admitted) this.#admit(requests.admit(sequence));
     if (this.#loading.size > 0) this.#startLoaded();
@@ -52,7 +52,7 @@ export class StepLauncher<Request extends Identified, S extends RunningRequest> 
   }
 
   #ownStep(urgent: boolean): ReadyStep<S> | undefined {
-    for (const component of this.#instance.components) {
+    for (const component of this.#instance.hooks.ownStep) {
       const planned = component.ownStep(urgent);
       if (planned === undefined) continue;
       const draft = this.#draft(planned.requests, planned.range, planned.stepsMax);
@@ -63,7 +63,7 @@ export class StepLauncher<Request extends Identified, S extends RunningRequest> 
 
   #draft(requests: readonly S[], range: PlannedStep<S>['range'], stepsMax: number): StepDraft<S> {
     const draft = { requests, range, stepsMax, remote: undefined, awaitsBlocks: false };
-    for (const component of this.#instance.components) component.contribute(draft);
+    for (const component of this.#instance.hooks.contribute) component.contribute(draft);
     return draft;
   }
 
@@ -91,16 +91,16 @@ export class StepLauncher<Request extends Identified, S extends RunningRequest> 
   }
 
   launch({ planned, draft, traffic }: ReadyStep<S>): void {
-    const { steps, hostTraffic, executor, nowUs, components } = this.#instance;
+    const { steps, hostTraffic, executor, nowUs, hooks } = this.#instance;
     const flight = steps.launch(planned, nowUs, draft);
     hostTraffic.stepLaunched();
     this.#instance.emit(runStep(flight, executor.plan(planned.requests, planned.range), traffic));
-    for (const component of components) component.launched(flight);
+    for (const component of hooks.launched) component.launched(flight);
   }
 
   /** No step is launched. */
   idle(): void {
     this.#instance.hostTraffic.flush();
-    for (const component of this.#instance.components) component.launched(undefined);
+    for (const component of this.#instance.hooks.launched) component.launched(undefined);
   }
 }

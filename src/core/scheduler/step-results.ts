@@ -32,7 +32,7 @@ export class StepResults<Request extends Identified, S extends RunningRequest> i
       rows.samples = running.sequence.samplesNow;
       const arrived = !executor.isUnanswered(result, place);
       if (!arrived || running.sequence.arriving !== undefined)
-        for (const component of this.#instance.components) component.awaitedRows(running, arrived);
+        for (const component of this.#instance.hooks.awaitedRows) component.awaitedRows(running, arrived);
       if (arrived) this.#commitRequest(running, result, run);
       rows.row += rows.scored + Number(rows.samples);
     }
@@ -47,14 +47,14 @@ export class StepResults<Request extends Identified, S extends RunningRequest> i
 
   /** The prompt of a request that another instance decodes is computed: that instance delivers the first token, unless it is the last. */
   #commitPrompt(running: S, result: unknown, run: StepRun): void {
-    const { executor, scheduler, totals, components } = this.#instance;
+    const { executor, scheduler, totals, hooks } = this.#instance;
     const { sequence, id, relay } = running;
     totals.computedPrompt += sequence.planned;
     totals.generated++;
     scheduler.commit(sequence);
     const events: GenerationEvent[] = [];
     const reason = executor.commit(running, result, this.#rows, run, (_, event) => events.push(event));
-    for (const component of components) component.computed(running);
+    for (const component of hooks.computed) component.computed(running);
     this.#instance.announce({ kind: 'prefilled', id });
     if (reason !== undefined) {
       this.#lifecycle.finish(running, [...(relay?.held ?? noEvents), ...events], reason);
@@ -65,7 +65,7 @@ export class StepResults<Request extends Identified, S extends RunningRequest> i
   }
 
   #commitRows(running: S, result: unknown, run: StepRun): void {
-    const { executor, scheduler, totals, components } = this.#instance;
+    const { executor, scheduler, totals, hooks } = this.#instance;
     const { sequence, relay } = running;
     const { computed, promptLength } = sequence;
     // In a step run every row decodes.
@@ -73,7 +73,8 @@ export class StepResults<Request extends Identified, S extends RunningRequest> i
     const end = computed + sequence.planned;
     totals.computedPrompt += Math.max(0, Math.min(promptLength, end) - computed);
     scheduler.commit(sequence);
-    if (computed < promptLength && end >= promptLength) for (const component of components) component.computed(running);
+    if (computed < promptLength && end >= promptLength)
+      for (const component of hooks.computed) component.computed(running);
     if (running.cancelled) return;
     if (this.#rows.samples) totals.generated += run.stepUs.length;
     const emit: Emit = relay === undefined ? this.#notify : (_, event) => relay.hold(event);
