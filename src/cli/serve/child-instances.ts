@@ -1,8 +1,7 @@
 // Instances as child processes that run `kvasir join`, restarted when they exit, ended with this process.
-import { type ChildProcess, spawn } from 'node:child_process';
 import { hostname } from 'node:os';
 import { fileURLToPath } from 'node:url';
-import { Backoff } from '../../runtime/processes/backoff.ts';
+import { RestartedProcess } from '../../runtime/processes/restarted-process.ts';
 import type { InstanceDescription } from '../../runtime/threads/thread-protocol.ts';
 import { servedLending } from '../options/borrow-options.ts';
 import { computes, type InstanceOptions, type ServeOptions, toFlag } from '../options/options.ts';
@@ -25,7 +24,7 @@ interface ChildObserver {
 }
 
 export class ChildInstances {
-  readonly #children: Child[];
+  readonly #children: readonly RestartedProcess<JoinedMessage>[];
 
   constructor(nats: string, options: ServeOptions, instances: readonly InstanceOptions[], observer: ChildObserver) {
     this.#children = instances.map((own, i) => {
@@ -37,13 +36,21 @@ export class ChildInstances {
         ...tierFlags(options, own, i, instances.length),
         ...(computes(own) && servedLending(options) ? borrowFlags(options, own) : []),
       ];
-      return new Child(name, flags, { KVASIR_NATS: nats }, observer);
+      return new RestartedProcess<JoinedMessage>({
+        name: `Instance ${name}`,
+        command: () => [command, 'join', '--name', name, ...flags],
+        env: { KVASIR_NATS: nats },
+        ready: () => 'has joined',
+        exited: ({ incarnation }) => observer.exited(name, incarnation),
+        killAfterMs,
+        log: observer.log,
+      });
     });
   }
 
   /** Resolves when all have joined. @throws Error if one exits before; it has printed the reason */
   joined(): Promise<readonly InstanceDescription[]> {
-    return Promise.all(this.#children.map((child) => child.joined));
+    return Promise.all(this.#children.map(async ({ ready }) => (await ready).joined));
   }
 
   /** Lets every instance leave the cluster and exit. */
@@ -93,72 +100,4 @@ function asFlags(given: Readonly<Record<string, string | number | undefined>>): 
   return Object.entries(given).flatMap(([name, value]) =>
     value === undefined ? [] : [`--${toFlag(name)}`, String(value)],
   );
-}
-
-class Child {
-  readonly joined: Promise<InstanceDescription>;
-  readonly #name: string;
-  readonly #flags: readonly string[];
-  readonly #env: Readonly<Record<string, string>>;
-  readonly #observer: ChildObserver;
-  #process: ChildProcess | undefined;
-  readonly #backoff = new Backoff();
-  #timer: NodeJS.Timeout | undefined;
-  #closing = false;
-
-  constructor(name: string, flags: readonly string[], env: Readonly<Record<string, string>>, observer: ChildObserver) {
-    this.#name = name;
-    this.#flags = flags;
-    this.#env = env;
-    this.#observer = observer;
-    this.joined = new Promise((resolve, reject) => this.#start(resolve, reject));
-    // Without a caller that awaits it, a rejection must not end the process.
-    this.joined.catch(() => {});
-  }
-
-  async close(): Promise<void> {
-    this.#closing = true;
-    clearTimeout(this.#timer);
-    const child = this.#process;
-    if (child === undefined) return;
-    const ended = new Promise((resolve) => child.once('exit', resolve));
-    child.kill('SIGTERM');
-    const killTimer = setTimeout(() => child.kill('SIGKILL'), killAfterMs);
-    await ended;
-    clearTimeout(killTimer);
-  }
-
-  /** @param failed called if the child exits before it has joined for the first time */
-  #start(joined: (description: InstanceDescription) => void, failed?: (error: Error) => void): void {
-    const startedMs = Date.now();
-    let incarnation: number | undefined;
-    const child = spawn(process.execPath, [command, 'join', '--name', this.#name, ...this.#flags], {
-      env: { ...process.env, ...this.#env },
-      // The channel closes when this process exits.
-      stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
-      // A signal from the terminal to the process group must not end it while this process drains.
-      detached: true,
-    });
-    this.#process = child;
-    child.once('message', (message: JoinedMessage) => {
-      incarnation = message.incarnation;
-      this.#observer.log(`Instance ${this.#name} has joined as process ${child.pid}`);
-      joined(message.joined);
-    });
-    child.once('exit', (code, signal) => {
-      this.#process = undefined;
-      if (incarnation !== undefined) this.#observer.exited(this.#name, incarnation);
-      if (this.#closing) return;
-      const end = `Instance ${this.#name} exited with ${signal ?? `code ${code}`}`;
-      if (incarnation === undefined && failed !== undefined)
-        failed(new Error(`Cannot serve: ${end}: the line above has the reason`));
-      else this.#startLater(end, Date.now() - startedMs);
-    });
-  }
-
-  #startLater(end: string, livedMs: number): void {
-    const delayMs = this.#backoff.next(livedMs);
-    this.#observer.log(`${end}: it is restarted in ${delayMs / 1000} s`);
-    this.#timer = setTimeout(() => this.#start(() => {}), delayMs);
-  }
 }

@@ -1,8 +1,7 @@
 // The attention workers of an instance by its settings, and the process of one attention worker.
 import { pagesFor } from '../../../core/kvcache/layer-groups.ts';
+import { LinkedAttentionWorker } from '../../../engine/linked-attention-worker.ts';
 import { type KvShape, kvShapeOf, type LoadedModel } from '../../../engine/load-model.ts';
-import { LocalAttentionWorker } from '../../../engine/local-attention-worker.ts';
-import { RemoteAttentionWorker } from '../../../engine/remote-attention-worker.ts';
 import type { Backend } from '../../../kernel/backend.ts';
 import { AttentionWorker } from '../../../kernel/native/attention-workers.ts';
 import { NativeBackend } from '../../../kernel/native/native.ts';
@@ -48,7 +47,7 @@ function checkShards({ kvHeads }: KvShape, workers: number): void {
 function localWorkers(backend: NativeBackend, kv: KvShape, workers: number, threads: number, pages: number) {
   // They compute at the same time.
   const spec = { backend, kv, workers, threads: Math.max(1, Math.floor(threads / workers)), pages };
-  return { pages, linked: Array.from({ length: workers }, () => new LocalAttentionWorker(spec)) };
+  return { pages, linked: Array.from({ length: workers }, () => LinkedAttentionWorker.local(spec)) };
 }
 
 /** The pages of the smallest worker count: each has a shard of every page. */
@@ -63,7 +62,7 @@ function remoteWorkers(
     const end = performance.now() + startMs;
     for (let attempt = 0; ; attempt++) {
       try {
-        return new RemoteAttentionWorker({ backend, kv, workers, address, token });
+        return LinkedAttentionWorker.remote({ backend, kv, workers, address, token });
       } catch (error) {
         if (performance.now() > end) throw error;
         if (attempt === 0) log(`Waiting for the attention worker at ${address}`);
