@@ -43,6 +43,31 @@ export interface Attempt<Request = unknown> extends Route {
   unreported?: Set<InstanceIndex> | undefined;
 }
 
+/** What is reserved for an attempt when it starts. */
+type Reserved<Request> = Pick<Attempt<Request>, 'placed' | 'admitted' | 'inlineTokens' | 'jobTokens'>;
+
+export function newAttempt<Request>(
+  nowUs: number,
+  id: RequestId,
+  { instance, decodeAt, group }: Route,
+  { placed, admitted, inlineTokens, jobTokens }: Reserved<Request>,
+): Attempt<Request> {
+  return {
+    id,
+    instance,
+    decodeAt,
+    group,
+    placed,
+    admitted,
+    inlineTokens,
+    jobTokens,
+    phase: 'queued',
+    started: false,
+    handedOff: false,
+    reportedUs: nowUs,
+  };
+}
+
 /** A request that is accepted and not ended. */
 export interface TrackedRequest<Request> {
   readonly id: RequestId;

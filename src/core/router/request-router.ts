@@ -7,7 +7,14 @@ import type { GenerationEvent } from '../protocol/ports.ts';
 import { RecentIds } from '../scheduler/recent-ids.ts';
 import { Throughput } from '../scheduler/throughput.ts';
 import { AdmissionController, type PoolLoads } from './admission/admission-controller.ts';
-import { type Attempt, assignedInstances, isAssigned, type TrackedRequest } from './attempts.ts';
+import {
+  type Attempt,
+  assignedInstances,
+  isAssigned,
+  newAttempt,
+  type Route,
+  type TrackedRequest,
+} from './attempts.ts';
 import { BatchJobs } from './batch-jobs.ts';
 import type { ConductorContext } from './conductor-context.ts';
 import { KvEventConsumer } from './kv-event-consumer.ts';
@@ -127,24 +134,31 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
     const member = isCounted ? this.planner.decoderOf(route) : undefined;
     const arrival = member === undefined ? undefined : { member, tokens: promptTokens };
     const admitted = arrival && this.#admission.add(nowUs, request, verdict ?? unjudged, arrival);
-    const attempt: Attempt<Request> = {
-      ...{ id, instance, decodeAt, group, placed, admitted, inlineTokens, jobTokens },
-      ...{ phase: 'queued', started: false, handedOff: false, reportedUs: nowUs },
-    };
-    tracked.attempt = attempt;
+    tracked.attempt = newAttempt(nowUs, id, route, { placed, admitted, inlineTokens, jobTokens });
     this.#attempts.set(id, tracked);
     if (group !== undefined) this.groupPrefills++;
     if (inlineTokens > 0) {
       this.inlinePrefills++;
       this.#admission.addInline(instance, inlineTokens);
     }
-    const incarnation = instances.health.incarnationOf(instance);
-    const decodeIncarnation = decodeAt === undefined ? undefined : instances.health.incarnationOf(decodeAt);
+    this.#forward(tracked.id, request, decision, route);
+  }
+
+  #forward(id: RequestId, request: Request, { placement, verdict }: RoutingDecision, route: Route): void {
+    const { health } = this.#context.instances;
+    const { instance, decodeAt, group } = route;
+    const decodeIncarnation = decodeAt === undefined ? undefined : health.incarnationOf(decodeAt);
     this.#context.emit({
-      ...{ kind: 'forward', id: tracked.id, request, instance, decodeAt, predicted },
+      kind: 'forward',
+      id,
+      request,
+      instance,
+      decodeAt,
+      predicted: verdict?.predicted,
       prefix: placement && fetchOf(placement),
       group: group && { ...group, decodeIncarnation },
-      ...{ incarnation, decodeIncarnation },
+      incarnation: health.incarnationOf(instance),
+      decodeIncarnation,
     });
   }
 

@@ -38,7 +38,9 @@ export class MemoryForecast {
     const { leavingBlocks } = this.#moves;
     this.isStarved = batcher.running.length + batcher.parked.size === 0 && batcher.waiting.length > 0;
     const figures = {
-      ...{ rows, decodeRows, isStarved: this.isStarved },
+      rows,
+      decodeRows,
+      isStarved: this.isStarved,
       availableBlocks: Math.floor(availablePages / blockPages),
       aheadBlocks: Math.ceil(batcher.pagesOutstanding / blockPages) - leavingBlocks,
       guaranteedBlocks: Math.ceil(runningPagesMissing(batcher) / blockPages) - leavingBlocks,

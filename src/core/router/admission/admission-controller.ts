@@ -195,8 +195,11 @@ export class AdmissionController<Request> {
     if (worst === 'tbt') this.#forecast.refused();
     if (worst === undefined) return { predicted, slo, refusal: undefined };
     const predictions = {
-      ...{ outputTokens, memory, decodeUs: this.#forecast.meanUs },
-      ...{ ttftUs: ttftUs + this.#ttftError.us, tbtUs: loads.tbt * bounds.tbtUs },
+      outputTokens,
+      memory,
+      decodeUs: this.#forecast.meanUs,
+      ttftUs: ttftUs + this.#ttftError.us,
+      tbtUs: loads.tbt * bounds.tbtUs,
       completionUs: loads.completion * slo.completionUs,
     };
     return { predicted, slo, refusal: admissionRefusal(worst, predictions, bounds) };
