@@ -168,7 +168,9 @@ describe('the cheapest cluster', () => {
       '1s',
     ];
     const { stdout, stderr } = kvasir('plan', '--hardware', 'single,pair', ...flags);
-    expect(stderr).toMatch(/^Left out single: Cannot hold the model: .* 138.0 GB on 1 devices of 85.9 GB\n$/);
+    expect(stderr).toMatch(
+      /^Left out single: Cannot hold the model: weights take 138.0 GB .* of 1 devices of 85.9 GB is 77.3 GB\n$/,
+    );
     expect(stdout).toMatch(/--hardware pair --tp 2 --mixed 1\n$/);
   });
 
@@ -181,7 +183,7 @@ describe('the cheapest cluster', () => {
       'a model that is too large',
       2,
       ['--hardware', 'single,rtx4090', '--model', 'llama2-70b', ...slo],
-      /^Cannot plan llama2-70b on single, rtx4090: single: Cannot hold the model: its weights are larger/,
+      /^Cannot plan llama2-70b on single, rtx4090: single: Cannot hold the model: weights take/,
     ],
     [
       'a fraction of several machines',

@@ -138,7 +138,7 @@ describe('members that compute at different speeds', () => {
         ...{ linkBytesPerSecond: 1e9, linkUs: 1 },
       },
       efficiency: { compute: 1, memory: 1, link: 1, stepUs: 100, layerUs: 1_000 * slowness },
-      ...{ tensorParallel: 1, pipelineParallel: 1, weightBytes: 2, kvBytes: 2, kvMemoryShare: 1 },
+      ...{ tensorParallel: 1, pipelineParallel: 1, weightBytes: 2, kvBytes: 2, memoryShare: 1, stepRows: 0 },
     });
   const [fast, slow] = [deep(1), deep(2)];
   const of = (...costs: RooflineCost[]) => [

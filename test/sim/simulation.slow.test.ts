@@ -269,7 +269,9 @@ describe('the roofline', () => {
     };
     const efficiency = { compute: 1, memory: 1, link: 1, stepUs: 0, layerUs: 0 };
     const shape = { model: { ...model, vocabulary: 32000, tiedHead: false }, device, efficiency };
-    const parts = { tensorParallel: 1, pipelineParallel: 1, weightBytes: 2, kvBytes: 2, kvMemoryShare: 1 };
-    expect(() => new RooflineCost({ ...shape, ...parts })).toThrow('138.0 GB on 1 devices of 80.0 GB');
+    const parts = { tensorParallel: 1, pipelineParallel: 1, weightBytes: 2, kvBytes: 2, memoryShare: 1, stepRows: 0 };
+    expect(() => new RooflineCost({ ...shape, ...parts })).toThrow(
+      'weights take 138.0 GB and a step of 0 tokens 0.0 GB: the share 1 of 1 devices of 80.0 GB is 80.0 GB',
+    );
   });
 });

@@ -30,7 +30,8 @@ export const cost = new RooflineCost({
   pipelineParallel: 1,
   weightBytes: 2,
   kvBytes: 2,
-  kvMemoryShare: 1,
+  memoryShare: 1,
+  stepRows: 0,
 });
 
 export const handOff = { layerWise: true, receiveTokens: 10_000, rechecksAdmission: false };

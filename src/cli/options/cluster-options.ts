@@ -8,7 +8,7 @@ import { backgroundLimits } from '../../core/scheduler/batching/step-budget.ts';
 import type { InstanceSpec } from '../../sim/engine/simulation.ts';
 import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
-import { costKinds, createCostModel, spanOf } from './cost-model.ts';
+import { costKinds, createCostModel, defaultChunkTokens, defaultMemoryShare, spanOf } from './cost-model.ts';
 import { addRoleFlags, instanceRoles, roleFields, settingsOf } from './role-options.ts';
 import { numeric } from './schema-parts.ts';
 import { hardwareSpec, modelSpec } from './specs.ts';
@@ -34,11 +34,12 @@ export const clusterFields = {
   precision: z.enum(['bf16', 'fp8']).default('bf16'),
   cost: z.enum(costKinds).default('roofline'),
   tables: z.string().optional(),
+  gpuMemoryUtilization: numeric(z.number().gt(0).max(1)).default(defaultMemoryShare),
   blockTokens: count(1).default(512),
   cacheBlocks: count(1).optional(),
   eviction: z.enum(evictionKinds).default('lru'),
   ...tierFields,
-  chunkTokens: count(1).default(8192),
+  chunkTokens: count(1).default(defaultChunkTokens),
   sequences: count(1).default(256),
   stepMs: positive.default(100),
   pinMemory: numeric(z.number().min(0).max(0.9)).default(0),
@@ -79,10 +80,9 @@ export function addClusterFlags(command: Command): Command {
   return addStoreFlags(addStandbyFlags(addRoleFlags(addInstanceFlags(command))));
 }
 
-/** Flags of all instances and their network, without hardware and instance counts. */
-export function addInstanceFlags(command: Command): Command {
-  const eviction: readonly EvictionKind[] = evictionKinds;
-  command
+/** Flags that the cost model of an instance follows from. */
+function addCostFlags(command: Command): Command {
+  return command
     .optionsGroup(groups.model)
     .option('--model <name>', 'Serve this entry of specs/models.yaml (default: llama2-70b)')
     .option('--models <file>', 'Read more models from this YAML file')
@@ -101,6 +101,16 @@ export function addInstanceFlags(command: Command): Command {
     )
     .addOption(new Option('--cost <model>', 'Predict step times by this model (default: roofline)').choices(costKinds))
     .option('--tables <dir>', 'Read measured kernel latencies from this directory, for --cost table')
+    .option(
+      '--gpu-memory-utilization <share>',
+      'Use this share of the device memory for weights, activations and KV (default: 0.9)',
+    );
+}
+
+/** Flags of all instances and their network, without hardware and instance counts. */
+export function addInstanceFlags(command: Command): Command {
+  const eviction: readonly EvictionKind[] = evictionKinds;
+  addCostFlags(command)
     .option('--chunk-tokens <n>', 'Compute at most this number of tokens in a step (default: 8192)')
     .option('--sequences <n>', 'Run at most this number of sequences at once on an instance (default: 256)')
     .option('--step-ms <ms>', 'Limit the predicted time of a step that decodes and prefills (default: 100)')

@@ -23,10 +23,16 @@ export interface CostOptions {
   readonly pp: number;
   readonly precision: 'bf16' | 'fp8';
   readonly kv: 'bf16' | 'fp8';
+  /** Tokens of the largest step, whose activations take memory. */
+  readonly chunkTokens?: number | undefined;
+  /** Share of the devices' memory for weights, activations and KV. */
+  readonly gpuMemoryUtilization?: number | undefined;
 }
 
-/** Share of the memory beside the weights that holds KV; the engine uses the rest. */
-const kvMemoryShare = 0.9;
+/** Default share of the memory for weights, activations and KV, as in vLLM. */
+export const defaultMemoryShare = 0.9;
+
+export const defaultChunkTokens = 8192;
 
 /** Devices that share each layer, and the machines of an instance: a part of one, or several whole ones. */
 export interface Span {
@@ -80,7 +86,8 @@ function instanceShape(options: CostOptions) {
     pipelineParallel: options.pp,
     weightBytes: bytesOf(precision),
     kvBytes: bytesOf(options.kv),
-    kvMemoryShare,
+    memoryShare: options.gpuMemoryUtilization ?? defaultMemoryShare,
+    stepRows: options.chunkTokens ?? defaultChunkTokens,
   };
   return { device: { ...device, operationsPerSecond }, machine: machines > 1 ? device : undefined, shape };
 }

@@ -107,18 +107,26 @@ function fittingTensorParallels(
   onFailure: (why: string) => void,
 ): readonly number[] {
   const fitting: number[] = [];
-  for (let tp = options.tp ?? Math.max(1, Math.floor(devices / options.pp)); tp >= 1; tp = tp % 2 === 0 ? tp / 2 : 0) {
+  let failure: string | undefined;
+  const candidates =
+    options.tp === undefined ? halvingsOf(Math.max(1, Math.floor(devices / options.pp))) : [options.tp];
+  for (const tp of candidates) {
     try {
       createCostModel({ ...options, hardware, tp, kv: 'bf16' });
     } catch (error) {
       if (!(error instanceof UsageError)) throw error;
-      if (fitting.length === 0) onFailure(error.message);
-      break;
+      failure ??= error.message;
+      continue;
     }
     fitting.push(tp);
-    if (options.tp !== undefined) break;
   }
+  if (fitting.length === 0 && failure !== undefined) onFailure(failure);
   return fitting;
+}
+
+/** The number, half of it, a quarter... while they are whole. */
+function halvingsOf(devices: number): readonly number[] {
+  return devices % 2 === 0 ? [devices, ...halvingsOf(devices / 2)] : [devices];
 }
 
 function flagsOf(

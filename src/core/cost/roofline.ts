@@ -2,7 +2,8 @@
 // efficiencies.
 
 import { type LayerRange, layersOf, type StepShape } from '../protocol/step-shape.ts';
-import { activationBytesPerToken, kvCapacity, layerParameters } from './memory.ts';
+import { activationBytesPerToken, heldModel, kvBytesPerTokenOf, kvCapacity, layerParameters } from './memory.ts';
+import { microBatchedUs, searchRowsWithin } from './micro-batches.ts';
 import type { Efficiency, InstanceShape } from './shapes.ts';
 
 /** Assumed, not fitted: used where no measured table exists. */
@@ -29,7 +30,7 @@ export interface StepCostModel {
  * Linear layers: 2 operations for each weight and row, or reading each weight once. Attention: 4 operations for each
  * query head element, key and row, or reading the keys and values of decode rows once (a prefill chunk reads its keys
  * for many rows). Two all-reduces of the rows for each layer (ring: 2 (n-1)/n of the bytes), over several machines
- * within each and then between them. Pipeline stages run one after another.
+ * within each and then between them. Pipeline stages run micro-batches.
  */
 export class RooflineCost implements StepCostModel {
   readonly kvBytesPerToken: number;
@@ -45,11 +46,13 @@ export class RooflineCost implements StepCostModel {
   readonly #keyRowUs: number;
   readonly #decodeKeyUs: number;
   readonly #reduceUs: number;
+  readonly #stages: number;
 
-  /** @throws RangeError when the devices cannot hold the weights */
+  /** @throws RangeError when the devices cannot hold the weights or split the heads */
   constructor({ model, device, machine, efficiency, ...parts }: InstanceShape) {
     const { tensorParallel: tp, weightBytes } = parts;
-    const layerWeights = layerParameters(model);
+    const held = heldModel(model, tp);
+    const layerWeights = layerParameters(held);
     const headWeights = model.vocabulary * model.hidden;
     const operationsPerUs = (device.operationsPerSecond * efficiency.compute * tp) / 1e6;
     const bytesPerUs = (device.memoryBytesPerSecond * efficiency.memory * tp) / 1e6;
@@ -62,9 +65,10 @@ export class RooflineCost implements StepCostModel {
     this.kvBytesPerToken = capacity.kvBytesPerToken;
     this.kvCapacityTokens = capacity.kvCapacityTokens;
     this.activationBytesPerToken = capacity.activationBytesPerToken;
-    this.#decodeKeyUs = this.kvBytesPerToken / bytesPerUs;
+    this.#decodeKeyUs = kvBytesPerTokenOf(held, parts.kvBytes) / bytesPerUs;
     const links = linkTimes({ model, device, machine, efficiency, ...parts });
     this.layers = model.layers;
+    this.#stages = parts.pipelineParallel;
     this.#overheadUs = efficiency.stepUs;
     this.#reduceUs = links.rowUs;
     this.#fixedUs = efficiency.stepUs + model.layers * efficiency.layerUs + links.messagesUs;
@@ -79,12 +83,18 @@ export class RooflineCost implements StepCostModel {
   }
 
   #us(shape: StepShape, logitRows: number): number {
-    return Math.max(this.#weightsUs, shape.rows * this.#rowUs) + this.#nonLinearUs(shape, logitRows);
+    if (this.#stages === 1) return this.#layersUs(shape) + this.#headOf(logitRows);
+    return microBatchedUs({ ...shape, logitRows }, this.#stages, (part) => ({
+      layersUs: this.#layersUs(part),
+      headUs: this.#headOf(part.logitRows),
+    }));
   }
 
   /** With few rows, reading the weights bounds the linear layers; with many, arithmetic does. */
   rowsWithin(budgetUs: number, shape: StepShape, position: number): number {
-    const left = budgetUs - this.#nonLinearUs(shape, shape.logitRows + 1);
+    if (this.#stages > 1)
+      return searchRowsWithin(budgetUs, shape, position, searchedRowsMax, (step) => this.stepUs(step));
+    const left = budgetUs - this.#nonLinearUs(shape) - this.#headOf(shape.logitRows + 1);
     const perKeyUs = this.#keyRowUs;
     // n rows add n position + n (n + 1) / 2 keys.
     const perRowUs = this.#reduceUs + perKeyUs * (position + 1 / 2);
@@ -92,15 +102,25 @@ export class RooflineCost implements StepCostModel {
     return Math.max(0, Math.min(byArithmetic, largest(perKeyUs / 2, perRowUs, left - this.#weightsUs)));
   }
 
-  /** Time of everything but the linear layers. */
-  #nonLinearUs({ rows, keyRows, decodeKeys }: StepShape, logitRows: number): number {
-    const headUs = logitRows === 0 ? 0 : Math.max(this.#headUs, logitRows * this.#logitRowUs);
+  #layersUs(shape: StepShape): number {
+    return Math.max(this.#weightsUs, shape.rows * this.#rowUs) + this.#nonLinearUs(shape);
+  }
+
+  #headOf(logitRows: number): number {
+    return logitRows === 0 ? 0 : Math.max(this.#headUs, logitRows * this.#logitRowUs);
+  }
+
+  /** Time of the layers and of the step's overhead, without linear layers. */
+  #nonLinearUs({ rows, keyRows, decodeKeys }: StepShape): number {
     // Decode rows are bound by reading keys, prefill rows by arithmetic: different kernels, one after another.
     const decodeUs = decodeKeys * Math.max(this.#decodeKeyUs, this.#keyRowUs);
     const prefillUs = (keyRows - decodeKeys) * this.#keyRowUs;
-    return this.#fixedUs + headUs + decodeUs + prefillUs + rows * this.#reduceUs;
+    return this.#fixedUs + decodeUs + prefillUs + rows * this.#reduceUs;
   }
 }
+
+/** A step of this number of rows or more is not searched for. */
+const searchedRowsMax = 2 ** 20;
 
 /**
  * A range's share of the layers' time, with the overhead of a step; the last range adds the head. @param us time of all

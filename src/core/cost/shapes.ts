@@ -55,6 +55,8 @@ export interface InstanceShape {
   readonly pipelineParallel: number;
   readonly weightBytes: number;
   readonly kvBytes: number;
-  /** Share of the memory left after weights that holds KV. */
-  readonly kvMemoryShare: number;
+  /** Share of the memory for weights, activations and KV. */
+  readonly memoryShare: number;
+  /** Rows of the largest step, whose activations take memory. */
+  readonly stepRows: number;
 }

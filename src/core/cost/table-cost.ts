@@ -4,6 +4,7 @@ import type { LayerRange, StepShape } from '../protocol/step-shape.ts';
 import { AttentionTimes, GemmTimes, reduceLine } from './kernel-times.ts';
 import type { MeasuredTables } from './measured-tables.ts';
 import { kvCapacity } from './memory.ts';
+import { microBatchedUs, searchRowsWithin } from './micro-batches.ts';
 import { type StepCostModel, stageOf } from './roofline.ts';
 import type { ModelShape } from './shapes.ts';
 
@@ -53,12 +54,15 @@ export interface TableCostConfig {
   readonly pipelineParallel: number;
   readonly weightBytes: number;
   readonly kvBytes: number;
-  readonly kvMemoryShare: number;
+  readonly memoryShare: number;
+  readonly stepRows: number;
 }
 
 /** Kernel times of one model on a number of devices, prepared for lookups: microseconds over all layers. */
 export interface StepKernels {
   readonly layers: number;
+  /** Pipeline stages. */
+  readonly stages: number;
   /** (rowsMax + 1): products and element-wise kernels; all-reduces and transfers between stages. */
   readonly rowsUs: Float64Array;
   readonly reduceUs: Float64Array;
@@ -94,6 +98,7 @@ export function prepareKernels(config: TableCostConfig): StepKernels {
   return {
     ...memory,
     layers: model.layers,
+    stages: config.pipelineParallel,
     rowsUs: tabulateRows(config, gemm, heads, kvHeads),
     reduceUs: tabulateReduces(config),
     headUs: Float64Array.from({ length: logitRowsMax + 1 }, (_, rows) => (rows === 0 ? 0 : head.at(rows))),
@@ -134,27 +139,20 @@ export class TableCost implements StepCostModel {
     return stageOf(shape, range, this.layers, this.#overheads.stepUs, (logitRows) => this.#us({ ...shape, logitRows }));
   }
 
-  /** Binary search: time never falls as rows are added. */
   rowsWithin(budgetUs: number, shape: StepShape, position: number): number {
-    const { rows, keyRows, decodeRows, decodeKeys } = shape;
-    const wide = { rows, keyRows, decodeRows, decodeKeys, logitRows: shape.logitRows + 1 };
-    const fits = (prefillRows: number): boolean => {
-      wide.rows = rows + prefillRows;
-      wide.keyRows = keyRows + prefillRows * position + keyRowsOf(prefillRows);
-      return this.stepUs(wide) <= budgetUs;
-    };
-    if (fits(rowsMax)) return Number.POSITIVE_INFINITY;
-    let most = 0;
-    let over = rowsMax;
-    while (over - most > 1) {
-      const middle = (most + over) >> 1;
-      if (fits(middle)) most = middle;
-      else over = middle;
-    }
-    return most;
+    return searchRowsWithin(budgetUs, shape, position, rowsMax, (step) => this.stepUs(step));
   }
 
-  #us({ rows, keyRows, decodeRows, decodeKeys, logitRows }: StepShape): number {
+  #us(shape: StepShape): number {
+    const { stages } = this.#kernels;
+    if (stages === 1) return this.#kernelsUs(shape);
+    return microBatchedUs(shape, stages, (part) => {
+      const layersUs = this.#kernelsUs({ ...part, logitRows: 0 });
+      return { layersUs, headUs: this.#kernelsUs(part) - layersUs };
+    });
+  }
+
+  #kernelsUs({ rows, keyRows, decodeRows, decodeKeys, logitRows }: StepShape): number {
     const { rowsUs, headUs, reduceUs, layers, generation } = this.#kernels;
     const { sequenceUs, decodeFactor, prefillFactor, decodeReduceFactor, prefillReduceFactor } = this.#overheads;
     const prefillRows = rows - decodeRows;

@@ -30,7 +30,7 @@ function costOf(layers: number, layerUs: number, memoryBytes: number): RooflineC
       ...{ linkBytesPerSecond: 1e9, linkUs: 1 },
     },
     efficiency: { compute: 1, memory: 1, link: 1, stepUs: 500, layerUs },
-    ...{ tensorParallel: 1, pipelineParallel: 1, weightBytes: 2, kvBytes: 2, kvMemoryShare: 1 },
+    ...{ tensorParallel: 1, pipelineParallel: 1, weightBytes: 2, kvBytes: 2, memoryShare: 1, stepRows: 0 },
   });
 }
 

@@ -26,5 +26,6 @@ export const cost = new RooflineCost({
   pipelineParallel: 1,
   weightBytes: 2,
   kvBytes: 2,
-  kvMemoryShare: 1,
+  memoryShare: 1,
+  stepRows: 0,
 });

@@ -13,7 +13,8 @@ const cost = new RooflineCost({
   pipelineParallel: 1,
   weightBytes: 2,
   kvBytes: 2,
-  kvMemoryShare: 0.9,
+  memoryShare: 0.9,
+  stepRows: 0,
 });
 
 const config: ClosedLoopConfig = {
