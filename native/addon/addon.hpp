@@ -2,7 +2,7 @@
 #pragma once
 #include "addon/arguments.hpp"
 #include "kv/page_loader.hpp"
-#include "program/program.hpp"
+#include "program/staggered.hpp"
 #include "remote/listener.hpp"
 #include "remote/server.hpp"
 #include "store/block_store.hpp"

@@ -44,7 +44,7 @@ Napi::Value bind_free_attention_worker(Arguments& in, Napi::Env env) {
 }
 
 /**
- * (backend, kvType, kvHeads, headDim, host, port, transport, key, deadlineMs) => link to the attention worker at that
+ * (backend, kvType, kvHeads, headDim, host, port, transport, key, deadlineMs, form) => link to the attention worker at that
  * address
  */
 Napi::Value bind_open_worker_link(Arguments& in, Napi::Env env) {
@@ -56,7 +56,8 @@ Napi::Value bind_open_worker_link(Arguments& in, Napi::Env env) {
   const Transport transport = transport_argument(in);
   const HashKey key = key_argument(in);
   const std::chrono::milliseconds deadline(in.integer("deadlineMs", 1, INT32_MAX));
-  return number(env, registries().worker_links.add(std::make_shared<WorkerLink>(backend->isa, KvLayout{type, kv_heads, head_dim}, address, transport, key, deadline)));
+  const auto form = static_cast<AttentionForm>(in.integer("form", 0, 1));
+  return number(env, registries().worker_links.add(std::make_shared<WorkerLink>(backend->isa, KvLayout{type, kv_heads, head_dim}, address, transport, key, deadline, form)));
 }
 
 /** (link) => pages of the attention worker */

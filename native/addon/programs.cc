@@ -140,7 +140,7 @@ struct BoundRun {
 
 /**
  * program, tokens, positions, rowStart, logitRows, sampling.., result.., groups, group.., unanswered, remotes, remote..,
- * arriving, arriving.., rowsIn.., rowsOut.., attentionWorkers. The fields of sampling, result and each group are in the
+ * arriving, arriving.., rowsIn.., rowsOut.., attentionWorkers, sequenceWorkers. The fields of sampling, result and each group are in the
  * order of src/kernel/native/step.ts.
  */
 std::unique_ptr<BoundRun> read_run(Arguments& in, const Span<int32_t>& abort) {
@@ -164,13 +164,15 @@ std::unique_ptr<BoundRun> read_run(Arguments& in, const Span<int32_t>& abort) {
   step.rows_in = read_arriving_rows(in);
   step.rows_out = read_row_pages(in, "rowsOut");
   step.attention_workers = read_attention_workers(in);
+  step.sequence_workers = in.array<int32_t>("sequenceWorkers");
   const bool can_fail = remotes + arriving > 0 || step.rows_in.rows.pool || !step.attention_workers.empty();
   if (can_fail && run->unanswered.size < static_cast<size_t>(step.sequences())) throw std::runtime_error("Cannot run the step: unanswered is too short");
   return run;
 }
 
 /**
- * (pool, abort, done, run..): as many runs as `done` has entries, which become 1 for steps that were not aborted. The
+ * (pool, abort, done, replicas, turns, run..): as many runs as `done` has entries, which become 1 for steps that were
+ * not aborted. `replicas`: backends beside that of the programs. `turns`: pairs of batch and replica. The
  * process may end during a step: then no JavaScript value can be created after it.
  */
 Napi::Value bind_run(Arguments& in, Napi::Env env) {
@@ -179,6 +181,11 @@ Napi::Value bind_run(Arguments& in, Napi::Env env) {
   if (abort.size == 0) throw std::runtime_error("Cannot run the step: the abort array is empty");
   const Span<uint8_t> done = in.array<uint8_t>("done");
   if (done.size == 0) throw std::runtime_error("Cannot run the step: there is none");
+  std::vector<std::shared_ptr<Backend>> replicas(1);  // the first is that of the programs
+  const Span<int32_t> others = in.array<int32_t>("replicas"), order = in.array<int32_t>("turns");
+  for (size_t i = 0; i < others.size; i++) replicas.push_back(registries().backends.get(others[i]));
+  std::vector<SliceTurn> turns;
+  for (size_t i = 0; i + 1 < order.size; i += 2) turns.push_back({order[i], order[i + 1]});
   std::vector<std::unique_ptr<BoundRun>> bound;
   std::vector<ProgramRun> runs;
   while (bound.size() < done.size) {
@@ -188,7 +195,8 @@ Napi::Value bind_run(Arguments& in, Napi::Env env) {
       if (other.program == run.program.get()) throw std::runtime_error("Cannot run the steps: two name the same program");
     runs.push_back({run.program.get(), &run.step, run.result});
   }
-  const std::vector<bool> outcomes = run_staggered(*pool, runs, abort.data);
+  replicas.front() = bound.front()->program->backend();
+  const std::vector<bool> outcomes = run_staggered(*pool, runs, replicas, turns, abort.data);
   for (size_t i = 0; i < outcomes.size(); i++) {
     const std::vector<uint8_t>& unanswered = bound[i]->program->unanswered();
     if (bound[i]->unanswered.size > 0) std::copy(unanswered.begin(), unanswered.end(), writable(bound[i]->unanswered));

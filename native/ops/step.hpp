@@ -78,7 +78,8 @@ struct StepView {
   std::vector<RemoteKeysView> remote;  // ordered by (sequence, group, first_block)
   std::vector<ArrivingKeysView> arriving;
   int32_t* waiting = nullptr;  // 1 while the step waits for rows_in, when an abort loses no work
-  std::vector<std::shared_ptr<WorkerLink>> attention_workers;  // in the order of their KV heads; null: unknown handle
+  std::vector<std::shared_ptr<WorkerLink>> attention_workers;  // null: unknown handle
+  Span<int32_t> sequence_workers;  // (sequences): the attention worker with all KV heads of a sequence; empty: each has a shard of the heads
   ArrivingRowsView rows_in;  // the step's rows, computed by earlier layers
   RowPagesView rows_out;   // receives the rows for later layers
   StepSamplingView sampling;

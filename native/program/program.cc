@@ -46,15 +46,6 @@ size_t place(std::vector<Region>& regions) {
   return total;
 }
 
-/** Marks the step's beginning and, on every exit, its end, for senders that wait for its layers. */
-struct RunningStep {
-  StepProgress& progress;
-  explicit RunningStep(StepProgress& of) : progress(of) { progress.begin(); }
-  ~RunningStep() { progress.end(); }
-  RunningStep(const RunningStep&) = delete;
-  RunningStep& operator=(const RunningStep&) = delete;
-};
-
 }  // namespace
 
 Program::Program(EncodedReader in, const ProgramBindings& bindings, std::chrono::milliseconds remote_deadline)
@@ -132,9 +123,35 @@ void Program::begin(KvPool& pool, const StepView& step, const int32_t* abort) {
   progress_ = Progress::running;
 }
 
-void Program::advance(const SamplingResult& result) {
+int Program::slices() const {
+  int slices = 1;
+  for (size_t i = 1; i < plan_->ops.size(); i++) slices += plan_->ops[i]->awaits_workers() ? 1 : 0;
+  return slices;
+}
+
+void Program::move_to(Backend& replica) {
+  const StepState from = *state_;
+  state_.emplace(StepState{{replica.pool, from.op.rows, scratch_, plan_->scratch_columns},
+                           from.step,
+                           from.pool,
+                           from.tokens,
+                           from.logit_rows,
+                           from.row_sequence,
+                           from.groups,
+                           from.attention_scratch,
+                           from.attention_out,
+                           &replica,
+                           from.remote,
+                           from.waits,
+                           from.workers,
+                           from.unanswered,
+                           from.abort});
+}
+
+void Program::advance(Backend& replica, const SamplingResult& result) {
+  if (state_->backend != &replica) move_to(replica);
   const StepState& state = *state_;
-  if (next_op_ == 0) workers_.begin(*state.step, groups_, plan_->limits.groups, unanswered_.data(), state.abort);
+  if (next_op_ == 0) workers_.begin(*state.step, state.pool->pages, groups_, plan_->limits.groups, unanswered_.data(), state.abort);
   while (next_op_ < plan_->ops.size()) {
     progress_ = Progress::aborted;
     if (__atomic_load_n(state.abort, __ATOMIC_RELAXED) != 0) return;
@@ -149,29 +166,6 @@ void Program::advance(const SamplingResult& result) {
   }
   progress_ = Progress::done;
   if (sampler_) sampler_->run(state.op.pool, state.op.rows, plan_->logits->row(0), state.logit_rows, state.step->sampling.args(), result);
-}
-
-std::vector<bool> run_staggered(KvPool& pool, const std::vector<ProgramRun>& runs, const int32_t* abort) {
-  Backend& backend = *runs.front().program->plan_->bindings.backend;
-  std::unique_lock<std::mutex> lock(backend.busy, std::try_to_lock);
-  if (!lock) throw std::runtime_error("Cannot run the step: another thread runs one on the same backend");
-  for (const ProgramRun& run : runs) {
-    if (run.program->plan_->bindings.backend.get() != &backend) throw std::runtime_error("Cannot run the steps: they are of several backends");
-    run.program->begin(pool, *run.step, abort);
-  }
-  const StepLock step_lock(backend);
-  const RunningStep running(pool.progress);
-  for (bool any = true; any;) {
-    any = false;
-    for (const ProgramRun& run : runs) {
-      if (run.program->progress_ != Program::Progress::running) continue;
-      run.program->advance(run.result);
-      any = true;
-    }
-  }
-  std::vector<bool> done;
-  for (const ProgramRun& run : runs) done.push_back(run.program->progress_ == Program::Progress::done);
-  return done;
 }
 
 const Buffer& Program::open_buffer(int index, int rows) const {

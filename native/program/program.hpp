@@ -90,23 +90,6 @@ std::unique_ptr<ProgramPlan> decode_program(EncodedReader in, const ProgramBindi
 /** Reads the next op, checks it against buffers and weights, and adds its requirements to the plan. */
 std::unique_ptr<ProgramOp> decode_op(EncodedReader& in, ProgramPlan& plan);
 
-class Program;
-
-/** A step of one batch and where its samples go. Its program runs no other step meanwhile. */
-struct ProgramRun {
-  Program* program;
-  const StepView* step;
-  SamplingResult result;
-};
-
-/**
- * Runs the steps of several batches on one backend. Each runs up to its next wait for attention workers, then the next
- * batch does: while one batch's attention is computed, the others compute their slices (Lamina, rotational staggered
- * pipelining, with one model replica). Entries are false if `abort` was set: that step can run again, and nothing of it
- * counts as written. @throws std::runtime_error if a step is invalid
- */
-std::vector<bool> run_staggered(KvPool& pool, const std::vector<ProgramRun>& runs, const int32_t* abort);
-
 class Program {
  public:
   /**
@@ -121,11 +104,12 @@ class Program {
   /** A buffer of `rows` rows that tests may read and write. @throws std::runtime_error if it shares its memory */
   const Buffer& open_buffer(int index, int rows) const;
   Isa isa() const { return plan_->bindings.backend->isa; }
+  const std::shared_ptr<Backend>& backend() const { return plan_->bindings.backend; }
   /** Bytes of buffers and scratch. */
   size_t bytes() const { return arena_.bytes(); }
 
  private:
-  friend std::vector<bool> run_staggered(KvPool& pool, const std::vector<ProgramRun>& runs, const int32_t* abort);
+  friend class StaggeredRun;
 
   enum class Progress { running, done, aborted };
 
@@ -133,8 +117,12 @@ class Program {
   void describe_sequences(const StepView& step);
   /** Checks the step and announces it to its attention workers. */
   void begin(KvPool& pool, const StepView& step, const int32_t* abort);
-  /** Runs ops up to the next one that waits for attention workers, and samples after the last. */
-  void advance(const SamplingResult& result);
+  /** Slices between waits for attention workers. */
+  int slices() const;
+  /** The next ops run on the threads of `replica`. */
+  void move_to(Backend& replica);
+  /** Runs ops on `replica` up to the next one that waits for attention workers, and samples after the last. */
+  void advance(Backend& replica, const SamplingResult& result);
 
   std::unique_ptr<ProgramPlan> plan_;
   Mapping arena_;

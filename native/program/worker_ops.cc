@@ -37,7 +37,7 @@ struct SendQuery final : ProgramOp {
   void run(const StepState& s) const override {
     const QkvArgs args = {layer.heads, rotation.rotary_dim, rotation.rope, norm, nullptr, eps, s.step->positions.data, s.row_sequence};
     run_query(s.op, args, *x, s.tokens, *q);
-    s.workers->send_query({call, layer.group, layer.index, layer.heads, layer.kv_heads, layer.head_dim, scale, softcap, slopes}, *q, s.tokens);
+    s.workers->send_query({call, layer.group, layer.index, layer.heads, layer.kv_heads, layer.head_dim, scale, softcap, slopes}, *q);
   }
 };
 
@@ -67,7 +67,7 @@ struct SendKeys final : ProgramOp {
   void run(const StepState& s) const override {
     const QkvArgs args = {layer.heads, rotation.rotary_dim, rotation.rope, nullptr, norm, eps, s.step->positions.data, s.row_sequence};
     run_keys(s.op, args, *x, column, s.tokens, *keys);
-    s.workers->send_keys({call, layer.group, layer.index, layer.heads, layer.kv_heads, layer.head_dim, 0.0f, 0.0f, nullptr}, *keys, s.tokens);
+    s.workers->send_keys({call, layer.group, layer.index, layer.heads, layer.kv_heads, layer.head_dim, 0.0f, 0.0f, nullptr}, *keys);
   }
 };
 
@@ -91,7 +91,7 @@ struct WaitPartial final : ProgramOp {
     plain.data = reinterpret_cast<uint8_t*>(s.attention_out);
     const bool rounds = out->kind != BufferKind::f32;
     const WorkerCall of = {call, layer.group, layer.index, layer.heads, layer.kv_heads, layer.head_dim, 0.0f, 0.0f, nullptr};
-    s.workers->receive(of, s.tokens, rounds ? s.attention_out : out->row(0), s.abort);
+    s.workers->receive(of, rounds ? s.attention_out : out->row(0), s.abort);
     if (rounds) run_convert(s.op, plain, s.tokens, *out);
   }
 };
@@ -104,20 +104,49 @@ std::unique_ptr<ProgramOp> decode_send_kv(EncodedReader& in, ProgramPlan& plan) 
 
 std::unique_ptr<ProgramOp> decode_wait_partial(EncodedReader& in, ProgramPlan& plan) { return std::make_unique<WaitPartial>(in, plan); }
 
+/** A sequence's blocks and pages lie in the ranges of numbers that its worker has. */
+static void check_sequence_workers(const StepView& step, int pages) {
+  const auto refuse = [](size_t sequence, const char* why) {
+    throw std::runtime_error("Cannot run the step: the attention worker of sequence " + std::to_string(sequence) + " " + why);
+  };
+  const size_t sequences = static_cast<size_t>(step.sequences()), workers = step.attention_workers.size();
+  if (step.sequence_workers.size != sequences) throw std::runtime_error("Cannot run the step: sequenceWorkers does not name a worker for each sequence");
+  for (size_t s = 0; s < sequences; s++) {
+    const int worker = step.sequence_workers[s];
+    if (worker < 0 || static_cast<size_t>(worker) >= workers) refuse(s, "does not exist");
+    const int last = step.positions[step.row_start[s + 1] - 1];
+    for (const StepGroupView& group : step.groups) {
+      const int rblocks = static_cast<int>(group.page_table.size / static_cast<size_t>(group.layers) / workers);
+      if (rblocks == 0) refuse(s, "has no blocks");
+      const int count = last / kPageTokens + 1 - group.first_block[s];
+      for (int i = 0; i < count; i++) {
+        const int block = group.blocks[group.block_start[s] + i];
+        if (block < 0 || block / rblocks != worker) refuse(s, "does not have its blocks");
+        for (int layer = 0; layer < group.layers; layer++)
+          if (group.page_table[static_cast<size_t>(block) * group.layers + layer] / pages != worker) refuse(s, "does not have its pages");
+      }
+    }
+  }
+}
+
 void check_attention_workers(const StepView& step, const ProgramPlan& plan, const KvPool& pool) {
   const int workers = static_cast<int>(step.attention_workers.size()), heads = plan.kv_heads_at_workers;
   const auto refuse = [](const std::string& why) { throw std::runtime_error("Cannot run the step: " + why); };
   if (heads == 0 && workers > 0) refuse("it names attention workers, and the program computes attention itself");
   if (heads > 0 && workers == 0) refuse("the program leaves attention to attention workers, and the step names none");
   if (heads == 0) return;
-  if (heads % workers != 0) refuse(std::to_string(workers) + " attention workers cannot share " + std::to_string(heads) + " KV heads equally");
+  const bool by_heads = step.sequence_workers.size == 0;
+  if (by_heads && heads % workers != 0) refuse(std::to_string(workers) + " attention workers cannot share " + std::to_string(heads) + " KV heads equally");
+  if (!by_heads && pool.pages % workers != 0) refuse(std::to_string(workers) + " attention workers cannot share " + std::to_string(pool.pages) + " pages equally");
+  const int pages = by_heads ? pool.pages : pool.pages / workers;
   for (const auto& link : step.attention_workers) {
-    const KvLayout shard = {plan.layout.type, heads / workers, plan.layout.head_dim};
+    const KvLayout shard = {plan.layout.type, by_heads ? heads / workers : heads, plan.layout.head_dim};
     if (link != nullptr && link->layout() != shard) refuse("an attention worker holds pages of another shape than the program's shards");
-    if (link != nullptr && link->pages() < pool.pages) {
-      refuse("an attention worker has " + std::to_string(link->pages()) + " pages, the instance " + std::to_string(pool.pages));
+    if (link != nullptr && link->pages() < pages) {
+      refuse("an attention worker has " + std::to_string(link->pages()) + " pages, the instance uses " + std::to_string(pages));
     }
   }
+  if (!by_heads) check_sequence_workers(step, pages);
   if (!step.remote.empty() || !step.arriving.empty()) refuse("keys at attention workers cannot be lent or in transfer");
 }
 

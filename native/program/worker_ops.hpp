@@ -13,7 +13,7 @@ std::unique_ptr<ProgramOp> decode_wait_partial(EncodedReader& in, ProgramPlan& p
 
 /**
  * @throws std::runtime_error unless the step names as many attention workers as can share the program's KV heads
- * equally
+ * equally, or one for each sequence that has its blocks and pages
  */
 void check_attention_workers(const StepView& step, const ProgramPlan& plan, const KvPool& pool);
 

@@ -3,6 +3,7 @@
 #include "workers/shard_attention.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "attention/plan.hpp"
@@ -15,6 +16,9 @@ constexpr size_t kPartialBytesMost = size_t{64} << 20;  // of a call; a longer o
 
 /** The first range with keys that the step itself writes. */
 int first_open_range(const AttentionSequence& sequence) { return sequence.start / kRangeTokens; }
+
+/** A sequence of a single row that sees keys before its own. */
+bool is_prev_new(const AttentionSequence& sequence, int window) { return sequence.rows == 1 && sequence.start > 0 && window > 1; }
 
 int ranges_of(const AttentionSequence& sequence) { return (sequence.start + sequence.rows - 1) / kRangeTokens + 1; }
 
@@ -59,6 +63,7 @@ bool ShardAttention::accepts_query(const WorkerFrame& frame) const {
   if (frame.group < 0 || static_cast<size_t>(frame.group) >= step_.groups.size()) return false;
   if (frame.layer < 0 || frame.layer >= step_.groups[frame.group].layers) return false;
   if (frame.heads <= 0 || frame.heads > kHeadsMost || frame.heads % pool_->layout.kv_heads != 0) return false;
+  if (frame.form != AttentionForm::ranges && frame.form != AttentionForm::prev_new) return false;
   if (frame.slopes != 0 && frame.slopes != static_cast<uint32_t>(frame.heads)) return false;
   return frame.bytes == query_row_bytes(frame.heads) * rows_;
 }
@@ -68,6 +73,7 @@ void ShardAttention::query(const WorkerFrame& frame, std::vector<float> slopes, 
   Call& call = *call_;
   call.number = frame.call;
   call.group = frame.group;
+  call.form = frame.form;
   call.slopes = std::move(slopes);
   call.query = std::move(query);
   const ShardGroup& group = step_.groups[frame.group];
@@ -88,7 +94,67 @@ void ShardAttention::query(const WorkerFrame& frame, std::vector<float> slopes, 
   args.softcap = frame.softcap;
   args.slopes = call.slopes.empty() ? nullptr : call.slopes.data();
   result_.resize(static_cast<size_t>(rows_) * frame.heads * pool_->layout.head_dim);
-  compute_early(call, ended);
+  if (call.form == AttentionForm::ranges) {
+    compute_early(call, ended);
+    return;
+  }
+  for (const AttentionSequence& sequence : sequences) {
+    if (!is_prev_new(sequence, group.window)) call.whole.push_back(sequence);
+    else call.earlier.push_back({sequence.row, 1, sequence.start - 1, sequence.blocks, sequence.first_block});
+  }
+  if (overlaps_) compute_earlier_keys(call);
+  call.computed_early = overlaps_ && !call.earlier.empty();
+}
+
+/** Unnormalised attention of single rows over all keys before their own, with its statistics. */
+void ShardAttention::compute_earlier_keys(Call& call) {
+  if (call.earlier.empty()) return;
+  const size_t count = static_cast<size_t>(rows_) * call.args.heads;
+  call.max.resize(count);
+  call.sum.resize(count);
+  AttentionArgs args = call.args;
+  args.sequences = call.earlier.data();
+  args.sequence_count = static_cast<int>(call.earlier.size());
+  // The row sees one key less than at its own position.
+  if (args.window != kNoWindow) args.window--;
+  attend(args, call.query, call.max.data(), call.sum.data());
+}
+
+/** (A1 S1 + A2 S2) / (S1 + S2) over earlier keys (1) and the row's own key (2), both relative to their larger score. */
+void ShardAttention::combine_prev_new(const Call& call, const std::vector<uint8_t>& keys) {
+  const KvLayout& layout = pool_->layout;
+  const AttentionArgs& args = call.args;
+  const int dim = layout.head_dim, group_heads = args.heads / layout.kv_heads;
+  backend_->pool.run(static_cast<int>(call.earlier.size()), [&](int index, int) {
+    const int row = call.earlier[index].row;
+    std::vector<float> query(static_cast<size_t>(args.heads) * dim), kv(static_cast<size_t>(2) * layout.kv_heads * dim);
+    read_query_row(pool_->isa, layout.type, args.heads, dim, call.query.data(), row, query.data());
+    read_query_row(pool_->isa, layout.type, 2 * layout.kv_heads, dim, keys.data(), row, kv.data());
+    for (int head = 0; head < args.heads; head++) {
+      const float* q = query.data() + static_cast<size_t>(head) * dim;
+      const float* k = kv.data() + static_cast<size_t>(head / group_heads) * dim;
+      const float* v = k + static_cast<size_t>(layout.kv_heads) * dim;
+      const size_t at = static_cast<size_t>(row) * args.heads + head;
+      float own = 0.0f;
+      for (int i = 0; i < dim; i++) own += q[i] * k[i];
+      own *= args.scale;
+      if (args.softcap > 0) own = args.softcap * std::tanh(own / args.softcap);
+      // Positions were counted from the token before.
+      const float earlier = call.max[at] - (args.slopes == nullptr ? 0.0f : args.slopes[head]);
+      const float most = std::max(earlier, own);
+      const float earlier_weight = std::exp(earlier - most), own_weight = std::exp(own - most);
+      const float total = call.sum[at] * earlier_weight + own_weight;
+      float* out = result_.data() + at * dim;
+      for (int i = 0; i < dim; i++) out[i] = (out[i] * earlier_weight + v[i] * own_weight) / total;
+    }
+  });
+}
+
+void ShardAttention::attend(const AttentionArgs& args, const std::vector<uint8_t>& query, float* max, float* sum) {
+  int context = 1;
+  for (int s = 0; s < args.sequence_count; s++) context = std::max(context, args.sequences[s].start + args.sequences[s].rows);
+  uint8_t* scratch = memory_.at_least(attention_scratch_bytes(pool_->isa, pool_->layout, args.heads, backend_->pool.size(), rows_, context));
+  run_attention(backend_->pool, args, query.data(), result_.data(), max, sum, scratch);
 }
 
 /** Plans the pieces of each sequence, and computes those of complete ranges. */
@@ -138,7 +204,7 @@ bool ShardAttention::accepts_keys(const WorkerFrame& frame) const {
 
 void ShardAttention::keys(const std::vector<uint8_t>& keys, const std::atomic<bool>& ended) {
   write_keys(*call_, keys);
-  compute_late(*call_, ended);
+  compute_late(*call_, keys, ended);
   call_ = nullptr;
   next_call_++;
 }
@@ -159,13 +225,19 @@ void ShardAttention::write_keys(const Call& call, const std::vector<uint8_t>& ke
   });
 }
 
-void ShardAttention::compute_late(Call& call, const std::atomic<bool>& ended) {
+void ShardAttention::compute_late(Call& call, const std::vector<uint8_t>& keys, const std::atomic<bool>& ended) {
   ThreadPool& threads = backend_->pool;
+  if (call.form == AttentionForm::prev_new) {
+    if (!overlaps_) compute_earlier_keys(call);
+    combine_prev_new(call, keys);
+    AttentionArgs args = call.args;
+    args.sequences = call.whole.data();
+    args.sequence_count = static_cast<int>(call.whole.size());
+    if (!call.whole.empty()) attend(args, call.query, nullptr, nullptr);
+    return;
+  }
   if (call.pieces == nullptr) {
-    int context = 1;
-    for (int s = 0; s < call.args.sequence_count; s++) context = std::max(context, call.args.sequences[s].start + call.args.sequences[s].rows);
-    uint8_t* scratch = memory_.at_least(attention_scratch_bytes(pool_->isa, pool_->layout, call.args.heads, threads.size(), rows_, context));
-    run_attention(threads, call.args, call.query.data(), result_.data(), nullptr, nullptr, scratch);
+    attend(call.args, call.query, nullptr, nullptr);
     return;
   }
   run_tasks(call, call.late, ended);

@@ -13,10 +13,10 @@
 namespace kvasir {
 
 /**
- * One model worker's steps over a pool. Keys before the 256-key range of a sequence's first row are complete when its
+ * One model worker's steps over a pool, in the form of its queries; this is the form `ranges`. Keys before the 256-key range of a sequence's first row are complete when its
  * queries arrive: their attention is computed at once. The other ranges follow when K and V of the step are in their
  * pages. The partials merge in the tree of one pool, so the bits are those of one instance (Lamina, overlapping; the
- * order is that of docs/internals/kernels.md).
+ * order is that of docs/internals/kernels.md). In the form `prev_new` a sequence of one row is computed over all earlier keys at once.
  */
 class ShardAttention {
  public:
@@ -52,6 +52,11 @@ class ShardAttention {
     std::vector<AttentionRoot> roots;
     std::unique_ptr<AttentionPieces> pieces;  // null: computed when the keys have arrived
     std::vector<int> late;                    // tasks that read keys of the step
+    AttentionForm form = AttentionForm::ranges;
+    // In the form prev_new:
+    std::vector<AttentionSequence> earlier;  // sequences of one row, at the position before that row
+    std::vector<AttentionSequence> whole;    // the others
+    std::vector<float> max, sum;             // (rows, heads): softmax statistics over earlier keys
     bool computed_early = false;
     uint8_t* workspaces = nullptr;
     size_t workspace_bytes = 0;
@@ -60,9 +65,12 @@ class ShardAttention {
   size_t query_row_bytes(int heads) const { return query_bytes(pool_->isa, pool_->layout.type, heads, pool_->layout.head_dim, 1); }
   bool has_pages(const ShardGroup& group, const std::vector<int32_t>& table) const;
   void compute_early(Call& call, const std::atomic<bool>& ended);
+  void compute_earlier_keys(Call& call);
+  void combine_prev_new(const Call& call, const std::vector<uint8_t>& keys);
+  void attend(const AttentionArgs& args, const std::vector<uint8_t>& query, float* max, float* sum);
   void run_tasks(const Call& call, const std::vector<int>& tasks, const std::atomic<bool>& ended);
   void write_keys(const Call& call, const std::vector<uint8_t>& keys);
-  void compute_late(Call& call, const std::atomic<bool>& ended);
+  void compute_late(Call& call, const std::vector<uint8_t>& keys, const std::atomic<bool>& ended);
 
   std::shared_ptr<Backend> backend_;
   std::shared_ptr<KvPool> pool_;

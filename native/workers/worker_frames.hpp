@@ -1,4 +1,4 @@
-// Wire format between a model worker and an attention worker, version 1, little-endian. After the handshake of the
+// Wire format between a model worker and an attention worker, version 2, little-endian. After the handshake of the
 // connection the attention worker describes itself; then steps, queries and keys go one way, attention results the
 // other.
 #pragma once
@@ -9,7 +9,7 @@
 
 namespace kvasir {
 
-constexpr uint32_t kWorkerWireVersion = 1;
+constexpr uint32_t kWorkerWireVersion = 2;
 
 /** The first message of an attention worker. */
 struct WorkerHello {
@@ -22,6 +22,13 @@ struct WorkerHello {
 };
 
 enum class WorkerFrameKind : uint32_t { step = 1, query = 2, keys = 3 };
+
+/**
+ * How attention over earlier keys and over keys of the step combine. `ranges`: partials of 256-key ranges merge in the
+ * tree of one pool, with its bits. `prev_new`: a sequence of one row has one partial of all earlier keys and one of its
+ * own key, combined as (A1 S1 + A2 S2) / (S1 + S2) (Lamina, section 4.2). Other sequences are computed as in `ranges`.
+ */
+enum class AttentionForm : uint32_t { ranges = 0, prev_new = 1 };
 
 /**
  * From the model worker. `step`: its body has `words` integers (below). `query`: slopes (float32), then `rows` query
@@ -38,7 +45,7 @@ struct WorkerFrame {
   int32_t group;       // layer group
   int32_t layer;       // index of the layer in its group
   int32_t heads;       // query heads of the shard
-  uint32_t unused;
+  AttentionForm form;  // of a query
   int32_t rows;        // of the step
   uint32_t words;      // of a step
   uint32_t slopes;     // 0, or one for each head

@@ -13,8 +13,9 @@ constexpr auto kPollInterval = std::chrono::milliseconds(1);  // interval of che
 
 }  // namespace
 
-WorkerLink::WorkerLink(Isa isa, const KvLayout& layout, const HostPort& address, Transport transport, const HashKey& key, std::chrono::milliseconds deadline)
-    : isa_(isa), layout_(layout), deadline_(deadline), connection_(open_connection(address, transport, key, layout, kConnectMs, ended_)) {
+WorkerLink::WorkerLink(Isa isa, const KvLayout& layout, const HostPort& address, Transport transport, const HashKey& key, std::chrono::milliseconds deadline,
+                       AttentionForm form)
+    : isa_(isa), layout_(layout), deadline_(deadline), form_(form), connection_(open_connection(address, transport, key, layout, kConnectMs, ended_)) {
   const std::string name = "Cannot use attention worker " + address.host + ":" + std::to_string(address.port) + ": ";
   WorkerHello hello;
   if (connection_ == nullptr) throw std::runtime_error(name + "it does not answer, has another token, or holds other KV heads");
@@ -27,44 +28,49 @@ WorkerLink::WorkerLink(Isa isa, const KvLayout& layout, const HostPort& address,
   pages_ = hello.pages;
 }
 
-void WorkerLink::begin(const StepView& step, const std::vector<std::vector<AttentionSequence>>& groups, const std::vector<LayerGroup>& layers,
-                       const int32_t* abort) {
+void WorkerLink::begin(const StepView& step, const WorkerShare& share, const std::vector<std::vector<AttentionSequence>>& groups,
+                       const std::vector<LayerGroup>& layers, const int32_t* abort) {
   // An attention worker that cannot send a result reads nothing.
   while (!owed_.empty())
     if (!receive(discarded_, abort)) return;
   step_number_++;
   ShardStep shard;
-  shard.row_start.assign(step.row_start.data, step.row_start.data + step.row_start.size);
-  for (int s = 0; s < step.sequences(); s++) shard.positions.push_back(step.positions[step.row_start[s]]);
+  shard.row_start.push_back(0);
+  for (const int s : share.sequences) {
+    shard.row_start.push_back(shard.row_start.back() + step.row_start[s + 1] - step.row_start[s]);
+    shard.positions.push_back(step.positions[step.row_start[s]]);
+  }
   tables_.resize(groups.size());
   for (size_t g = 0; g < groups.size(); g++) {
     const StepGroupView& from = step.groups[g];
     ShardGroup group;
     group.layers = from.layers;
     group.window = layers[g].window;
-    for (const AttentionSequence& sequence : groups[g]) {
+    const int first_block = share.first_block[g];
+    for (const int s : share.sequences) {
+      const AttentionSequence& sequence = groups[g][s];
       group.first_block.push_back(sequence.first_block);
       group.block_start.push_back(static_cast<int32_t>(group.blocks.size()));
       const int blocks = (sequence.start + sequence.rows - 1) / kPageTokens + 1 - sequence.first_block;
-      group.blocks.insert(group.blocks.end(), sequence.blocks, sequence.blocks + blocks);
+      for (int b = 0; b < blocks; b++) group.blocks.push_back(sequence.blocks[b] - first_block);
     }
     group.block_start.push_back(static_cast<int32_t>(group.blocks.size()));
     std::vector<int32_t>& known = tables_[g];
     for (const int32_t block : group.blocks) {
       const size_t at = static_cast<size_t>(block) * group.layers, end = at + group.layers;
       if (end > known.size()) known.resize(end, -1);
-      const int32_t* pages = from.page_table.data + at;
+      const int32_t* pages = from.page_table.data + static_cast<size_t>(block + first_block) * group.layers;
       if (std::equal(pages, pages + group.layers, known.begin() + at)) continue;
       std::copy_n(pages, group.layers, known.begin() + at);
       group.changed.push_back(block);
-      group.pages.insert(group.pages.end(), pages, pages + group.layers);
+      for (int layer = 0; layer < group.layers; layer++) group.pages.push_back(pages[layer] - share.first_page);
     }
     shard.groups.push_back(std::move(group));
   }
   const std::vector<int32_t> words = shard.encode();
   WorkerFrame frame = {};
   frame.kind = WorkerFrameKind::step;
-  frame.rows = static_cast<int32_t>(step.tokens.size);
+  frame.rows = share.rows;
   frame.words = static_cast<uint32_t>(words.size());
   frame.bytes = words.size() * sizeof(int32_t);
   send(frame, {{words.data(), frame.bytes}});
@@ -72,6 +78,7 @@ void WorkerLink::begin(const StepView& step, const std::vector<std::vector<Atten
 
 void WorkerLink::send_query(WorkerFrame frame, const float* slopes, const std::vector<uint8_t>& query) {
   frame.kind = WorkerFrameKind::query;
+  frame.form = form_;
   frame.slopes = slopes == nullptr ? 0 : static_cast<uint32_t>(frame.heads);
   frame.bytes = query.size();
   send(frame, {{slopes, frame.slopes * sizeof(float)}, {query.data(), query.size()}});

@@ -22,14 +22,25 @@ struct WorkerLinkCounts {
   uint64_t late_nanoseconds = 0;   // of the attention worker, after that
 };
 
+/** The part of a step that one attention worker computes. */
+struct WorkerShare {
+  std::vector<int> sequences;  // of the step, ascending
+  int rows = 0;                // of these sequences
+  int heads_of = 1;            // workers that share the heads of these sequences
+  int heads_at = 0;            // index of the worker among them
+  int first_page = 0;          // number, in the step's page tables, of the worker's page 0
+  std::vector<int> first_block;  // of each layer group: number of the worker's block 0
+};
+
 class WorkerLink {
  public:
   /**
    * Connects to the attention worker at `address`, whose pages have `layout`. A result that takes longer than
-   * `deadline` breaks the link.
+   * `deadline` breaks the link. `form` is that of every query.
    * @throws std::runtime_error if it does not answer, or computes with another instruction set than `isa`
    */
-  WorkerLink(Isa isa, const KvLayout& layout, const HostPort& address, Transport transport, const HashKey& key, std::chrono::milliseconds deadline);
+  WorkerLink(Isa isa, const KvLayout& layout, const HostPort& address, Transport transport, const HashKey& key, std::chrono::milliseconds deadline,
+             AttentionForm form = AttentionForm::ranges);
   WorkerLink(const WorkerLink&) = delete;
   WorkerLink& operator=(const WorkerLink&) = delete;
 
@@ -42,8 +53,9 @@ class WorkerLink {
 
   /** The calls below do nothing once the link is broken. All return early once `abort` is set. */
 
-  /** Receives the results that an earlier step still has coming, then announces the step. */
-  void begin(const StepView& step, const std::vector<std::vector<AttentionSequence>>& groups, const std::vector<LayerGroup>& layers, const int32_t* abort);
+  /** Receives the results that an earlier step still has coming, then announces the worker's share of the step. */
+  void begin(const StepView& step, const WorkerShare& share, const std::vector<std::vector<AttentionSequence>>& groups, const std::vector<LayerGroup>& layers,
+             const int32_t* abort);
   /** `frame` has the fields of the call; `query` (rows, heads of the shard, headDim) in the KV type. */
   void send_query(WorkerFrame frame, const float* slopes, const std::vector<uint8_t>& query);
   /** The attention worker owes `count` values of the call from now on. */
@@ -70,6 +82,7 @@ class WorkerLink {
   const Isa isa_;
   const KvLayout layout_;
   const std::chrono::milliseconds deadline_;
+  const AttentionForm form_;
   std::atomic<bool> ended_{false};
   std::unique_ptr<Connection> connection_;
   int pages_ = 0;

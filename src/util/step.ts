@@ -151,10 +151,15 @@ export interface Step {
    */
   readonly rowsOut?: RowPages | undefined;
   /**
-   * Handles of links to the attention workers, in the order of their KV heads: each has an equal shard of them. For
-   * programs that leave attention to attention workers, and only these. If one fails, all sequences of the step do.
+   * Handles of links to the attention workers, for programs that leave attention to attention workers, and only these.
+   * In the order of their KV heads, of which each has an equal shard; if one fails, all sequences of the step do.
    */
   readonly attentionWorkers?: Int32Array | undefined;
+  /**
+   * (sequences): index of the attention worker that has all KV heads of a sequence; undefined: partition by KV heads.
+   * Worker w has the w-th of equal ranges of page ids and of rows of each page table. If it fails, its sequences do.
+   */
+  readonly sequenceWorkers?: Int32Array | undefined;
   /** Rows that need logits, ascending. */
   readonly logitRows: Int32Array;
   readonly sampling: StepSampling;

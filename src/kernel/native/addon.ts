@@ -149,7 +149,7 @@ export interface NativeModule {
   openWorkerLink(
     ...link: readonly [
       ...[backend: number, kvType: number, kvHeads: number, headDim: number],
-      ...[host: string, port: number, transport: number, key: Uint8Array, deadlineMs: number],
+      ...[host: string, port: number, transport: number, key: Uint8Array, deadlineMs: number, form: number],
     ]
   ): number;
   workerLinkPages(link: number): number;
@@ -165,7 +165,12 @@ export interface NativeModule {
   freeProgram(program: number): void;
   programBytes(program: number): number;
   /** `steps`: a program and its step for each entry of `done`, which becomes 1 unless the step was aborted. */
-  run(pool: number, abort: Int32Array, done: Uint8Array, ...steps: readonly (number | ArrayBufferView)[]): void;
+  run(
+    ...run: readonly [
+      ...[pool: number, abort: Int32Array, done: Uint8Array, replicas: Int32Array, turns: Int32Array],
+      ...steps: readonly (number | ArrayBufferView)[],
+    ]
+  ): void;
   bufferColumns(program: number, buffer: number): number;
   readBuffer(program: number, buffer: number, rows: number, out: Float32Array): void;
   writeBuffer(program: number, buffer: number, rows: number, values: Float32Array): void;

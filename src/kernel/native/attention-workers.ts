@@ -49,6 +49,13 @@ export class AttentionWorker {
   }
 }
 
+/**
+ * `ranges` has the bits of one instance. `prev-new` is the sum of the paper (Lamina, section 4.2): one partial of all
+ * earlier keys and one of the row's own key, for sequences of one row.
+ */
+export const attentionForms = ['ranges', 'prev-new'] as const;
+export type AttentionForm = (typeof attentionForms)[number];
+
 export interface WorkerLinkOptions {
   readonly backend: NativeBackend;
   /** Form of the attention worker's pages. */
@@ -57,6 +64,8 @@ export interface WorkerLinkOptions {
   readonly address: string;
   readonly token: string;
   readonly transport?: Transport | undefined;
+  /** How attention over earlier keys and over keys of the step combine; `ranges` by default. */
+  readonly form?: AttentionForm | undefined;
   /** A result that takes longer breaks the link; 20,000 by default. */
   readonly deadlineMs?: number | undefined;
 }
@@ -70,13 +79,14 @@ export class WorkerLink {
   readonly #native: NativeModule;
 
   /** @throws if the attention worker does not answer, has another token, other pages or another instruction set */
-  constructor({ backend, shard, address, token, transport = 'auto', deadlineMs = 20_000 }: WorkerLinkOptions) {
+  constructor(options: WorkerLinkOptions) {
+    const { backend, shard, address, token, transport = 'auto', form = 'ranges', deadlineMs = 20_000 } = options;
     this.#native = backend.native;
     const cut = address.lastIndexOf(':');
     this.handle = this.#native.openWorkerLink(
       ...[backend.handle, kvTypeCodes[shard.type], shard.kvHeads, shard.headDim],
       ...([address.slice(0, cut), Number(address.slice(cut + 1)), transportCodes[transport]] as const),
-      ...([keyOf(token), deadlineMs] as const),
+      ...([keyOf(token), deadlineMs, attentionForms.indexOf(form)] as const),
     );
     this.pages = this.#native.workerLinkPages(this.handle);
   }

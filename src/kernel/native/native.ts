@@ -68,6 +68,19 @@ export interface ProgramStep {
   readonly step: Step;
 }
 
+/** The model replicas of staggered batches, all with the same weights, and the order of their slices. */
+export interface StaggeredReplicas {
+  /** Replicas 1, 2, ...; replica 0 is the backend of the programs. None has more threads than that one. */
+  readonly others: readonly NativeBackend[];
+  /**
+   * (turns, 2): batch and replica of each slice. A replica runs its turns in this order, and each slice after the
+   * batch's slice before it. Empty: replica 0 runs all of them.
+   */
+  readonly turns: Int32Array;
+}
+
+const oneReplica: StaggeredReplicas = { others: [], turns: new Int32Array(0) };
+
 export class NativeBackend implements Backend {
   readonly isa: NativeIsa;
   readonly threads: number;
@@ -167,15 +180,21 @@ export class NativeBackend implements Backend {
 
   /**
    * Runs the steps of several batches: each up to its next wait for attention workers, then the next batch. While one
-   * batch's attention is computed, the others compute theirs (Lamina, rotational staggered pipelining, with one model
-   * replica). Each step has a program and links to attention workers of its own.
+   * batch's attention is computed, the others compute their slices (Lamina, rotational staggered pipelining). Each step
+   * has a program and links to attention workers of its own. @param rotation undefined: this backend runs all slices
    */
-  runStaggered(pool: KvPoolHandle, runs: readonly ProgramStep[], abort: Int32Array): readonly StepOutcome[] {
+  runStaggered(
+    pool: KvPoolHandle,
+    runs: readonly ProgramStep[],
+    abort: Int32Array,
+    rotation: StaggeredReplicas = oneReplica,
+  ): readonly StepOutcome[] {
     const results = runs.map(({ step }) => createResult(step.logitRows.length));
     const flags = runs.map(({ step }) => unansweredFlags(step));
     const list = runs.flatMap(({ program, step }, i) => [program, ...stepArguments(step, results[i], flags[i])]);
     const done = new Uint8Array(runs.length);
-    this.native.run(pool, abort, done, ...list);
+    const replicas = Int32Array.from(rotation.others, ({ handle }) => handle);
+    this.native.run(pool, abort, done, replicas, rotation.turns, ...list);
     return results.map((result, i) =>
       done[i] === 0 ? { kind: 'aborted' } : { kind: 'done', result: withUnanswered(result, flags[i]) },
     );

@@ -39,7 +39,7 @@ export function stepArguments(step: Step, result: StepResult, unanswered: Uint8A
   pushPages(list, rowsIn);
   if (rowsIn !== undefined) list.push(rowsIn.arrivals, rowsIn.withinMs);
   pushPages(list, rowsOut);
-  list.push(step.attentionWorkers ?? noWorkers);
+  list.push(step.attentionWorkers ?? noWorkers, step.sequenceWorkers ?? noWorkers);
   return list;
 }
 

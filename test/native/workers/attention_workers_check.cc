@@ -58,7 +58,11 @@ class Steps {
   void run(const std::vector<std::unique_ptr<Shard>>& shards, bool leaves) {
     plan();
     if (rows_ == 0) return;
-    for (const auto& shard : shards) shard->link->begin(view_, groups_, {{kLayers, kNoWindow}}, &kNoAbort);
+    WorkerShare share;
+    for (int s = 0; s < view_.sequences(); s++) share.sequences.push_back(s);
+    share.rows = rows_;
+    share.first_block = {0};
+    for (const auto& shard : shards) shard->link->begin(view_, share, groups_, {{kLayers, kNoWindow}}, &kNoAbort);
     for (int layer = 0; layer < kLayers; layer++) {
       const std::vector<uint8_t> q = rounded(kHeads, 16), kv = rounded(2 * 4, 16);
       for (int s = 0; s < kShards; s++) {
