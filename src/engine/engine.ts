@@ -3,7 +3,7 @@
 import type { LayerSpan } from '../graph/pipeline-stage.ts';
 import type { LayerRef } from '../graph/program.ts';
 import type { Backend, KvPoolHandle, ProgramBindings, ProgramHandle, StepOutcome } from '../kernel/backend.ts';
-import { NativeBackend } from '../kernel/native/native.ts';
+import { NativeBackend, type StaggeredReplicas } from '../kernel/native/native.ts';
 import type { Step } from '../util/step.ts';
 import { type LoadedModel, layersOf } from './load-model.ts';
 import { PipelineStage } from './pipeline-stage.ts';
@@ -67,9 +67,10 @@ export class Engine {
 
   /**
    * Runs the steps of several batches, each over links to attention workers of its own: while attention of one batch is
-   * computed, the others compute their slices. The logits of later batches cannot be read.
+   * computed, the others compute their slices. The logits of later batches cannot be read. @param rotation replicas of
+   * the model and the order of slices; undefined: this engine's backend runs all slices
    */
-  runStaggered(steps: readonly Step[], abort: Int32Array): readonly StepOutcome[] {
+  runStaggered(steps: readonly Step[], abort: Int32Array, rotation?: StaggeredReplicas): readonly StepOutcome[] {
     const backend = this.#backend;
     if (!(backend instanceof NativeBackend))
       throw new Error('Cannot run steps staggered: attention workers need the native kernels');
@@ -79,7 +80,7 @@ export class Engine {
       program: batch === 0 ? this.#program : this.#batchPrograms[batch - 1],
       step,
     }));
-    return backend.runStaggered(this.pool, runs, abort);
+    return backend.runStaggered(this.pool, runs, abort, rotation);
   }
 
   /** A separate program for a range of the layers over the same pages. The caller frees it. */

@@ -3,6 +3,7 @@
 import { once } from 'node:events';
 import { Worker as Thread } from 'node:worker_threads';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { replicasFor, rotation } from '../../src/core/attention-workers/rotation.ts';
 import { Engine } from '../../src/engine/engine.ts';
 import type { WeightsForm } from '../../src/engine/forms.ts';
 import { freeModel, type LoadedModel, loadModel } from '../../src/engine/load-model.ts';
@@ -10,7 +11,7 @@ import { groupedStep, type PlainSequence, plainPages } from '../../src/engine/pl
 import type { InputForm } from '../../src/graph/program.ts';
 import type { KvPoolHandle, KvPoolSpec, StepOutcome } from '../../src/kernel/backend.ts';
 import type { Transport } from '../../src/kernel/native/addon.ts';
-import { AttentionWorker, WorkerLink } from '../../src/kernel/native/attention-workers.ts';
+import { type AttentionForm, AttentionWorker, WorkerLink } from '../../src/kernel/native/attention-workers.ts';
 import { createNativeBackend, type NativeBackend, type NativeIsa } from '../../src/kernel/native/native.ts';
 import type { Step } from '../../src/util/step.ts';
 import { nativeBackends } from './backends.ts';
@@ -30,16 +31,25 @@ class Worker {
   readonly #shard: Pick<KvPoolSpec, 'type' | 'kvHeads' | 'headDim'>;
   readonly #pages: number;
   readonly #transport: Transport;
+  readonly #form: AttentionForm;
   #pool: KvPoolHandle;
   worker: AttentionWorker;
   link: WorkerLink;
 
-  constructor(model: LoadedModel, modelBackend: NativeBackend, workers: number, pages: number, transport: Transport) {
+  /** @param workers that share the KV heads */
+  constructor(
+    model: LoadedModel,
+    modelBackend: NativeBackend,
+    workers: number,
+    pages: number,
+    { transport, form }: Required<Pick<ClusterOptions, 'transport' | 'form'>>,
+  ) {
     this.#backend = createNativeBackend({ threads: 2, isa: modelBackend.isa });
     this.#modelBackend = modelBackend;
     this.#shard = { type: model.kv.type, kvHeads: model.kv.kvHeads / workers, headDim: model.kv.headDim };
     this.#pages = pages;
     this.#transport = transport;
+    this.#form = form;
     this.#pool = this.#createPool();
     this.worker = this.#createWorker();
     this.link = this.#createLink();
@@ -80,18 +90,33 @@ class Worker {
   }
 
   #createLink(): WorkerLink {
-    const options = { address: this.worker.address, token, transport: this.#transport };
+    const options = { address: this.worker.address, token, transport: this.#transport, form: this.#form };
     return new WorkerLink({ backend: this.#modelBackend, shard: this.#shard, ...options });
   }
 }
 
+interface ClusterOptions {
+  /** 0: one instance that computes attention itself. */
+  readonly workers: number;
+  readonly transport?: Transport;
+  readonly partition?: 'heads' | 'requests';
+  readonly form?: AttentionForm;
+  /** Model replicas beside the first. */
+  readonly replicas?: number;
+}
+
 class Cluster {
+  readonly #partition: 'heads' | 'requests';
+  readonly replicas: readonly NativeBackend[];
   readonly #backend: NativeBackend;
   readonly #model: LoadedModel;
   readonly workers: readonly Worker[];
   readonly engine: Engine;
 
-  constructor(path: string, isa: NativeIsa, forms: Forms, workers: number, transport: Transport = 'auto') {
+  constructor(path: string, isa: NativeIsa, forms: Forms, options: ClusterOptions) {
+    const { workers, transport = 'auto', partition = 'heads', form = 'ranges', replicas = 0 } = options;
+    this.#partition = partition;
+    this.replicas = Array.from({ length: replicas }, () => createNativeBackend({ threads: 1, isa }));
     this.#backend = createNativeBackend({ threads: 2, isa });
     this.#model = loadModel({
       model: path,
@@ -102,11 +127,14 @@ class Cluster {
     const pages = blocksMost * this.#model.kv.groups.reduce((sum, { layers }) => sum + layers, 0);
     this.workers = Array.from(
       { length: workers },
-      () => new Worker(this.#model, this.#backend, workers, pages, transport),
+      () => new Worker(this.#model, this.#backend, partition === 'heads' ? workers : 1, pages, { transport, form }),
     );
-    const options = { model: this.#model, backend: this.#backend, tokensMax: 800, logitRowsMax: 8 };
     const kvBytes = pages * this.#model.kv.pageBytes;
-    this.engine = new Engine({ ...options, kvBytes, ...(workers > 0 ? { pagesAtWorkers: pages } : {}) });
+    const pagesAtWorkers = partition === 'heads' ? pages : workers * pages;
+    this.engine = new Engine({
+      ...{ model: this.#model, backend: this.#backend, tokensMax: 800, logitRowsMax: 8, kvBytes },
+      ...(workers > 0 && { pagesAtWorkers }),
+    });
   }
 
   get handles(): Int32Array {
@@ -114,7 +142,20 @@ class Cluster {
   }
 
   stepOf(sequences: readonly PlainSequence[]): Step {
-    return groupedStep(sequences, plainPages(blocksMost, this.#model.kv.groups));
+    const { groups } = this.#model.kv;
+    if (this.#partition === 'heads') return groupedStep(sequences, plainPages(blocksMost, groups));
+    const perWorker = this.engine.pages / this.workers.length;
+    const tables = this.workers.map((_, worker) =>
+      plainPages(blocksMost, groups).map(({ pageTable }) => pageTable.map((page) => page + worker * perWorker)),
+    );
+    const joined = groups.map((group, g) => ({
+      ...group,
+      pageTable: Int32Array.from(tables.flatMap((table) => [...(table[g] ?? [])])),
+    }));
+    const step = groupedStep(sequences, joined);
+    // A sequence's blocks choose its worker.
+    const sequenceWorkers = Int32Array.from(sequences, ({ blocks }) => Math.floor((blocks[0] ?? 0) / blocksMost));
+    return { ...step, sequenceWorkers };
   }
 
   run(sequences: readonly PlainSequence[], abort: Int32Array = new Int32Array(1)): StepOutcome {
@@ -143,6 +184,7 @@ class Cluster {
   close(): void {
     this.engine.close();
     for (const worker of this.workers) worker.close();
+    for (const replica of this.replicas) replica.close();
     freeModel(this.#model, this.#backend);
     this.#backend.close();
   }
@@ -158,10 +200,13 @@ const forms: readonly Forms[] = [
   { weights: 'q4', inputs: 'int8' },
 ];
 
-/** A long sequence in chunks beside a short one that decodes: the bits of every row of logits. */
-function play(cluster: Cluster, vocabulary: number, tokens: number): Uint32Array[] {
+/**
+ * A long sequence in chunks beside a short one that decodes: the bits of every row of logits. @param apart blocks
+ * between those of both
+ */
+function play(cluster: Cluster, vocabulary: number, tokens: number, apart = 0): Uint32Array[] {
   const [long, short] = [someTokens(tokens, vocabulary, 4), someTokens(60, vocabulary, 9)];
-  const [longBlocks, shortBlocks] = [blocksFor(tokens, 3), blocksFor(60, 0)];
+  const [longBlocks, shortBlocks] = [blocksFor(tokens, 3), blocksFor(60, apart)];
   const all: Uint32Array[] = [];
   const sizes = [Math.floor(tokens * 0.4), 100, 37, 1, 1, Math.floor(tokens * 0.3), 1];
   let start = 0;
@@ -183,20 +228,63 @@ for (const { name } of nativeBackends) {
     test.each(forms)(`${spec.architecture} on ${name}, weights $weights, inputs $inputs`, (form) => {
       const path = folder.huggingFace(spec, 'f32');
       const tokens = Math.min(1_700, spec.maxPositions);
-      const bitsOf = (workers: number, transport?: Transport) => {
-        const cluster = new Cluster(path, isa, form, workers, transport);
+      const bitsOf = (options: ClusterOptions) => {
+        const cluster = new Cluster(path, isa, form, options);
         try {
-          return play(cluster, spec.vocabSize, tokens);
+          return play(cluster, spec.vocabSize, tokens, options.partition === 'requests' ? blocksMost : 0);
         } finally {
           cluster.close();
         }
       };
-      const expected = bitsOf(0);
-      expect(bitsOf(1)).toEqual(expected);
-      expect(bitsOf(2, 'tcp')).toEqual(expected);
+      const expected = bitsOf({ workers: 0 });
+      expect(bitsOf({ workers: 1 })).toEqual(expected);
+      expect(bitsOf({ workers: 2, transport: 'tcp' })).toEqual(expected);
+      expect(bitsOf({ workers: 3, partition: 'requests' })).toEqual(expected);
     });
   }
 }
+
+/** Largest difference of logits, over the largest logit. */
+function difference(rows: readonly Uint32Array[], expected: readonly Uint32Array[]): number {
+  let [most, largest] = [0, 0];
+  for (const [i, row] of rows.entries()) {
+    const [values, oracle] = [row, expected[i]].map(
+      (bits) => new Float32Array(bits.buffer, bits.byteOffset, bits.length),
+    );
+    for (const [j, value] of values.entries()) {
+      most = Math.max(most, Math.abs(value - oracle[j]));
+      largest = Math.max(largest, Math.abs(oracle[j]));
+    }
+  }
+  return most / largest;
+}
+
+describe.skipIf(nativeBackends.length === 0)('the form prev-new (needs the native kernels)', () => {
+  const isa = nativeBackends.at(-1)?.name as NativeIsa;
+  test.each([
+    [{ weights: 'f32', inputs: 'f32' } as const, 2e-5],
+    [{ weights: 'bf16', inputs: 'bf16' } as const, 2e-2],
+  ])('differs from one instance by less than a bound, for every architecture: %o', (form, bound) => {
+    for (const spec of specs) {
+      const path = folder.huggingFace(spec, 'f32');
+      const tokens = Math.min(1_700, spec.maxPositions);
+      const logitsOf = (options: ClusterOptions) => {
+        const cluster = new Cluster(path, isa, form, options);
+        try {
+          return play(cluster, spec.vocabSize, tokens, options.partition === 'requests' ? blocksMost : 0);
+        } finally {
+          cluster.close();
+        }
+      };
+      const expected = logitsOf({ workers: 0 });
+      const byHeads = logitsOf({ workers: 2, form: 'prev-new' });
+      const byRequests = logitsOf({ workers: 2, form: 'prev-new', partition: 'requests' });
+      expect(difference(byHeads, expected)).toBeLessThan(bound);
+      // Each head of a sequence is computed alone.
+      expect(byRequests).toEqual(byHeads);
+    }
+  });
+});
 
 describe.skipIf(nativeBackends.length === 0)('attention workers (need the native kernels)', () => {
   const isa = nativeBackends.at(-1)?.name as NativeIsa;
@@ -205,8 +293,8 @@ describe.skipIf(nativeBackends.length === 0)('attention workers (need the native
   let single: Cluster;
   beforeAll(() => {
     const path = folder.huggingFace(oddSpec, 'f32');
-    cluster = new Cluster(path, isa, form, 2);
-    single = new Cluster(path, isa, form, 0);
+    cluster = new Cluster(path, isa, form, { workers: 2 });
+    single = new Cluster(path, isa, form, { workers: 0 });
   });
   afterAll(() => {
     cluster.close();
@@ -254,11 +342,81 @@ describe.skipIf(nativeBackends.length === 0)('attention workers (need the native
     }
   });
 
+  test.each([2, 3, 4])('keep the bits of %i batches that rotate over model replicas', (batches) => {
+    const path = folder.huggingFace(oddSpec, 'f32');
+    const replicas = new Cluster(path, isa, form, { workers: 2, replicas: replicasFor(batches) - 1 });
+    const links = Array.from({ length: batches }, () => replicas.workers.map((worker) => worker.openLink()));
+    const turns = Int32Array.from(
+      rotation(batches, oddSpec.layers + 1).flatMap(({ batch, replica }) => [batch, replica]),
+    );
+    try {
+      for (const [start, count] of [
+        [0, 290],
+        [290, 1],
+        [291, 1],
+      ] as const) {
+        const sequences = Array.from({ length: batches }, (_, batch) => [
+          { ...sequence(start, count), blocks: blocksFor(292, 10 * batch) },
+        ]);
+        const expected = sequences.map((batch) => single.logprobs(single.run(batch)));
+        const steps = sequences.map((batch, i) => ({
+          ...replicas.stepOf(batch),
+          attentionWorkers: Int32Array.from(links[i], ({ handle }) => handle),
+        }));
+        const rotates = { others: replicas.replicas, turns };
+        const outcomes = replicas.engine.runStaggered(steps, new Int32Array(1), rotates);
+        expect(outcomes.map((outcome) => single.logprobs(outcome))).toEqual(expected);
+      }
+      const step = { ...replicas.stepOf([sequence(0, 1)]), attentionWorkers: replicas.handles };
+      const missing = { others: replicas.replicas, turns: turns.slice(2) };
+      expect(() => replicas.engine.runStaggered([step], new Int32Array(1), missing)).toThrow(/turn/);
+      expect(
+        replicas.engine.runStaggered([step], Int32Array.of(1), {
+          others: replicas.replicas,
+          turns: Int32Array.from({ length: 2 * (oddSpec.layers + 1) }, () => 0),
+        }),
+      ).toEqual([{ kind: 'aborted' }]);
+    } finally {
+      for (const link of links.flat()) link.close();
+      replicas.close();
+    }
+  });
+
+  test('by requests: when one ends, only its sequences are unanswered', () => {
+    const path = folder.huggingFace(oddSpec, 'f32');
+    const parts = new Cluster(path, isa, form, { workers: 2, partition: 'requests' });
+    try {
+      const at = (worker: number, start: number, count: number): PlainSequence => ({
+        ...sequence(start, count),
+        blocks: blocksFor(1_000, worker * blocksMost),
+      });
+      const expected = [single.rows([sequence(0, 300)]), single.rows([sequence(300, 2)])];
+      expect([...parts.rows([at(0, 0, 300)]), ...parts.rows([at(1, 0, 300)])].flat()).toEqual([
+        ...expected[0],
+        ...expected[0],
+      ]);
+      const counts = parts.workers.map(({ worker }) => worker.counts.rows);
+      expect(counts).toEqual([300 * oddSpec.layers, 300 * oddSpec.layers]);
+      parts.workers[0]?.end();
+      const outcome = parts.run([at(1, 300, 2), at(0, 300, 2)]);
+      expect(outcome.kind === 'done' && outcome.result.unanswered).toEqual(Int32Array.of(1));
+      expect(bitRows(parts.engine.readLogits(1), 1)).toEqual(expected[1]);
+      parts.workers[0]?.begin();
+      expect([...parts.rows([at(0, 0, 300)]), ...parts.rows([at(0, 300, 2)])]).toEqual(expected.flat());
+      const stranger = { ...parts.stepOf([at(1, 0, 1)]), attentionWorkers: parts.handles };
+      expect(() => parts.engine.run({ ...stranger, sequenceWorkers: Int32Array.of(0) }, new Int32Array(1))).toThrow(
+        'Cannot run the step: the attention worker of sequence 0 does not have its blocks',
+      );
+    } finally {
+      parts.close();
+    }
+  });
+
   test('answer the next step after one was aborted while its results were on their way', async () => {
     // A result of 700 rows is larger than the ring of shared memory: unread, it would block its worker.
     const wide = { ...oddSpec, heads: 16, kvHeads: 4, headDim: 64, architecture: 'qwen2' as const };
     const path = folder.huggingFace(wide, 'f32');
-    const [parts, whole] = [new Cluster(path, isa, form, 1), new Cluster(path, isa, form, 0)];
+    const [parts, whole] = [new Cluster(path, isa, form, { workers: 1 }), new Cluster(path, isa, form, { workers: 0 })];
     try {
       const expected = whole.rows([sequence(0, 700)]);
       let aborted = 0;

@@ -86,7 +86,9 @@ export function checkTimeline({ replicas, attention }: RotationTimeline, batches
   for (const [replica, spans] of replicas.entries())
     for (const [i, span] of spans.entries())
       if (i > 0 && span.start < spans[i - 1].end)
-        throw new Error(`Rotation broken: replica ${replica} runs batches ${spans[i - 1].batch} and ${span.batch} at once`);
+        throw new Error(
+          `Rotation broken: replica ${replica} runs batches ${spans[i - 1].batch} and ${span.batch} at once`,
+        );
   const all = replicas.flat();
   for (let batch = 0; batch < batches; batch++) {
     const own = all.filter((span) => span.batch === batch).sort((a, b) => a.slice - b.slice);

@@ -62,7 +62,10 @@ describe('rotation', () => {
   test('moves the carried context of each slice, and none with two batches', () => {
     fc.assert(
       fc.property(sizes.batches, sizes.slices, (batches, slices) => {
-        const moved = movedBytes(rotation(batches, slices), Array.from({ length: slices }, () => 10));
+        const moved = movedBytes(
+          rotation(batches, slices),
+          Array.from({ length: slices }, () => 10),
+        );
         expect(moved).toBe(batches === 2 ? 0 : 10 * batches * (slices - 1));
       }),
     );

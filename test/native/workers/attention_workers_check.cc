@@ -217,6 +217,7 @@ void send_lie(const Shard& shard, std::mt19937& random) {
     frame.group = static_cast<int32_t>(value(0, {1, -1}));
     frame.heads = static_cast<int32_t>(value(4, {3, 0, -4, 6, 1 << 20}));
     frame.rows = static_cast<int32_t>(value(2, {3, 0, -1, 1 << 20}));
+    frame.form = static_cast<AttentionForm>(value(0, {1, 2, 1 << 20}));
     frame.slopes = static_cast<uint32_t>(value(0, {4, 5}));
     frame.words = frame.kind == WorkerFrameKind::step ? static_cast<uint32_t>(words.size()) : 0;
     frame.bytes = static_cast<uint64_t>(value(static_cast<int64_t>(body.size()), {0, -1, 1 << 30}));
