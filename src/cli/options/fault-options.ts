@@ -57,6 +57,7 @@ export function faultPlan(
   if (faults.length === 0) return undefined;
   for (const { kind, instances: named } of faults) {
     if (kind === 'gmanager' && !borrow) throw new UsageError('Cannot inject gmanager: it needs --borrow');
+    if (kind === 'worker') throw new UsageError('Cannot inject worker: no instance has attention workers');
     for (const index of named ?? [])
       if (index >= instances)
         throw new UsageError(

@@ -2,6 +2,7 @@
 import { addCounts, type ChaosCounts, type ChaosKind, uncovered } from '../../sim/faults/chaos-counts.ts';
 import { lendingChaos } from '../../sim/faults/lending-chaos.ts';
 import { requestChaos } from '../../sim/faults/request-chaos.ts';
+import { workerChaos } from '../../sim/faults/worker-chaos.ts';
 import { counted, readable } from '../terminal/fields.ts';
 import { printList, printTable } from '../terminal/table.ts';
 
@@ -47,11 +48,12 @@ export function runChaos({ seed, seeds }: ChaosOptions, json: boolean): void {
   const started = performance.now();
   const lending = new WorldCounts(lendingChaos);
   const requests = new WorldCounts(requestChaos);
+  const attentionWorkers = new WorldCounts(workerChaos);
   const failures: Failure[] = [];
   let ran = 0;
   while (ran < seeds && failures.length < failuresMax) {
     const current = seed + ran++;
-    for (const world of [lending, requests]) {
+    for (const world of [lending, requests, attentionWorkers]) {
       try {
         world.run(current);
       } catch (error) {
@@ -64,35 +66,35 @@ export function runChaos({ seed, seeds }: ChaosOptions, json: boolean): void {
     ...{ seeds: ran, seed, failures },
     lending: lending.report(seeds === 1),
     requests: requests.report(seeds === 1),
+    attentionWorkers: attentionWorkers.report(seeds === 1),
     wallSeconds: (performance.now() - started) / 1000,
   };
-  if (failures.length + report.lending.never.length + report.requests.never.length > 0) process.exitCode = 1;
+  const never = [report.lending, report.requests, report.attentionWorkers].flatMap((world) => world.never);
+  if (failures.length + never.length > 0) process.exitCode = 1;
   if (json) console.log(JSON.stringify(report));
   else printReport(report);
 }
 
 type WorldReport = ReturnType<WorldCounts<string>['report']>;
 
-function printReport({
-  failures,
-  lending,
-  requests,
-  ...figures
-}: {
-  failures: readonly Failure[];
-  lending: WorldReport;
-  requests: WorldReport;
-  seeds: number;
-  wallSeconds: number;
-}): void {
-  for (const [world, { faults, handlers, never, ...sums }] of Object.entries({ lending, requests })) {
-    const subject = `${world.charAt(0).toUpperCase()}${world.slice(1)}`;
+interface ChaosReport {
+  readonly failures: readonly Failure[];
+  readonly lending: WorldReport;
+  readonly requests: WorldReport;
+  readonly attentionWorkers: WorldReport;
+  readonly seeds: number;
+  readonly wallSeconds: number;
+}
+
+function printReport({ failures, lending, requests, attentionWorkers, ...figures }: ChaosReport): void {
+  const worlds = { Lending: lending, Requests: requests, 'Attention workers': attentionWorkers };
+  for (const [subject, { faults, handlers, never, ...sums }] of Object.entries(worlds)) {
     const entriesOf = (counts: Readonly<Record<string, number>>) =>
       Object.entries(counts).map(([name, count]) => [name, readable(count)] as const);
     printList(`${subject}: injected faults`, entriesOf(faults));
     printList(`${subject}: fault handlers that ran`, entriesOf(handlers));
     printTable([sums], `${subject}: outcomes`);
-    for (const name of never) console.log(`Never happened in ${world}: ${name}`);
+    for (const name of never) console.log(`Never happened in ${subject.toLowerCase()}: ${name}`);
   }
   console.log(
     `${counted(figures.seeds, 'seed')} in ${readable(figures.wallSeconds)} s: ${counted(failures.length, 'failure')}`,

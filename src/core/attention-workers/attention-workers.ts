@@ -10,6 +10,11 @@ export interface AttentionWorkersConfig {
   readonly workers: number;
 }
 
+type AttentionWorkerEvent = Extract<
+  InstanceEvent<unknown, unknown>,
+  { kind: 'attentionWorkerLost' | 'attentionWorkerReady' }
+>;
+
 /**
  * Every block has a shard at every attention worker. If one is lost, no block is whole: all sequences return to the
  * waiting list and are computed again from their prompts and output tokens, and the prefix cache is emptied (Lamina,
@@ -35,16 +40,22 @@ export class AttentionWorkers<Request extends Identified, S extends RunningReque
   override handle(event: InstanceEvent<Request, unknown>): Handled {
     switch (event.kind) {
       case 'attentionWorkerLost':
-        if (this.#ready[event.worker] !== true) this.#context.ignore(event, 'there is no such attention worker');
-        else this.#lose(event.worker);
+        if (this.#ready[event.worker] === true) this.#lose(event.worker);
+        else this.#ignore(event, 'the attention worker is lost already');
         return 'replan';
       case 'attentionWorkerReady':
-        if (this.#ready[event.worker] !== false) this.#context.ignore(event, 'the attention worker is not lost');
-        else this.#ready[event.worker] = true;
+        if (this.#ready[event.worker] === false) this.#ready[event.worker] = true;
+        else this.#ignore(event, 'the attention worker is not lost');
         return 'replan';
       default:
         return undefined;
     }
+  }
+
+  #ignore(event: AttentionWorkerEvent, whyDuplicate: string): void {
+    const isKnown = event.worker in this.#ready;
+    this.#context.config.messageCounts?.count(isKnown ? 'duplicate' : 'orphan', event.kind);
+    this.#context.ignore(event, isKnown ? whyDuplicate : 'there is no such attention worker');
   }
 
   #lose(worker: number): void {

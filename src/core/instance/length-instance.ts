@@ -37,6 +37,7 @@ export interface LengthInstanceConfig
     | 'tiers'
     | 'borrowing'
     | 'migration'
+    | 'attentionWorkers'
     | 'messageCounts'
     | 'isStore'
     | 'stores'

@@ -19,6 +19,8 @@ export type CountedMessage =
       | 'prefilled'
       | 'released'
       | 'migrated'
+      | 'attentionWorkerLost'
+      | 'attentionWorkerReady'
     )
   | ('kvEvents' | 'snapshot' | 'report')
   | LendingMessageKind;

@@ -13,6 +13,7 @@ import { Network } from '../network/network.ts';
 import { Outcome } from '../report/outcome.ts';
 import { Clients } from '../workload/clients.ts';
 import { Retries } from '../workload/retries.ts';
+import { SimulatedAttentionWorkers } from './attention-workers.ts';
 import { ConductorDriver } from './conductor-driver.ts';
 import { EffectRunner } from './effect-runner.ts';
 import { EventQueue, type Timer } from './event-queue.ts';
@@ -43,6 +44,8 @@ export class Cluster implements ClusterHost {
   readonly tiers: SimulatedTiers;
   readonly clients: Clients;
   readonly lending: ClusterLending | undefined;
+  /** Undefined: no instance has attention workers. */
+  readonly attentionWorkers: SimulatedAttentionWorkers | undefined;
   readonly faults: FaultLayer | undefined;
   readonly #effects: EffectRunner;
   readonly #conductor: ConductorDriver;
@@ -75,6 +78,8 @@ export class Cluster implements ClusterHost {
     this.clients = new Clients(this);
     this.#conductor = new ConductorDriver(this);
     this.lending = config.lending && new ClusterLending(config.lending, this);
+    const hasWorkers = instances.some(({ machine }) => machine.attentionWorkers !== undefined);
+    this.attentionWorkers = hasWorkers ? new SimulatedAttentionWorkers(this) : undefined;
     this.faults = config.faults && new FaultLayer(config.faults, this);
     if (this.faults === undefined) return;
     for (const index of instances.keys()) {
@@ -146,6 +151,7 @@ export class Cluster implements ClusterHost {
     const ended = this.executors[index].takeEnd();
     if (ended !== undefined) {
       this.lending?.stepEnded(index, ended);
+      this.attentionWorkers?.stepEnded(index, ended);
       this.delivery.deliverDeferred(index);
       this.deliverToInstance(index, ended);
     }
@@ -169,11 +175,17 @@ export class Cluster implements ClusterHost {
     this.instances[index] = this.#create(index, incarnation);
     this.#wakeUs[index] = Number.POSITIVE_INFINITY;
     this.lending?.instanceFailed(index);
+    this.attentionWorkers?.instanceFailed(index);
   }
 
   instanceStarted(index: InstanceIndex): void {
     this.#scheduleWake(index);
     this.lending?.instanceStarted(index);
+    this.attentionWorkers?.instanceStarted(index);
+  }
+
+  loseAttentionWorker(index: InstanceIndex, forUs: number): boolean {
+    return this.attentionWorkers?.lose(index, forUs) === true;
   }
 
   /** Multiplies the times of the instance's steps from now on. */

@@ -5,6 +5,7 @@ import type { ConductorEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import { assertNever } from '../../util/assert-never.ts';
+import type { SimulatedAttentionWorkers } from './attention-workers.ts';
 import type { SimulatedExecutor } from './executor.ts';
 import type { ClusterLending } from './lending/cluster-lending.ts';
 import type { ClusterHost } from './simulation-config.ts';
@@ -18,6 +19,8 @@ interface EffectHost extends ClusterHost {
   readonly tiers: SimulatedTiers;
   /** Undefined: no lending. */
   readonly lending: ClusterLending | undefined;
+  /** Undefined: no instance has attention workers. */
+  readonly attentionWorkers: SimulatedAttentionWorkers | undefined;
   readonly delivery: {
     sendToPeer(from: InstanceIndex, to: InstanceIndex, event: LengthEvent): void;
     sendToConductor(index: InstanceIndex, event: ConductorEvent<LengthRequest>): void;
@@ -110,12 +113,13 @@ export class EffectRunner {
   }
 
   #runStep(index: InstanceIndex, effect: Extract<LengthEffect, { kind: 'runStep' }>): void {
-    const { executors, tiers, lending, instances, queue } = this.#host;
+    const { executors, tiers, lending, attentionWorkers, instances, queue } = this.#host;
     const executor = executors[index];
     executor.awaitBlocks(instances[index].components.prefixes.awaitedBlocks(queue.nowUs));
     if (lending === undefined) executor.run(effect);
     else lending.run(index, effect);
     tiers.stepStarted(index, effect, executor.exposedUs);
+    attentionWorkers?.stepStarted(index);
   }
 }
 

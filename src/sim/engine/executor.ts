@@ -16,7 +16,7 @@ type RunStep = Omit<Extract<InstanceEffect, { kind: 'runStep' }>, 'plan'>;
 type StepShape = RunStep['shape'];
 
 type Event = LengthEvent;
-type StepEnd = Extract<Event, { kind: 'stepDone' | 'stepAborted' }>;
+export type StepEnd = Extract<Event, { kind: 'stepDone' | 'stepAborted' }>;
 
 /** Called with each run of equal steps as it ends. `shape` is that of its first step; `shape` and `stepUs` are valid during the call. */
 export type StepListener = (instance: number, startedUs: number, shape: StepShape, stepUs: readonly number[]) => void;
@@ -44,6 +44,8 @@ export class SimulatedExecutor {
   remoteAttentionPermille = 0;
   readonly #shape = { rows: 0, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: 0 };
   readonly #waits = new LayerWaits();
+  /** Places of the step in flight without an answer of attention workers. */
+  #unanswered: readonly number[] | undefined;
 
   /** @param hostLink undefined: loads from host memory and stores to it take no time */
   constructor(
@@ -155,9 +157,28 @@ export class SimulatedExecutor {
     const steps = this.stepsEnded;
     if (!this.#running || steps === this.#stepUs.length) return;
     this.#waits.clear();
+    this.#unanswered = undefined;
     this.#stepUs.length = steps;
     this.#endsUs = nowUs;
     this.#timer.schedule(nowUs);
+  }
+
+  /**
+   * Attention workers do not answer: the present step ends after `us` with all its `places` unanswered. If earlier steps
+   * of its run have ended, they count, and the run ends now.
+   */
+  failStep(us: number, places: number): void {
+    const { nowUs } = this.#queue;
+    if (!this.#running || this.#endsUs <= nowUs) return;
+    if (this.stepsEnded > 0) {
+      this.abort();
+      return;
+    }
+    this.#unanswered = Array.from({ length: places }, (_, place) => place);
+    this.#endsUs = nowUs + us;
+    this.#stepUs.length = 1;
+    this.#stepUs[0] = this.#endsUs - this.#startedUs;
+    this.#timer.schedule(this.#endsUs);
   }
 
   /** Drops the run in flight without a result. Returns how many of its steps had ended. */
@@ -165,6 +186,7 @@ export class SimulatedExecutor {
     const steps = this.stepsEnded;
     this.#running = false;
     this.#waits.clear();
+    this.#unanswered = undefined;
     return steps;
   }
 
@@ -186,9 +208,10 @@ export class SimulatedExecutor {
     if (this.#stepUs.length === 0) return { kind: 'stepAborted', step: this.#step };
     if (this.#firstShape !== undefined)
       this.#stepListener?.(this.#index, this.#startedUs, this.#firstShape, this.#stepUs);
-    const { unanswered } = this.#waits;
+    const unanswered = this.#unanswered ?? this.#waits.unanswered;
     const result = unanswered && { unanswered };
     this.#waits.clear();
+    this.#unanswered = undefined;
     return { kind: 'stepDone', step: this.#step, result, stepUs: this.#stepUs };
   }
 

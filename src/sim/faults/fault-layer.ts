@@ -20,6 +20,8 @@ interface FaultyCluster extends ClusterHost {
   /** The conductor restarts without state. */
   restartConductor(): void;
   restartGManager(): void;
+  /** False when none can be lost. */
+  loseAttentionWorker(instance: InstanceIndex, forUs: number): boolean;
 }
 
 /** Random stream of this file alone. */
@@ -148,6 +150,10 @@ export class FaultLayer implements FaultTarget {
     this.#up[instance] = true;
     this.#cluster.instanceStarted(instance);
     return true;
+  }
+
+  loseAttentionWorker(instance: InstanceIndex, forUs: number): boolean {
+    return this.#up[instance] && this.#cluster.loseAttentionWorker(instance, forUs);
   }
 
   setSlowness(instance: InstanceIndex, factor: number): void {

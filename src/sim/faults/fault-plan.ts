@@ -7,6 +7,7 @@ export const faultKinds = [
   'duplication',
   'delay',
   'crash',
+  'worker',
   'partition',
   'slow',
   'conductor',
@@ -59,6 +60,7 @@ export interface FaultPlan {
 /** Names of injected faults in reports. */
 export type FaultName =
   | ('loss' | 'duplication' | 'delay' | 'partition' | 'crash' | 'restart' | 'slow node')
+  | ('attention worker loss' | 'attention worker replacement')
   | ('conductor restart' | 'gManager restart' | 'two gManagers at once');
 
 /** Numbers of injected faults. */
@@ -84,6 +86,7 @@ const fieldsOf: Readonly<
   duplication: { required: ['ratio'], optional: [] },
   delay: { required: ['ratio', 'by'], optional: [] },
   crash: { required: [], optional: ['instance', 'at', 'every', 'for'] },
+  worker: { required: [], optional: ['instance', 'at', 'every', 'for'] },
   partition: { required: ['for'], optional: ['instance', 'at', 'every'] },
   slow: { required: ['for'], optional: ['instance', 'at', 'every', 'factor'] },
   conductor: { required: [], optional: ['at', 'every'] },

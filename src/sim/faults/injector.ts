@@ -19,6 +19,8 @@ export interface FaultTarget {
   crash(instance: InstanceIndex): boolean;
   /** False when the instance is up. */
   start(instance: InstanceIndex): boolean;
+  /** An attention worker of the instance loses its pages; another has its place after this time. False when none can be lost. */
+  loseAttentionWorker(instance: InstanceIndex, forUs: number): boolean;
   /** Factor 1 ends the slowness. */
   setSlowness(instance: InstanceIndex, factor: number): void;
   partition(endpoints: readonly Endpoint[]): void;
@@ -66,6 +68,10 @@ export class Injector {
     switch (kind) {
       case 'crash':
         for (const instance of instances ?? [this.#anyInstance()]) this.#crash(instance, forUs);
+        break;
+      case 'worker':
+        for (const instance of instances ?? [this.#anyInstance()])
+          if (target.loseAttentionWorker(instance, forUs)) this.#count('attention worker loss');
         break;
       case 'slow':
         for (const instance of instances ?? [this.#anyInstance()]) this.#slow(instance, factor, forUs);

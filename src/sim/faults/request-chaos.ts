@@ -4,7 +4,7 @@ import type { LengthRequest } from '../../core/scheduler/executor/length-request
 import { Prng } from '../../util/prng.ts';
 import { Simulation } from '../engine/simulation.ts';
 import type { ChaosCounts, ChaosKind } from './chaos-counts.ts';
-import { chaosUs, preemptingWorld } from './request-worlds.ts';
+import { chaosUs, preemptingWorld, type RequestWorld } from './request-worlds.ts';
 
 /** After the faults, until all requests have ended. */
 const restUs = 12_000_000;
@@ -52,7 +52,11 @@ export const requestHandlers: readonly string[] = [
 
 /** Runs the world of a seed to its end. @throws Error on the first broken rule */
 export function runRequestChaos(seed: number): ChaosCounts<RequestTotal> {
-  const { config, trace } = preemptingWorld(seed);
+  return countsOf(runWorld(preemptingWorld(seed), seed));
+}
+
+/** Runs a world until its faults have ended and nothing is held. @throws Error on the first broken rule */
+export function runWorld({ config, trace }: RequestWorld, seed: number): Simulation {
   const prng = new Prng(seed, 6);
   const simulation = new Simulation({ ...config, inspect: { after: () => {}, ended: checkTimeout } });
   const { cluster } = simulation;
@@ -71,7 +75,7 @@ export function runRequestChaos(seed: number): ChaosCounts<RequestTotal> {
   simulation.lending?.checkAtRest();
   if (simulation.lending?.hasNoLoans === false)
     throw new Error('Lending broken: blocks are lent, and no request is left');
-  return countsOf(simulation);
+  return simulation;
 }
 
 /** Every request has enough time. */

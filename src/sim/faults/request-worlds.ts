@@ -17,7 +17,7 @@ export interface RequestWorld {
 /** Duration of the arrivals and of the injection of faults. */
 export const chaosUs = 3_000_000;
 
-const blockTokens = 16;
+export const blockTokens = 16;
 
 function costOf(layers: number, layerUs: number, memoryBytes: number): RooflineCost {
   return new RooflineCost({
@@ -34,14 +34,14 @@ function costOf(layers: number, layerUs: number, memoryBytes: number): RooflineC
   });
 }
 
-const cost = costOf(2, 1_760, 8e6);
+export const cost = costOf(2, 1_760, 8e6);
 /** More layers, at different speeds. */
 const deepCosts = [1, 1.5, 3].map((slowness) => costOf(6, 1_000 * slowness, 2e7));
 
 /** Random streams of the seed: one for each aspect, so that the draws of one do not change another. */
 const streams = { base: 5, groups: 7, extras: 8, lending: 9, stores: 10, speeds: 11, preemption: 12 };
 
-function planOf(seed: number, prng: Prng): FaultPlan {
+export function planOf(seed: number, prng: Prng): FaultPlan {
   const times = { reportUs: 100_000, silentUs: 500_000, timeoutUs: 25_000_000, attemptsMax: 60 };
   const outage = { forUs: 500_000 };
   const all = [
@@ -70,7 +70,7 @@ function instancesOf(prng: Prng, rechecksAdmission: boolean, tokensMax: number):
   return [...of('prefill', prng.integer(1, 3)), ...of('decode', prng.integer(1, 3))];
 }
 
-function traceOf(prng: Prng): readonly TraceRequest[] {
+export function traceOf(prng: Prng): readonly TraceRequest[] {
   const trace: TraceRequest[] = [];
   for (let atUs = prng.exponentialUs(60_000); atUs < chaosUs; atUs += prng.exponentialUs(60_000)) {
     const index = trace.length;

@@ -166,6 +166,11 @@ export class LendingWorld implements FaultTarget {
     checkEmpty(this.nodes);
   }
 
+  /** No instance has attention workers. */
+  loseAttentionWorker(): boolean {
+    return false;
+  }
+
   restartGManager(): void {
     const overlaps = this.#prng.chance(0.5);
     if (overlaps) countFault(this.injected, 'two gManagers at once');

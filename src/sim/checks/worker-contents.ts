@@ -1,0 +1,61 @@
+// The keys and values at the attention workers of an instance: no step attends to tokens that a lost worker held.
+import type { RunningLengths } from '../../core/scheduler/executor/length-executor.ts';
+
+/** Rows of a step in flight: tokens from `from` on of a sequence with these blocks. */
+interface Rows {
+  readonly from: number;
+  readonly planned: number;
+  readonly blocks: readonly number[];
+}
+
+export class WorkerContents {
+  readonly #blockTokens: number;
+  /** By block: leading tokens with keys and values at every attention worker. */
+  readonly #written = new Map<number, number>();
+  #rows: readonly Rows[] = [];
+
+  constructor(blockTokens: number) {
+    this.#blockTokens = blockTokens;
+  }
+
+  /** A worker is lost: no block is whole. */
+  clear(): void {
+    this.#written.clear();
+    this.#rows = [];
+  }
+
+  /** A step over these requests begins. @throws Error if a row attends to a token without keys and values */
+  stepStarted(requests: readonly RunningLengths[]): void {
+    this.#rows = requests.map(({ id, sequence }) => {
+      const { computed, planned, table } = sequence;
+      const held = table.groups[0].blocks;
+      const blocks = Array.from({ length: held.length }, (_, i) => held.at(i));
+      for (let at = 0; at < computed; at += this.#blockTokens) {
+        const required = Math.min(this.#blockTokens, computed - at);
+        const written = this.#writtenOf(blocks[at / this.#blockTokens]);
+        if (written < required)
+          throw new Error(
+            `Attention workers broken: request ${id} attends to tokens ${at} to ${at + required}, of which workers have ${written}`,
+          );
+      }
+      return { from: computed, planned, blocks };
+    });
+  }
+
+  /** The results of the step, or of so many equal steps, count. */
+  stepEnded(steps: number): void {
+    for (const { from, planned, blocks } of this.#rows) {
+      // In a run of steps every row decodes.
+      const to = from + (steps > 1 ? steps : planned);
+      for (let at = from; at < to; at++) {
+        const block = blocks[Math.floor(at / this.#blockTokens)];
+        this.#written.set(block, (at % this.#blockTokens) + 1);
+      }
+    }
+    this.#rows = [];
+  }
+
+  #writtenOf(block: number): number {
+    return this.#written.get(block) ?? 0;
+  }
+}

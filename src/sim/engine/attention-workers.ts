@@ -1,0 +1,166 @@
+// Attention workers of simulated instances: they are lost, instances learn of it later, and others have their places.
+import type { LengthEvent } from '../../core/instance/length-instance.ts';
+import type { InstanceIndex } from '../../core/protocol/ids.ts';
+import { Prng } from '../../util/prng.ts';
+import { WorkerContents } from '../checks/worker-contents.ts';
+import { countFault, type FaultCounts } from '../faults/fault-plan.ts';
+import type { SimulatedExecutor, StepEnd } from './executor.ts';
+import type { ClusterHost } from './simulation-config.ts';
+
+interface WorkersHost extends ClusterHost {
+  readonly executors: readonly SimulatedExecutor[];
+  readonly faults: { readonly injected: FaultCounts } | undefined;
+  deliverToInstanceAt(timeUs: number, index: InstanceIndex, event: LengthEvent): void;
+  incarnationOf(index: InstanceIndex): number;
+}
+
+interface Worker {
+  /** False from the loss until another worker has its place: no step is answered. */
+  isLinked: boolean;
+  /** The instance has received the loss, and not yet that the worker is ready. */
+  isHeldLost: boolean;
+  /** When another worker has its place. */
+  replacedUs: number;
+  /** Losses that this incarnation of the instance has received. */
+  losses: number;
+}
+
+/** Mean times: until an instance learns of a loss, and between the copies of an event that arrives twice. */
+const [noticeUs, duplicateUs] = [40_000, 20_000];
+/** Probabilities that a broken connection is noticed at once, that an event arrives twice, and that one names no worker. */
+const [atOnceRatio, duplicateRatio, orphanRatio] = [0.3, 0.3, 0.1];
+/** Random stream of this file alone. */
+const stream = 42;
+
+export class SimulatedAttentionWorkers {
+  /** Steps that a lost worker left without an answer. */
+  unansweredSteps = 0;
+  /** Sequences that ran at a loss and are computed again. */
+  recomputed = 0;
+  readonly #host: WorkersHost;
+  readonly #prng: Prng;
+  /** (instances, attention workers) */
+  readonly #workers: readonly (readonly Worker[])[];
+  /** (instances); undefined without checks. */
+  readonly #contents: readonly WorkerContents[] | undefined;
+
+  constructor(host: WorkersHost) {
+    const { instances, faults, checking, blockTokens } = host.config;
+    this.#host = host;
+    this.#prng = new Prng(faults?.seed ?? 0, stream);
+    this.#workers = instances.map(({ machine }) =>
+      Array.from({ length: machine.attentionWorkers?.workers ?? 0 }, () => ({
+        ...{ isLinked: true, isHeldLost: false, replacedUs: 0, losses: 0 },
+      })),
+    );
+    this.#contents = checking ? instances.map(() => new WorkerContents(blockTokens)) : undefined;
+  }
+
+  /** Any worker of the instance loses its pages; another has its place after `forUs`. False if all are lost already. */
+  lose(index: InstanceIndex, forUs: number): boolean {
+    const linked = this.#workers[index].filter(({ isLinked }) => isLinked);
+    if (linked.length === 0) return false;
+    const worker = linked[this.#prng.integer(0, linked.length - 1)];
+    worker.isLinked = false;
+    worker.replacedUs = this.#host.queue.nowUs + forUs;
+    this.#contents?.[index].clear();
+    const lateUs = this.#prng.chance(atOnceRatio) ? 0 : this.#prng.exponentialUs(noticeUs);
+    // The instance learns of the loss after the step, or during a longer one.
+    if (lateUs > 0) this.#failStep(index, this.#prng.integer(1, lateUs));
+    this.#after(index, lateUs, () => this.#reportLost(index, worker));
+    return true;
+  }
+
+  stepStarted(index: InstanceIndex): void {
+    const workers = this.#workers[index];
+    const lost = workers.findIndex(({ isHeldLost }) => isHeldLost);
+    if (lost >= 0)
+      throw new Error(`Attention workers broken: instance ${index} starts a step while worker ${lost} is lost`);
+    if (workers.some(({ isLinked }) => !isLinked)) this.#failStep(index, this.#prng.exponentialUs(noticeUs) + 1);
+    else if (workers.length > 0) this.#contents?.[index].stepStarted(this.#host.instances[index].inFlight);
+  }
+
+  stepEnded(index: InstanceIndex, ended: StepEnd): void {
+    if (ended.kind !== 'stepDone') return;
+    if (ended.result === undefined) this.#contents?.[index].stepEnded(ended.stepUs?.length ?? 1);
+    else this.unansweredSteps++;
+  }
+
+  /** The next incarnation connects again, and takes the pages of all workers as empty. */
+  instanceFailed(index: InstanceIndex): void {
+    this.#contents?.[index].clear();
+    for (const worker of this.#workers[index]) {
+      worker.isHeldLost = false;
+      worker.losses = 0;
+    }
+  }
+
+  instanceStarted(index: InstanceIndex): void {
+    for (const worker of this.#workers[index]) {
+      if (worker.replacedUs <= this.#host.queue.nowUs) worker.isLinked = true;
+      else this.#reportLost(index, worker);
+    }
+  }
+
+  #failStep(index: InstanceIndex, us: number): void {
+    this.#host.executors[index].failStep(us, this.#host.instances[index].inFlight.length);
+  }
+
+  /** Unless the instance fails before. */
+  #after(index: InstanceIndex, us: number, action: () => void): void {
+    const { queue } = this.#host;
+    const incarnation = this.#host.incarnationOf(index);
+    queue.after(us, () => {
+      if (this.#host.incarnationOf(index) === incarnation) action();
+    });
+  }
+
+  #reportLost(index: InstanceIndex, worker: Worker): void {
+    const { queue, executors } = this.#host;
+    const { nowUs } = queue;
+    const place = this.#workers[index].indexOf(worker);
+    this.#deliverOrphan(index);
+    worker.isHeldLost = true;
+    worker.losses++;
+    this.recomputed += this.#host.instances[index].snapshot().running;
+    const lost = { kind: 'attentionWorkerLost', worker: place } as const;
+    this.#host.deliverToInstance(index, lost);
+    const executor = executors[index];
+    if (this.#contents !== undefined && executor.isRunning && executor.endsUs > nowUs)
+      throw new Error(`Attention workers broken: instance ${index} continues its step after the loss of worker ${place}`);
+    const twiceUs = this.#prng.chance(duplicateRatio) ? this.#prng.exponentialUs(duplicateUs) : undefined;
+    const readyUs = Math.max(worker.replacedUs, nowUs) - nowUs;
+    if (twiceUs !== undefined && twiceUs < readyUs)
+      this.#after(index, twiceUs, () => this.#host.deliverToInstance(index, lost));
+    if (readyUs < Number.POSITIVE_INFINITY) this.#after(index, readyUs, () => this.#reportReady(index, worker));
+  }
+
+  #reportReady(index: InstanceIndex, worker: Worker): void {
+    const place = this.#workers[index].indexOf(worker);
+    const counted = this.#host.instances[index].snapshot().attentionWorkers?.[place].losses;
+    if (counted !== worker.losses)
+      throw new Error(
+        `Attention workers broken: worker ${place} was lost ${worker.losses} times, the instance has counted ${counted}`,
+      );
+    const ready = { kind: 'attentionWorkerReady', worker: place } as const;
+    const { faults } = this.#host;
+    worker.isLinked = true;
+    worker.isHeldLost = false;
+    if (faults !== undefined) countFault(faults.injected, 'attention worker replacement');
+    this.#host.deliverToInstance(index, ready);
+    this.#deliverOrphan(index);
+    if (!this.#prng.chance(duplicateRatio)) return;
+    // A late copy arrives before the next loss, on the connection of the same worker.
+    this.#after(index, this.#prng.exponentialUs(duplicateUs), () => {
+      if (!worker.isHeldLost) this.#host.deliverToInstance(index, ready);
+    });
+  }
+
+  /** Sometimes an event names a worker that does not exist. */
+  #deliverOrphan(index: InstanceIndex): void {
+    if (!this.#prng.chance(orphanRatio)) return;
+    const worker = this.#workers[index].length + this.#prng.integer(0, 2);
+    const kind = this.#prng.chance(0.5) ? 'attentionWorkerLost' : 'attentionWorkerReady';
+    this.#host.deliverToInstance(index, { kind, worker });
+  }
+}
