@@ -43,20 +43,22 @@ export class LiveAttentionWorkers {
   /** Workers that were lost, and those that have been replaced. */
   poll(nowUs: number): readonly InstanceEvent[] {
     const events: InstanceEvent[] = [];
+    // One that fails again does not delay the others.
+    const isDue = nowUs >= this.#retryAtUs;
     for (const [index, worker] of this.#workers.entries()) {
       const hasBroken = worker.closeIfBroken();
       if (hasBroken) events.push({ kind: 'attentionWorkerLost', worker: index });
-      if (!worker.isLost || (!hasBroken && nowUs < this.#retryAtUs)) continue;
+      if (!worker.isLost || (!hasBroken && !isDue)) continue;
       const why = worker.restart();
       if (why === undefined) {
         events.push({ kind: 'attentionWorkerReady', worker: index });
         this.#log(`Attention worker ${index + 1} was lost and is replaced: its sequences are computed again`);
       } else {
         if (hasBroken) this.#log(`Attention worker ${index + 1} is lost, steps wait until it is replaced: ${why}`);
-        this.#retryAtUs = nowUs + retryUs;
       }
     }
     if (!this.#workers.some(({ isLost }) => isLost)) this.#retryAtUs = Number.POSITIVE_INFINITY;
+    else if (isDue || this.#retryAtUs === Number.POSITIVE_INFINITY) this.#retryAtUs = nowUs + retryUs;
     if (events.length > 0) this.#handles = this.#linkHandles();
     return events;
   }

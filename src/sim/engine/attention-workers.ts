@@ -132,7 +132,9 @@ export class SimulatedAttentionWorkers {
     const readyUs = Math.max(worker.replacedUs, nowUs) - nowUs;
     if (twiceUs !== undefined && twiceUs < readyUs)
       this.#after(index, twiceUs, () => this.#host.deliverToInstance(index, lost));
-    if (readyUs < Number.POSITIVE_INFINITY) this.#after(index, readyUs, () => this.#reportReady(index, worker));
+    // At once, the aborted step has not ended yet.
+    if (readyUs === 0) this.#reportReady(index, worker);
+    else if (readyUs < Number.POSITIVE_INFINITY) this.#after(index, readyUs, () => this.#reportReady(index, worker));
   }
 
   #reportReady(index: InstanceIndex, worker: Worker): void {

@@ -1,37 +1,7 @@
 // The replacement of lost attention workers: events of losses and returns, and attempts that are repeated.
 import { describe, expect, test } from 'vitest';
-import {
-  type LinkedWorker,
-  LiveAttentionWorkers,
-} from '../../../src/runtime/attention-workers/live-attention-workers.ts';
-
-class FakeWorker implements LinkedWorker {
-  handle: number;
-  isLost = false;
-  isBroken = false;
-  /** Attempts to replace it that fail. */
-  failures = 0;
-  readonly counts = { calls: 0, bytesOut: 0, bytesIn: 0, waitSeconds: 0, earlySeconds: 0, lateSeconds: 0 };
-
-  constructor(handle: number) {
-    this.handle = handle;
-  }
-
-  closeIfBroken(): boolean {
-    if (!this.isBroken) return false;
-    this.isBroken = false;
-    this.isLost = true;
-    this.handle = 0;
-    return true;
-  }
-
-  restart(): string | undefined {
-    if (this.failures-- > 0) return 'there is no memory';
-    this.isLost = false;
-    this.handle = 9;
-    return undefined;
-  }
-}
+import { LiveAttentionWorkers } from '../../../src/runtime/attention-workers/live-attention-workers.ts';
+import { FakeWorker, runReplacements } from './random-replacements.ts';
 
 function setup(): { workers: FakeWorker[]; live: LiveAttentionWorkers; lines: string[] } {
   const workers = [new FakeWorker(1), new FakeWorker(2)];
@@ -75,5 +45,9 @@ describe('attention workers of a live instance', () => {
     workers[1].isBroken = true;
     expect(live.poll(500_000).map(({ kind }) => kind)).toEqual(['attentionWorkerLost', 'attentionWorkerReady']);
     expect(live.poll(1_000_000)).toEqual([{ kind: 'attentionWorkerReady', worker: 0 }]);
+  });
+
+  test('in random histories each loss and each replacement is reported once, and steps use the links of that moment', () => {
+    for (let seed = 1; seed <= 100; seed++) runReplacements(LiveAttentionWorkers, seed);
   });
 });

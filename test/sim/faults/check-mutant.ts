@@ -1,5 +1,5 @@
 // Applies a patch with a known bug to a compiled copy of the core and the simulator and runs chaos seeds on it: the checks must find the bug.
-// A patch named `request-*` runs in request chaos, any other in lending chaos.
+// A patch named `request-*` runs in request chaos, one named `worker-*` in that of attention workers, any other in lending chaos.
 import { spawnSync } from 'node:child_process';
 import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -10,6 +10,7 @@ import { root } from '../../../scripts/root.mjs';
 /** The chaos runs of a mutant. */
 const lending = { entry: 'sim/faults/lending-chaos', run: 'runLendingChaos' };
 const requests = { entry: 'sim/faults/request-chaos', run: 'runRequestChaos' };
+const workers = { entry: 'sim/faults/worker-chaos', run: 'runWorkerChaos' };
 
 const compilerOptions = {
   target: 'ES2023',
@@ -32,6 +33,12 @@ const calmRun = `const run = (seed) => {
 
 function importOf(names: string, module: string): string {
   return `import { ${names} } from ${JSON.stringify(pathToFileURL(`${module}.js`))};`;
+}
+
+/** The chaos run that a patch is for; undefined: the sources as they are. */
+function kindOf(patch: string | undefined): typeof lending {
+  const [name] = basename(patch ?? '').split('-');
+  return name === 'request' ? requests : name === 'worker' ? workers : lending;
 }
 
 /** Runs seeds until one fails, and prints its error. */
@@ -61,7 +68,7 @@ export class Mutants {
 
   constructor() {
     writeFileSync(join(this.#folder, 'package.json'), '{"type":"module"}');
-    const entries = [lending, requests].map(({ entry }) => join(root, 'src', `${entry}.ts`));
+    const entries = [lending, requests, workers].map(({ entry }) => join(root, 'src', `${entry}.ts`));
     this.#compile(join(root, 'src'), entries, this.#compiled);
   }
 
@@ -70,18 +77,24 @@ export class Mutants {
    * @param patch undefined: the sources as they are @param calm request worlds without faults
    */
   failureWith(patch: string | undefined, seeds: readonly number[], calm = false): string | undefined {
-    const ofRequests = calm || (patch !== undefined && basename(patch).startsWith('request-'));
+    const kind = calm ? requests : kindOf(patch);
     const paths = patch === undefined ? [] : this.#mutate(patch);
     const originals = paths.map((path) => readFileSync(join(this.#compiled, path)));
     try {
       for (const path of paths) cpSync(join(this.#folder, 'mutant', path), join(this.#compiled, path));
-      const script = seedsScript(this.#compiled, ofRequests ? requests : lending, calm, seeds);
+      const script = seedsScript(this.#compiled, kind, calm, seeds);
       writeFileSync(join(this.#compiled, 'seeds.mjs'), script);
       const error = run(process.execPath, ['seeds.mjs'], this.#compiled).trim();
       return error === '' ? undefined : error;
     } finally {
       for (const [i, path] of paths.entries()) writeFileSync(join(this.#compiled, path), originals[i]);
     }
+  }
+
+  /** The compiled file of a patch that changes one file without imports at run time. */
+  moduleOf(patch: string): string {
+    const [path] = this.#mutate(patch);
+    return join(this.#folder, 'mutant', path);
   }
 
   close(): void {

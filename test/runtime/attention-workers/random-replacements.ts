@@ -1,0 +1,83 @@
+// Random losses of attention workers and failed replacements: what the driver reports must agree with the workers.
+import type {
+  LinkedWorker,
+  LiveAttentionWorkers,
+} from '../../../src/runtime/attention-workers/live-attention-workers.ts';
+import { Prng } from '../../../src/util/prng.ts';
+
+export class FakeWorker implements LinkedWorker {
+  handle: number;
+  isLost = false;
+  isBroken = false;
+  /** Attempts to replace it that fail. */
+  failures = 0;
+  /** Attempts to replace it. */
+  attempts = 0;
+  readonly counts = { calls: 0, bytesOut: 0, bytesIn: 0, waitSeconds: 0, earlySeconds: 0, lateSeconds: 0 };
+
+  constructor(handle: number) {
+    this.handle = handle;
+  }
+
+  closeIfBroken(): boolean {
+    if (!this.isBroken) return false;
+    this.isBroken = false;
+    this.isLost = true;
+    this.handle = 0;
+    return true;
+  }
+
+  restart(): string | undefined {
+    this.attempts++;
+    if (this.failures-- > 0) return 'there is no memory';
+    this.isLost = false;
+    this.handle = 9;
+    return undefined;
+  }
+}
+
+/** Time within which a lost worker is tried again, and at most once for each loss besides. */
+const retryUs = 1_000_000;
+
+/** @throws Error on the first broken rule */
+export function runReplacements(Live: typeof LiveAttentionWorkers, seed: number): void {
+  const prng = new Prng(seed, 1);
+  const workers = Array.from({ length: prng.integer(1, 4) }, (_, i) => new FakeWorker(i + 1));
+  const live = new Live(workers, () => {});
+  const ready = workers.map(() => true);
+  let losses = 0;
+  let us = 0;
+  for (let turn = 0; turn < 300; turn++) {
+    us = prng.chance(0.1) && live.nextUs > us && live.nextUs < Infinity ? live.nextUs : us + prng.integer(1, 200_000);
+    for (const worker of workers) {
+      if (worker.isLost || !prng.chance(0.02)) continue;
+      worker.isBroken = true;
+      worker.failures = prng.integer(0, 3);
+    }
+    const isDue = us >= live.nextUs;
+    const attempts = workers.map((worker) => worker.attempts);
+    const lost = workers.map(({ isLost }) => isLost);
+    for (const event of live.poll(us)) {
+      if (event.kind !== 'attentionWorkerLost' && event.kind !== 'attentionWorkerReady')
+        throw new Error(`Replacements broken: ${event.kind} is no event of attention workers`);
+      const isReady = event.kind === 'attentionWorkerReady';
+      if (ready[event.worker] === isReady)
+        throw new Error(`Replacements broken: ${event.kind} comes twice for worker ${event.worker}`);
+      ready[event.worker] = isReady;
+      if (!isReady) losses++;
+    }
+    for (const [i, worker] of workers.entries()) {
+      if (worker.isLost === ready[i])
+        throw new Error(`Replacements broken: worker ${i} is lost, and the instance takes it as ready`);
+      if (live.handles[i] !== worker.handle)
+        throw new Error(`Replacements broken: steps use links ${live.handles}, and worker ${i} has ${worker.handle}`);
+      if (isDue && lost[i] && worker.attempts === attempts[i])
+        throw new Error(`Replacements broken: the lost worker ${i} is not tried again at its time`);
+    }
+    if (workers.some(({ isLost }) => isLost) && live.nextUs > us + retryUs)
+      throw new Error('Replacements broken: a lost worker is not tried again');
+    const tried = workers.reduce((sum, worker) => sum + worker.attempts, 0);
+    if (tried > losses + workers.length * (1 + us / retryUs))
+      throw new Error(`Replacements broken: ${tried} attempts within ${us / 1e6} s after ${losses} losses`);
+  }
+}
