@@ -127,7 +127,9 @@ export class SimulatedAttentionWorkers {
     this.#host.deliverToInstance(index, lost);
     const executor = executors[index];
     if (this.#contents !== undefined && executor.isRunning && executor.endsUs > nowUs)
-      throw new Error(`Attention workers broken: instance ${index} continues its step after the loss of worker ${place}`);
+      throw new Error(
+        `Attention workers broken: instance ${index} continues its step after the loss of worker ${place}`,
+      );
     const twiceUs = this.#prng.chance(duplicateRatio) ? this.#prng.exponentialUs(duplicateUs) : undefined;
     const readyUs = Math.max(worker.replacedUs, nowUs) - nowUs;
     if (twiceUs !== undefined && twiceUs < readyUs)

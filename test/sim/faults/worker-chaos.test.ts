@@ -4,7 +4,7 @@ import { addCounts, uncovered } from '../../../src/sim/faults/chaos-counts.ts';
 import { runWorkerChaos, workerChaos } from '../../../src/sim/faults/worker-chaos.ts';
 
 it('breaks no rule over many seeds, and injects each fault and runs each handler', () => {
-  const sum = Array.from({ length: 40 }, (_, i) => runWorkerChaos(i + 1)).reduce(addCounts);
+  const sum = Array.from({ length: 20 }, (_, i) => runWorkerChaos(i + 1)).reduce(addCounts);
   expect(uncovered(workerChaos, sum)).toEqual([]);
   const { requests, completed } = sum.totals;
   expect(completed).toBeGreaterThan(requests / 2);
