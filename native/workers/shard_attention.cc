@@ -25,6 +25,8 @@ int ranges_of(const AttentionSequence& sequence) { return (sequence.start + sequ
 }  // namespace
 
 bool ShardAttention::begin(const WorkerFrame& frame, const std::vector<int32_t>& words) {
+  // A step that comes again would give blocks the pages that they had then.
+  if (frame.step != step_number_ + 1) return false;
   call_ = nullptr;
   next_call_ = 0;
   step_number_ = frame.step;

@@ -1,0 +1,219 @@
+// A faulty network between a model worker and an attention worker: a frame that is lost, repeated, late, spoilt or of an
+// earlier step gives either the bits of one instance, or a lost worker. Then all is computed again, with the same bits.
+import { once } from 'node:events';
+import { readdirSync } from 'node:fs';
+import { Worker as Thread } from 'node:worker_threads';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { Engine } from '../../../src/engine/engine.ts';
+import { freeModel, type LoadedModel, loadModel } from '../../../src/engine/load-model.ts';
+import { groupedStep, type PlainSequence, plainPages } from '../../../src/engine/plain-step.ts';
+import type { KvPoolHandle } from '../../../src/kernel/backend.ts';
+import { AttentionWorker, WorkerLink } from '../../../src/kernel/native/attention-workers.ts';
+import { createNativeBackend, type NativeBackend, type NativeIsa } from '../../../src/kernel/native/native.ts';
+import { Prng } from '../../../src/util/prng.ts';
+import { nativeBackends } from '../backends.ts';
+import { ModelFolder, oddSpec } from '../models.ts';
+import { bitRows, blocksFor, someTokens } from '../play.ts';
+
+const kinds = ['step', 'query', 'keys', 'result'] as const;
+const anomalies = ['lost', 'twice', 'late', 'overtaken', 'orphan', 'truncated', 'corrupt', 'cut'] as const;
+/** `too late`: after the deadline of the link. */
+type Anomaly = (typeof anomalies)[number] | 'too late';
+
+/** Frames of a step. */
+const framesOf = { step: 1, query: oddSpec.layers, keys: oddSpec.layers, result: oddSpec.layers };
+const deadlineMs = 600;
+const lateMs = 40;
+const token = 'a secret';
+const blocks = 20;
+
+/** Two sequences, one after the other, in the same blocks: the second has other pages for them. */
+const schedule: readonly { readonly sequence: PlainSequence; readonly mapping: 0 | 1 }[] = [0, 1].flatMap((mapping) => {
+  const tokens = someTokens(310, oddSpec.vocabSize, 5 + mapping);
+  const cuts = [0, 40, 300, 301, 302];
+  return cuts.slice(1).map((end, i) => ({
+    mapping: mapping as 0 | 1,
+    sequence: {
+      tokens: tokens.slice(cuts[i], end),
+      start: cuts[i],
+      blocks: blocksFor(310, 0),
+      logits: 'last' as const,
+    },
+  }));
+});
+
+/** A model worker; its attention workers are behind the network, or there are none. */
+class ModelWorker {
+  readonly #backend: NativeBackend;
+  readonly #model: LoadedModel;
+  readonly #engine: Engine;
+
+  constructor(path: string, attention: 'workers' | 'pages') {
+    this.#backend = createNativeBackend({ threads: 1, isa: nativeBackends.at(-1)?.name as NativeIsa });
+    this.#model = loadModel({ model: path, backend: this.#backend, weights: 'bf16', inputs: 'bf16', attention });
+    const { pages } = this;
+    this.#engine = new Engine({
+      ...{ model: this.#model, backend: this.#backend, tokensMax: 300, logitRowsMax: 1 },
+      kvBytes: pages * this.#model.kv.pageBytes,
+      ...(attention === 'workers' && { pagesAtWorkers: pages }),
+    });
+  }
+
+  get pages(): number {
+    return 2 * blocks * this.#model.kv.groups.reduce((sum, { layers }) => sum + layers, 0);
+  }
+
+  shard(workers: number) {
+    const { type, kvHeads, headDim } = this.#model.kv;
+    return { type, kvHeads: kvHeads / workers, headDim };
+  }
+
+  connect(port: number, workers: number): WorkerLink {
+    const options = { address: `127.0.0.1:${port}`, token, transport: 'tcp', deadlineMs } as const;
+    return new WorkerLink({ backend: this.#backend, shard: this.shard(workers), ...options });
+  }
+
+  /** The bits of the logits; undefined: the step is unanswered. */
+  run({ sequence, mapping }: (typeof schedule)[number], links: readonly WorkerLink[]): Uint32Array | undefined {
+    const pages = plainPages(2 * blocks, this.#model.kv.groups).map((group) => {
+      const at = mapping * blocks * group.layers;
+      return { ...group, pageTable: group.pageTable.slice(at, at + blocks * group.layers) };
+    });
+    const attentionWorkers = Int32Array.from(links, ({ handle }) => handle);
+    const step = { ...groupedStep([sequence], pages), ...(links.length > 0 && { attentionWorkers }) };
+    const outcome = this.#engine.run(step, new Int32Array(1));
+    if (outcome.kind !== 'done') throw new Error('the step was aborted');
+    const { unanswered } = outcome.result;
+    if (unanswered.length > 0) return undefined;
+    return bitRows(this.#engine.readLogits(1), 1)[0];
+  }
+
+  close(): void {
+    this.#engine.close();
+    freeModel(this.#model, this.#backend);
+    this.#backend.close();
+  }
+}
+
+describe.skipIf(nativeBackends.length === 0)(
+  'attention workers behind a faulty network (need the native kernels)',
+  () => {
+    const folder = new ModelFolder();
+    const workers: {
+      readonly backend: NativeBackend;
+      readonly pool: KvPoolHandle;
+      readonly worker: AttentionWorker;
+    }[] = [];
+    let model: ModelWorker;
+    let network: Thread;
+    let ports: readonly number[];
+    let expected: readonly (Uint32Array | undefined)[];
+
+    beforeAll(async () => {
+      const path = folder.huggingFace(oddSpec, 'f32');
+      const single = new ModelWorker(path, 'pages');
+      expected = schedule.map((step) => single.run(step, []));
+      single.close();
+      model = new ModelWorker(path, 'workers');
+      for (let i = 0; i < 2; i++) {
+        const backend = createNativeBackend({ threads: 1, isa: nativeBackends.at(-1)?.name as NativeIsa });
+        const pool = backend.createKvPool({ ...model.shard(2), pages: model.pages });
+        const worker = new AttentionWorker({ backend, pool, host: '127.0.0.1', token, transport: 'tcp' });
+        workers.push({ backend, pool, worker });
+      }
+      const [first, second] = workers.map(({ worker }) => Number(worker.address.split(':')[1]));
+      network = new Thread(new URL('./faulty-network.mjs', import.meta.url), {
+        workerData: { target: { host: '127.0.0.1', port: first } },
+      });
+      const [{ port }] = await once(network, 'message');
+      ports = [port, second];
+    });
+
+    afterAll(async () => {
+      await network.terminate();
+      model.close();
+      for (const { backend, pool, worker } of workers) {
+        worker.close();
+        backend.freeKvPool(pool);
+        backend.close();
+      }
+      folder.remove();
+    });
+
+    /** Frames so far since the last call, and the fault to inject next. */
+    async function inject(fault?: object): Promise<Readonly<Record<string, number>>> {
+      network.postMessage(fault);
+      const [counts] = await once(network, 'message');
+      return counts;
+    }
+
+    let links: WorkerLink[] = [];
+    /** Connects to the workers with broken links: their pages count as empty. */
+    function reconnect(): void {
+      links = ports.map((port, i) => {
+        const link = links[i];
+        if (link?.isBroken === false) return link;
+        link?.close();
+        return model.connect(port, 2);
+      });
+    }
+
+    /** Runs the schedule up to the step that is not answered. Returns the number of answered steps. */
+    async function play(): Promise<number> {
+      for (const [i, step] of schedule.entries()) {
+        const startedMs = performance.now();
+        const bits = model.run(step, links);
+        expect(performance.now() - startedMs).toBeLessThan(deadlineMs + 2_000);
+        if (bits === undefined) return i;
+        expect(bits, `bits of step ${i}`).toEqual(expected[i]);
+        // Frames behind the last result arrive.
+        await new Promise((resolve) => setImmediate(resolve));
+      }
+      return schedule.length;
+    }
+
+    /** One fault in a schedule; a lost worker is connected again, and all is computed again. Returns the losses. */
+    async function round(prng: Prng, kind: (typeof kinds)[number], anomaly: Anomaly): Promise<number> {
+      reconnect();
+      await inject();
+      expect(await play()).toBe(schedule.length);
+      const { [kind]: frames = 0 } = await inject({
+        ...{ kind, anomaly: anomaly === 'too late' ? 'late' : anomaly, at: prng.uniform() },
+        ms: anomaly === 'too late' ? deadlineMs + lateMs : lateMs,
+        // Not in the last step, so that the fault is noticed; an orphan after the first step of the second sequence.
+        skips: prng.integer(anomaly === 'orphan' ? 5 * framesOf[kind] : 0, 7 * framesOf[kind] - 1),
+      });
+      expect(frames).toBe(schedule.length * framesOf[kind]);
+      let losses = 0;
+      while ((await play()) < schedule.length) {
+        losses += links.filter(({ isBroken }) => isBroken).length;
+        expect(links.map(({ isBroken }) => isBroken)).toEqual([true, false]);
+        expect(losses).toBeLessThan(3);
+        reconnect();
+      }
+      expect((await inject()).spoilt).toBe(1);
+      return losses;
+    }
+
+    /** A frame that is late within the deadline changes nothing. */
+    const harmless = kinds.map((kind) => `${kind} late`);
+    const threads = () => readdirSync('/proc/self/task').length;
+    const descriptors = () => readdirSync('/proc/self/fd').length;
+
+    test('give the bits of one instance or are lost, for each kind of frame and of fault, and leave nothing behind', async () => {
+      const prng = new Prng(1, 1);
+      const pairs = kinds.flatMap((kind) => [...anomalies, 'too late' as const].map((anomaly) => ({ kind, anomaly })));
+      const losses = new Map<string, number>();
+      for (const { kind, anomaly } of pairs) losses.set(`${kind} ${anomaly}`, await round(prng, kind, anomaly));
+      expect([...losses].filter(([, count]) => count === 0).map(([name]) => name)).toEqual(harmless);
+      const before = { threads: threads(), descriptors: descriptors() };
+      for (let i = 0; i < 14; i++) {
+        const { kind, anomaly } = pairs[prng.integer(0, pairs.length - 1)];
+        await round(prng, kind, anomaly);
+      }
+      // A connection that has just ended may still be closing.
+      expect(threads()).toBeLessThanOrEqual(before.threads + 1);
+      expect(descriptors()).toBeLessThanOrEqual(before.descriptors + 3);
+    });
+  },
+);
