@@ -20,7 +20,7 @@ Napi::Value bind_create_attention_worker(Arguments& in, Napi::Env env) {
 
 Napi::Value bind_attention_worker_port(Arguments& in, Napi::Env env) { return number(env, registries().attention_workers.get(in.handle("attention worker"))->port()); }
 
-/** (attention worker) => { steps, calls, rows, earlyCalls, earlySeconds, lateSeconds, idleSeconds, bytesIn, bytesOut, broken } */
+/** (attention worker) => { steps, calls, rows, earlyCalls, earlySeconds, lateSeconds, idleSeconds, bytesIn, bytesOut, broken, refused, signs } */
 Napi::Value bind_attention_worker_counts(Arguments& in, Napi::Env env) {
   const AttentionWorkerCounts counts = registries().attention_workers.get(in.handle("attention worker"))->counts();
   Napi::Object result = Napi::Object::New(env);
@@ -34,6 +34,8 @@ Napi::Value bind_attention_worker_counts(Arguments& in, Napi::Env env) {
   result.Set("bytesIn", static_cast<double>(counts.bytes_in));
   result.Set("bytesOut", static_cast<double>(counts.bytes_out));
   result.Set("broken", static_cast<double>(counts.broken));
+  result.Set("refused", static_cast<double>(counts.refused));
+  result.Set("signs", static_cast<double>(counts.signs));
   return result;
 }
 
@@ -43,11 +45,9 @@ Napi::Value bind_free_attention_worker(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/**
- * (backend, kvType, kvHeads, headDim, host, port, transport, key, deadlineMs, form) => link to the attention worker at that
- * address
- */
-Napi::Value bind_open_worker_link(Arguments& in, Napi::Env env) {
+/** The arguments of a link: backend, kvType, kvHeads, headDim, host, port, transport, key, deadlineMs, form. */
+template <class Opened>
+std::shared_ptr<Opened> open_link(Arguments& in) {
   const auto backend = registries().backends.get(in.handle("backend"));
   const auto type = static_cast<KvType>(in.integer("kvType", 0, 1));
   const int kv_heads = in.integer("kvHeads", 1, 1 << 16);
@@ -57,7 +57,28 @@ Napi::Value bind_open_worker_link(Arguments& in, Napi::Env env) {
   const HashKey key = key_argument(in);
   const std::chrono::milliseconds deadline(in.integer("deadlineMs", 1, INT32_MAX));
   const auto form = static_cast<AttentionForm>(in.integer("form", 0, 1));
-  return number(env, registries().worker_links.add(std::make_shared<WorkerLink>(backend->isa, KvLayout{type, kv_heads, head_dim}, address, transport, key, deadline, form)));
+  return std::make_shared<Opened>(backend->isa, KvLayout{type, kv_heads, head_dim}, address, transport, key, deadline, form);
+}
+
+/** (arguments of a link) => link to the attention worker at that address */
+Napi::Value bind_open_worker_link(Arguments& in, Napi::Env env) { return number(env, registries().worker_links.add(open_link<WorkerLink>(in))); }
+
+/** (arguments of a link) => attempt to open it, in a thread of its own */
+Napi::Value bind_begin_worker_link(Arguments& in, Napi::Env env) { return number(env, registries().worker_link_attempts.add(open_link<WorkerLinkAttempt>(in))); }
+
+/** (attempt) => link, and the attempt is freed; 0 while the attempt lasts. Throws if it has failed, and frees it. */
+Napi::Value bind_poll_worker_link(Arguments& in, Napi::Env env) {
+  const int handle = in.handle("attempt to open a worker link");
+  std::shared_ptr<WorkerLink> link;
+  try {
+    link = registries().worker_link_attempts.get(handle)->poll();
+  } catch (const std::exception&) {
+    registries().worker_link_attempts.remove(handle);
+    throw;
+  }
+  if (link == nullptr) return number(env, 0);
+  registries().worker_link_attempts.remove(handle);
+  return number(env, registries().worker_links.add(std::move(link)));
 }
 
 /** (link) => pages of the attention worker */
@@ -91,6 +112,8 @@ void bind_attention_workers(Napi::Env env, Napi::Object exports) {
   bind<bind_attention_worker_counts>(env, exports, "attentionWorkerCounts");
   bind<bind_free_attention_worker>(env, exports, "freeAttentionWorker");
   bind<bind_open_worker_link>(env, exports, "openWorkerLink");
+  bind<bind_begin_worker_link>(env, exports, "beginWorkerLink");
+  bind<bind_poll_worker_link>(env, exports, "pollWorkerLink");
   bind<bind_worker_link_pages>(env, exports, "workerLinkPages");
   bind<bind_worker_link_broken>(env, exports, "workerLinkBroken");
   bind<bind_worker_link_counts>(env, exports, "workerLinkCounts");

@@ -4,6 +4,8 @@
 // weighted values in key order. The partials (o, m, l) of ranges merge in a binary tree aligned at absolute positions.
 // So the result's bits depend on (query, keys, ISA) alone, not on batch, chunking, threads or tiles.
 #pragma once
+#include <atomic>
+
 #include "base/thread_pool.hpp"
 #include "base/types.hpp"
 
@@ -45,6 +47,7 @@ struct AttentionArgs {
   int window = kNoWindow;     // last keys that a row sees, including its own
   float softcap = 0;          // a scaled score s becomes softcap tanh(s / softcap); 0: no cap
   const float* slopes = nullptr;  // (heads): slope x (key position - row position) is added to the score; null: none
+  std::atomic<uint64_t>* ranges_done = nullptr;  // counts computed ranges, a sign of progress; null: not counted
 
   /** The first listed block with a key that row `row` of the sequence sees. */
   int first_block(const AttentionSequence& s, int row) const {

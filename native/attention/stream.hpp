@@ -126,6 +126,7 @@ class TileStream {
     for (int range = first; range <= last; range++) {
       if (!keep_going()) return false;
       run_range(tile, kv_head, range, end_block, workspace, level(depth++));
+      if (args_.ranges_done != nullptr) args_.ranges_done->fetch_add(1, std::memory_order_relaxed);
       for (int merges = merges_after(range - origin); merges > 0; merges--) merge_top();
     }
     while (depth > 1) merge_top();

@@ -2,6 +2,7 @@
 // connection.
 #include "workers/attention_worker.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -11,6 +12,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kStallMs = 20000;  // longest wait between the parts of one frame
+constexpr auto kSignInterval = std::chrono::milliseconds(250);
+constexpr int kSignMs = 1000;  // longest wait for a sign to be sent
 
 uint64_t nanoseconds_since(Clock::time_point begin) { return static_cast<uint64_t>(std::chrono::nanoseconds(Clock::now() - begin).count()); }
 
@@ -26,7 +29,17 @@ AttentionWorker::AttentionWorker(std::shared_ptr<Backend> backend, std::shared_p
     : backend_(std::move(backend)),
       pool_(std::move(pool)),
       overlaps_(overlaps),
+      signs_(*this),
       listener_(address, transport, key, pool_->layout, [this](Connection& connection, const std::atomic<bool>& ended) { serve(connection, ended); }) {}
+
+AttentionWorker::SignThread::~SignThread() {
+  {
+    const std::lock_guard<std::mutex> lock(worker.sessions_mutex_);
+    worker.ended_ = true;
+  }
+  worker.ends_.notify_all();
+  thread.join();
+}
 
 AttentionWorkerCounts AttentionWorker::counts() const {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -35,35 +48,94 @@ AttentionWorkerCounts AttentionWorker::counts() const {
 
 void AttentionWorker::serve(Connection& connection, const std::atomic<bool>& ended) {
   try {
-    serve_frames(connection, ended);
+    Session session(connection, ShardAttention(backend_, pool_, overlaps_, ranges_done_));
+    if (!open(session, ended)) return;
+    try {
+      serve_frames(session, ended);
+    } catch (const std::bad_alloc&) {
+      count([](AttentionWorkerCounts& counts) { counts.broken++; });
+    }
+    close(session);
   } catch (const std::bad_alloc&) {
     count([](AttentionWorkerCounts& counts) { counts.broken++; });
   }
 }
 
-void AttentionWorker::serve_frames(Connection& connection, const std::atomic<bool>& ended) {
-  WorkerHello hello;
+/** Both sides describe themselves. False if links of another owner are open. */
+bool AttentionWorker::open(Session& session, const std::atomic<bool>& ended) {
+  ModelWorkerHello peer;
+  const Deadline deadline = in_milliseconds(kStallMs);
+  if (!session.connection.receive(&peer, sizeof peer, deadline, ended) || !is_valid_worker_header(peer)) return false;
+  WorkerHello hello = {};
   hello.isa = static_cast<int32_t>(pool_->isa);
   hello.pages = pool_->pages;
+  {
+    const std::lock_guard<std::mutex> lock(sessions_mutex_);
+    hello.is_taken = !sessions_.empty() && owner_ != peer.owner ? 1 : 0;
+    if (hello.is_taken == 0) {
+      owner_ = peer.owner;
+      sessions_.push_back(&session);
+    }
+  }
+  if (hello.is_taken != 0) count([](AttentionWorkerCounts& counts) { counts.refused++; });
   hello.checksum = worker_checksum(hello);
-  if (!connection.send(&hello, sizeof hello, in_milliseconds(kStallMs), ended)) return;
-  Session session = {ShardAttention(backend_, pool_, overlaps_), 0};
+  const bool sent = session.connection.send(&hello, sizeof hello, deadline, ended);
+  if (!sent && hello.is_taken == 0) close(session);
+  return sent && hello.is_taken == 0;
+}
+
+void AttentionWorker::close(Session& session) {
+  const std::lock_guard<std::mutex> lock(sessions_mutex_);
+  sessions_.erase(std::find(sessions_.begin(), sessions_.end(), &session));
+}
+
+void AttentionWorker::serve_frames(Session& session, const std::atomic<bool>& ended) {
   WorkerFrame frame;
   for (;;) {
     const auto begin = Clock::now();
-    if (!connection.receive(&frame, sizeof frame, kNever, ended)) return;
+    if (!session.connection.receive(&frame, sizeof frame, kNever, ended)) return;
     const bool within_step = frame.kind == WorkerFrameKind::keys || frame.call > 0;
     if (within_step) count([&](AttentionWorkerCounts& counts) { counts.idle_nanoseconds += nanoseconds_since(begin); });
-    if (has_valid_limits(frame) && serve_frame(connection, session, frame, ended)) continue;
+    if (has_valid_limits(frame) && serve_frame(session, frame, ended)) continue;
     if (!ended) count([](AttentionWorkerCounts& counts) { counts.broken++; });
     return;
   }
 }
 
+/** Every interval: a session receives a sign if its call waits and the threads have computed something. */
+void AttentionWorker::send_signs() {
+  std::unique_lock<std::mutex> lock(sessions_mutex_);
+  while (!ends_.wait_for(lock, kSignInterval, [this] { return ended_; }))
+    for (Session* session : sessions_) send_sign(*session);
+}
+
+void AttentionWorker::send_sign(Session& session) {
+  const std::unique_lock<std::mutex> sending(session.sending, std::try_to_lock);
+  const uint64_t done = ranges_done_.load(std::memory_order_relaxed);
+  if (!sending || !session.computes || done == session.ranges_seen) return;
+  session.ranges_seen = done;
+  AttentionFrame sign = {};
+  sign.kind = AttentionFrameKind::progress;
+  sign.step = session.step;
+  sign.call = session.call;
+  sign.checksum = worker_checksum(sign);
+  const std::atomic<bool> never{false};
+  if (!session.connection.send(&sign, sizeof sign, in_milliseconds(kSignMs), never)) session.connection.shut_down();
+  count([](AttentionWorkerCounts& counts) { counts.signs++; });
+}
+
+void AttentionWorker::set_computes(Session& session, const WorkerFrame& frame, bool computes) {
+  const std::lock_guard<std::mutex> sending(session.sending);
+  session.computes = computes;
+  session.step = frame.step;
+  session.call = frame.call;
+  if (computes) session.ranges_seen = ranges_done_.load(std::memory_order_relaxed);
+}
+
 /** False if the frame is invalid or the connection broke. */
-bool AttentionWorker::serve_frame(Connection& connection, Session& session, const WorkerFrame& frame, const std::atomic<bool>& ended) {
+bool AttentionWorker::serve_frame(Session& session, const WorkerFrame& frame, const std::atomic<bool>& ended) {
   ShardAttention& shard = session.shard;
-  MessageReader body(connection, pool_->isa, in_milliseconds(kStallMs), ended);
+  MessageReader body(session.connection, pool_->isa, in_milliseconds(kStallMs), ended);
   switch (frame.kind) {
     case WorkerFrameKind::step: {
       std::vector<int32_t> words;
@@ -78,6 +150,7 @@ bool AttentionWorker::serve_frame(Connection& connection, Session& session, cons
       std::vector<float> slopes;
       std::vector<uint8_t> query;
       if (!shard.accepts_query(frame) || !body.receive(slopes, frame.slopes) || !body.receive(query, frame.bytes) || !body.receive_sum()) return false;
+      set_computes(session, frame, true);
       const std::lock_guard<std::mutex> computing(computing_);
       const auto begin = Clock::now();
       shard.query(frame, std::move(slopes), std::move(query), ended);
@@ -87,6 +160,7 @@ bool AttentionWorker::serve_frame(Connection& connection, Session& session, cons
         counts.early_nanoseconds += session.early_nanoseconds;
         counts.bytes_in += frame.bytes;
       });
+      set_computes(session, frame, false);
       return true;
     }
     case WorkerFrameKind::keys: {
@@ -96,12 +170,14 @@ bool AttentionWorker::serve_frame(Connection& connection, Session& session, cons
       result.step = frame.step;
       result.call = frame.call;
       result.early_nanoseconds = session.early_nanoseconds;
+      set_computes(session, frame, true);
       {
         const std::lock_guard<std::mutex> computing(computing_);
         const auto begin = Clock::now();
         shard.keys(keys, ended);
         result.late_nanoseconds = nanoseconds_since(begin);
       }
+      set_computes(session, frame, false);
       result.bytes = shard.result().size() * sizeof(float);
       count([&](AttentionWorkerCounts& counts) {
         counts.calls++;
@@ -110,17 +186,18 @@ bool AttentionWorker::serve_frame(Connection& connection, Session& session, cons
         counts.bytes_in += frame.bytes;
         counts.bytes_out += result.bytes;
       });
-      return !ended && send_result(connection, shard, result, ended);
+      return !ended && send_result(session, result, ended);
     }
   }
   return false;
 }
 
-bool AttentionWorker::send_result(Connection& connection, const ShardAttention& shard, AttentionFrame& result, const std::atomic<bool>& ended) {
+bool AttentionWorker::send_result(Session& session, AttentionFrame& result, const std::atomic<bool>& ended) {
+  const std::lock_guard<std::mutex> sending(session.sending);
   result.checksum = worker_checksum(result);
-  MessageWriter message(connection, pool_->isa, in_milliseconds(kStallMs), ended);
+  MessageWriter message(session.connection, pool_->isa, in_milliseconds(kStallMs), ended);
   message.head(result);
-  message.add(shard.result());
+  message.add(session.shard.result());
   return message.close();
 }
 

@@ -1,8 +1,11 @@
 // An attention worker: it holds keys and values of a shard of the KV heads and no weights, and answers the steps of
 // model workers.
 #pragma once
+#include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <thread>
+#include <vector>
 
 #include "net/listener.hpp"
 #include "workers/shard_attention.hpp"
@@ -20,9 +23,14 @@ struct AttentionWorkerCounts {
   uint64_t bytes_in = 0;
   uint64_t bytes_out = 0;
   uint64_t broken = 0;  // connections that ended in a frame, with an invalid frame, or without memory for one
+  uint64_t refused = 0;  // connections of another owner than that of the open links
+  uint64_t signs = 0;    // of progress, sent while calls waited for their results
 };
 
-/** Serves one connection for each model worker. Their steps share the threads call by call. */
+/**
+ * Serves the links of one model worker, over one connection each. Their steps share the threads call by call. While a
+ * call computes, or waits for the threads, its link receives signs of progress.
+ */
 class AttentionWorker {
  public:
   /** `overlaps` as in ShardAttention. Port 0 chooses a free port. @throws std::runtime_error if the address cannot be bound */
@@ -36,15 +44,30 @@ class AttentionWorker {
 
  private:
   void serve(Connection& connection, const std::atomic<bool>& ended);
-  void serve_frames(Connection& connection, const std::atomic<bool>& ended);
-  /** A model worker's connection. */
+  /** A connection of the model worker. */
   struct Session {
+    Session(Connection& of, ShardAttention with) : connection(of), shard(std::move(with)) {}
+
+    Connection& connection;
     ShardAttention shard;
-    uint64_t early_nanoseconds;  // of the call in progress
+    uint64_t early_nanoseconds = 0;  // of the call in progress
+    std::mutex sending;              // held by the thread that sends
+    // Guarded by `sending`:
+    bool computes = false;     // signs of progress are sent
+    uint32_t step = 0;         // of the call
+    int call = 0;
+    uint64_t ranges_seen = 0;  // at the last sign
   };
 
-  bool serve_frame(Connection& connection, Session& session, const WorkerFrame& frame, const std::atomic<bool>& ended);
-  bool send_result(Connection& connection, const ShardAttention& shard, AttentionFrame& result, const std::atomic<bool>& ended);
+  bool open(Session& session, const std::atomic<bool>& ended);
+  void close(Session& session);
+  void serve_frames(Session& session, const std::atomic<bool>& ended);
+  void send_signs();
+  void send_sign(Session& session);
+  void set_computes(Session& session, const WorkerFrame& frame, bool computes);
+
+  bool serve_frame(Session& session, const WorkerFrame& frame, const std::atomic<bool>& ended);
+  bool send_result(Session& session, AttentionFrame& result, const std::atomic<bool>& ended);
   template <class Change>
   void count(const Change& change) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -57,6 +80,19 @@ class AttentionWorker {
   std::mutex computing_;  // held while a call uses the threads
   mutable std::mutex mutex_;  // guards `counts_`
   AttentionWorkerCounts counts_;
+  std::atomic<uint64_t> ranges_done_{0};  // of all calls
+  std::mutex sessions_mutex_;  // guards the next members
+  std::vector<Session*> sessions_;
+  uint64_t owner_ = 0;  // of the sessions
+  bool ended_ = false;
+  std::condition_variable ends_;
+  /** The thread that sends signs of progress. */
+  struct SignThread {
+    explicit SignThread(AttentionWorker& of) : worker(of), thread([&of] { of.send_signs(); }) {}
+    ~SignThread();
+    AttentionWorker& worker;
+    std::thread thread;
+  } signs_;
   Listener listener_;  // last: its threads use the other members
 };
 

@@ -48,6 +48,26 @@ bool ShardAttention::begin(const WorkerFrame& frame, const std::vector<int32_t>&
       sequences_[g].push_back({row, step_.row_start[s + 1] - row, step_.positions[s], group.blocks.data() + group.block_start[s], group.first_block[s]});
     }
   }
+  return writes_each_page_once();
+}
+
+/** True if no page holds keys of two places of the step: threads write the pages of several sequences at once. */
+bool ShardAttention::writes_each_page_once() {
+  begun_++;
+  for (size_t g = 0; g < step_.groups.size(); g++) {
+    const int layers = step_.groups[g].layers;
+    for (const AttentionSequence& sequence : sequences_[g]) {
+      const int last = (sequence.start + sequence.rows - 1) / kPageTokens;
+      for (int block = sequence.start / kPageTokens; block <= last; block++) {
+        const int32_t* pages = tables_[g].data() + static_cast<size_t>(sequence.blocks[block - sequence.first_block]) * layers;
+        for (int layer = 0; layer < layers; layer++) {
+          uint32_t& step = written_[static_cast<size_t>(pages[layer])];
+          if (step == begun_) return false;
+          step = begun_;
+        }
+      }
+    }
+  }
   return true;
 }
 
@@ -95,6 +115,7 @@ void ShardAttention::query(const WorkerFrame& frame, std::vector<float> slopes, 
   args.window = group.window;
   args.softcap = frame.softcap;
   args.slopes = call.slopes.empty() ? nullptr : call.slopes.data();
+  args.ranges_done = &ranges_done_;
   result_.resize(static_cast<size_t>(rows_) * frame.heads * pool_->layout.head_dim);
   if (call.form == AttentionForm::ranges) {
     compute_early(call, ended);

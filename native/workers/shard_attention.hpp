@@ -20,9 +20,12 @@ namespace kvasir {
  */
 class ShardAttention {
  public:
-  /** Without `overlaps` everything is computed after the keys of the step have arrived: a baseline for comparisons. */
-  ShardAttention(std::shared_ptr<Backend> backend, std::shared_ptr<KvPool> pool, bool overlaps)
-      : backend_(std::move(backend)), pool_(std::move(pool)), overlaps_(overlaps) {}
+  /**
+   * Without `overlaps` everything is computed after the keys of the step have arrived: a baseline for comparisons.
+   * `ranges_done` counts the ranges of all calls.
+   */
+  ShardAttention(std::shared_ptr<Backend> backend, std::shared_ptr<KvPool> pool, bool overlaps, std::atomic<uint64_t>& ranges_done)
+      : backend_(std::move(backend)), pool_(std::move(pool)), overlaps_(overlaps), ranges_done_(ranges_done), written_(static_cast<size_t>(pool_->pages)) {}
 
   /** Begins a step; calls of earlier steps end. False if the frame is invalid. */
   bool begin(const WorkerFrame& frame, const std::vector<int32_t>& words);
@@ -64,6 +67,7 @@ class ShardAttention {
 
   size_t query_row_bytes(int heads) const { return query_bytes(pool_->isa, pool_->layout.type, heads, pool_->layout.head_dim, 1); }
   bool has_pages(const ShardGroup& group, const std::vector<int32_t>& table) const;
+  bool writes_each_page_once();
   void compute_early(Call& call, const std::atomic<bool>& ended);
   void compute_earlier_keys(Call& call);
   void combine_prev_new(const Call& call, const std::vector<uint8_t>& keys);
@@ -75,6 +79,9 @@ class ShardAttention {
   std::shared_ptr<Backend> backend_;
   std::shared_ptr<KvPool> pool_;
   bool overlaps_;
+  std::atomic<uint64_t>& ranges_done_;
+  std::vector<uint32_t> written_;  // (pages): number of the last step, of this connection, that writes the page
+  uint32_t begun_ = 0;             // steps of this connection
   uint32_t step_number_ = 0;
   int rows_ = 0;
   ShardStep step_;

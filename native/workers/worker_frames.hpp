@@ -1,6 +1,6 @@
 // Wire format between a model worker and an attention worker, version 2, little-endian. After the handshake of the
-// connection the attention worker describes itself; then steps, queries and keys go one way, attention results the
-// other.
+// connection both sides describe themselves; then steps, queries and keys go one way, attention results and signs of
+// progress the other.
 #pragma once
 #include <vector>
 
@@ -11,13 +11,24 @@ namespace kvasir {
 
 constexpr uint32_t kWorkerWireVersion = 2;
 
-/** The first message of an attention worker. */
+/** The first message of a model worker. */
+struct ModelWorkerHello {
+  static constexpr uint32_t kMagic = 0x6d617677;
+  uint32_t magic = kMagic;
+  uint32_t version = kWorkerWireVersion;
+  uint64_t owner;     // drawn at random: links of one owner share the pages, and others are refused meanwhile
+  uint64_t checksum;  // of the fields before it
+};
+
+/** The answer of an attention worker. */
 struct WorkerHello {
   static constexpr uint32_t kMagic = 0x68617677;
   uint32_t magic = kMagic;
   uint32_t version = kWorkerWireVersion;
   int32_t isa;
   int32_t pages;
+  uint32_t is_taken;  // 1: links of another owner are open, and the connection ends
+  uint32_t unused;
   uint64_t checksum;  // of the fields before it
 };
 
@@ -54,20 +65,27 @@ struct WorkerFrame {
   uint64_t checksum;   // of the fields before it
 };
 
-/** From the attention worker: `rows` rows of normalised attention, (heads, headDim) in float32, and their checksum. */
+enum class AttentionFrameKind : uint32_t { result = 1, progress = 2 };
+
+/**
+ * From the attention worker. `result`: `rows` rows of normalised attention, (heads, headDim) in float32, and their
+ * checksum. `progress`: its threads have computed something since the last frame while the call waits for its result.
+ */
 struct AttentionFrame {
   static constexpr uint32_t kMagic = 0x72617677;
   uint32_t magic = kMagic;
   uint32_t version = kWorkerWireVersion;
+  AttentionFrameKind kind = AttentionFrameKind::result;
   uint32_t step;
   int32_t call;
+  uint32_t unused = 0;
   uint64_t bytes;
   uint64_t early_nanoseconds;  // of attention before the keys arrived
   uint64_t late_nanoseconds;   // of attention after that
   uint64_t checksum;           // of the fields before it
 };
 
-static_assert(sizeof(WorkerHello) == 24 && sizeof(WorkerFrame) == 72 && sizeof(AttentionFrame) == 48, "wire structures have no padding");
+static_assert(sizeof(ModelWorkerHello) == 24 && sizeof(WorkerHello) == 32 && sizeof(WorkerFrame) == 72 && sizeof(AttentionFrame) == 56, "wire structures have no padding");
 
 /** The largest values of a frame, checked before memory is allocated. */
 constexpr int kWorkerRowsMost = 1 << 16;

@@ -1,7 +1,9 @@
 // Frames are written by the thread that runs the step: over shared memory no other thread is woken on this side.
 #include "workers/worker_link.hpp"
 
+#include <random>
 #include <stdexcept>
+#include <thread>
 
 namespace kvasir {
 namespace {
@@ -10,21 +12,35 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kConnectMs = 1000;
 constexpr auto kPollInterval = std::chrono::milliseconds(1);  // interval of checks of the abort flag
+constexpr auto kSignInterval = std::chrono::milliseconds(100);  // interval of checks for signs of progress while a send waits
 
 }  // namespace
+
+uint64_t link_owner() {
+  static const uint64_t owner = [] {
+    std::random_device random;
+    return uint64_t{random()} << 32 | random();
+  }();
+  return owner;
+}
 
 WorkerLink::WorkerLink(Isa isa, const KvLayout& layout, const HostPort& address, Transport transport, const HashKey& key, std::chrono::milliseconds deadline,
                        AttentionForm form)
     : isa_(isa), layout_(layout), deadline_(deadline), form_(form), connection_(open_connection(address, transport, key, layout, kConnectMs, ended_)) {
   const std::string name = "Cannot use attention worker " + address.host + ":" + std::to_string(address.port) + ": ";
+  ModelWorkerHello own;
+  own.owner = link_owner();
+  own.checksum = worker_checksum(own);
   WorkerHello hello;
   if (connection_ == nullptr) throw std::runtime_error(name + "it does not answer, has another token, or holds other KV heads");
-  if (!connection_->receive(&hello, sizeof hello, in_milliseconds(kConnectMs), ended_) || !is_valid_worker_header(hello) || hello.pages <= 0) {
+  const bool answers = connection_->send(&own, sizeof own, in_milliseconds(kConnectMs), ended_) && connection_->receive(&hello, sizeof hello, in_milliseconds(kConnectMs), ended_);
+  if (!answers || !is_valid_worker_header(hello) || hello.pages <= 0) {
     throw std::runtime_error(name + "it does not describe itself as an attention worker of version " + std::to_string(kWorkerWireVersion));
   }
   if (hello.isa != static_cast<int32_t>(isa)) {
     throw std::runtime_error(name + "it computes with another instruction set: " + std::to_string(hello.isa) + ", not " + std::to_string(static_cast<int>(isa)));
   }
+  if (hello.is_taken != 0) throw std::runtime_error(name + "it holds the pages of another process");
   pages_ = hello.pages;
 }
 
@@ -67,13 +83,13 @@ void WorkerLink::begin(const StepView& step, const WorkerShare& share, const std
     }
     shard.groups.push_back(std::move(group));
   }
-  const std::vector<int32_t> words = shard.encode();
+  std::vector<int32_t> words = shard.encode();
   WorkerFrame frame = {};
   frame.kind = WorkerFrameKind::step;
   frame.rows = share.rows;
   frame.words = static_cast<uint32_t>(words.size());
   frame.bytes = words.size() * sizeof(int32_t);
-  send(frame, {{words.data(), frame.bytes}});
+  send(frame, {{words.data(), static_cast<size_t>(frame.bytes)}});
 }
 
 void WorkerLink::send_query(WorkerFrame frame, const float* slopes, const std::vector<uint8_t>& query) {
@@ -81,30 +97,62 @@ void WorkerLink::send_query(WorkerFrame frame, const float* slopes, const std::v
   frame.form = form_;
   frame.slopes = slopes == nullptr ? 0 : static_cast<uint32_t>(frame.heads);
   frame.bytes = query.size();
-  send(frame, {{slopes, frame.slopes * sizeof(float)}, {query.data(), query.size()}});
+  send(frame, {{const_cast<float*>(slopes), frame.slopes * sizeof(float)}, {const_cast<uint8_t*>(query.data()), query.size()}});
 }
 
 void WorkerLink::send_keys(WorkerFrame frame, const std::vector<uint8_t>& keys, size_t count) {
   frame.kind = WorkerFrameKind::keys;
   frame.slopes = 0;
   frame.bytes = keys.size();
-  send(frame, {{keys.data(), keys.size()}});
+  send(frame, {{const_cast<uint8_t*>(keys.data()), keys.size()}});
   owed_.push_back({step_number_, frame.call, count * sizeof(float)});
   counts_.calls++;
 }
 
-void WorkerLink::send(WorkerFrame& frame, std::initializer_list<Part> body) {
+void WorkerLink::send(WorkerFrame& frame, std::initializer_list<iovec> body) {
   if (is_broken()) return;
   frame.magic = WorkerFrame::kMagic;
   frame.step = step_number_;
   frame.version = kWorkerWireVersion;
   frame.checksum = worker_checksum(frame);
-  MessageWriter message(*connection_, isa_, Clock::now() + deadline_, ended_);
-  message.head(frame);
-  for (const auto& [part, bytes] : body) message.add(part, bytes);
-  if (!message.close()) broken_ = true;
+  uint64_t sum = kBodySeed;
+  std::vector<iovec> parts = {{&frame, sizeof frame}};
+  for (const iovec& part : body) {
+    sum = checksum(isa_, part.iov_base, part.iov_len, sum);
+    if (part.iov_len > 0) parts.push_back(part);
+    counts_.bytes_out += part.iov_len;
+  }
+  parts.push_back({&sum, sizeof sum});
+  if (!send_parts(std::move(parts))) broken_ = true;
   counts_.bytes_out += sizeof frame;
-  for (const auto& [part, bytes] : body) counts_.bytes_out += bytes;
+}
+
+/** The attention worker reads nothing while it computes: the deadline is that of its signs of progress. */
+bool WorkerLink::send_parts(std::vector<iovec> parts) {
+  Deadline deadline = Clock::now() + deadline_;
+  for (size_t first = 0; first < parts.size();) {
+    int64_t sent = connection_->send_parts(&parts[first], static_cast<int>(parts.size() - first), false);
+    if (sent == Connection::kBroken) return false;
+    if (sent == Connection::kWouldBlock && !connection_->await_writable(std::min(deadline, Clock::now() + kSignInterval), ended_)) {
+      if (connection_->is_readable()) {
+        if (!receive_sign()) return false;
+        deadline = Clock::now() + deadline_;
+      } else if (Clock::now() >= deadline) {
+        return false;
+      }
+    }
+    for (; first < parts.size() && sent >= static_cast<int64_t>(parts[first].iov_len); first++) sent -= static_cast<int64_t>(parts[first].iov_len);
+    if (first == parts.size() || sent <= 0) continue;
+    parts[first].iov_base = static_cast<uint8_t*>(parts[first].iov_base) + sent;
+    parts[first].iov_len -= static_cast<size_t>(sent);
+  }
+  return true;
+}
+
+/** False unless the next frame is a sign of progress: before the keys of a call are sent there is no result. */
+bool WorkerLink::receive_sign() {
+  AttentionFrame frame = {};
+  return connection_->receive(&frame, sizeof frame, Clock::now() + deadline_, ended_) && is_valid_worker_header(frame) && frame.kind == AttentionFrameKind::progress;
 }
 
 bool WorkerLink::receive(std::vector<float>& values, const int32_t* abort) {
@@ -121,20 +169,50 @@ bool WorkerLink::receive(std::vector<float>& values, const int32_t* abort) {
 }
 
 bool WorkerLink::receive_frame(AttentionFrame& frame, std::vector<float>& values, const int32_t* abort) {
-  const Deadline deadline = Clock::now() + deadline_;
   if (is_broken() || owed_.empty()) return false;
-  while (!connection_->await_readable(std::min(deadline, Clock::now() + kPollInterval), ended_)) {
-    if (__atomic_load_n(abort, __ATOMIC_RELAXED) != 0) return false;
-    if (Clock::now() < deadline) continue;
+  const Owed& owed = owed_.front();
+  for (bool is_result = false; !is_result;) {
+    const Deadline deadline = Clock::now() + deadline_;
+    while (!connection_->await_readable(std::min(deadline, Clock::now() + kPollInterval), ended_)) {
+      if (__atomic_load_n(abort, __ATOMIC_RELAXED) != 0) return false;
+      if (Clock::now() < deadline) continue;
+      broken_ = true;
+      return false;
+    }
+    const bool valid = connection_->receive(&frame, sizeof frame, deadline, ended_) && is_valid_worker_header(frame);
+    is_result = valid && frame.kind == AttentionFrameKind::result;
+    if (is_result || (valid && frame.kind == AttentionFrameKind::progress)) continue;
     broken_ = true;
     return false;
   }
-  const Owed& owed = owed_.front();
-  MessageReader body(*connection_, isa_, deadline, ended_);
-  const bool valid = connection_->receive(&frame, sizeof frame, deadline, ended_) && is_valid_worker_header(frame) && frame.step == owed.step &&
-                     frame.call == owed.call && frame.bytes == owed.bytes && body.receive(values, frame.bytes / sizeof(float)) && body.receive_sum();
+  MessageReader body(*connection_, isa_, Clock::now() + deadline_, ended_);
+  const bool valid = frame.step == owed.step && frame.call == owed.call && frame.bytes == owed.bytes && body.receive(values, frame.bytes / sizeof(float)) &&
+                     body.receive_sum();
   if (!valid) broken_ = true;
   return valid;
+}
+
+WorkerLinkAttempt::WorkerLinkAttempt(Isa isa, const KvLayout& layout, const HostPort& address, Transport transport, const HashKey& key,
+                                     std::chrono::milliseconds deadline, AttentionForm form)
+    : state_(std::make_shared<State>()) {
+  std::thread([=, state = state_] {
+    std::shared_ptr<WorkerLink> link;
+    std::string error;
+    try {
+      link = std::make_shared<WorkerLink>(isa, layout, address, transport, key, deadline, form);
+    } catch (const std::exception& failure) {
+      error = failure.what();
+    }
+    const std::lock_guard<std::mutex> lock(state->mutex);
+    state->link = std::move(link);
+    state->error = std::move(error);
+  }).detach();
+}
+
+std::shared_ptr<WorkerLink> WorkerLinkAttempt::poll() const {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  if (!state_->error.empty()) throw std::runtime_error(state_->error);
+  return state_->link;
 }
 
 }  // namespace kvasir

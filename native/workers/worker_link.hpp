@@ -4,6 +4,7 @@
 #include <deque>
 #include <initializer_list>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -32,12 +33,16 @@ struct WorkerShare {
   std::vector<int> first_block;  // of each layer group: number of the worker's block 0
 };
 
+/** Drawn at random once for each process: the owner of its links. */
+uint64_t link_owner();
+
 class WorkerLink {
  public:
   /**
-   * Connects to the attention worker at `address`, whose pages have `layout`. A result that takes longer than
-   * `deadline` breaks the link. `form` is that of every query.
-   * @throws std::runtime_error if it does not answer, or computes with another instruction set than `isa`
+   * Connects to the attention worker at `address`, whose pages have `layout`. The link breaks if the worker sends
+   * neither a result nor a sign of progress for `deadline`. `form` is that of every query.
+   * @throws std::runtime_error if it does not answer, belongs to another process, or computes with another instruction
+   * set than `isa`
    */
   WorkerLink(Isa isa, const KvLayout& layout, const HostPort& address, Transport transport, const HashKey& key, std::chrono::milliseconds deadline,
              AttentionForm form = AttentionForm::ranges);
@@ -64,11 +69,6 @@ class WorkerLink {
   bool receive(std::vector<float>& values, const int32_t* abort);
 
  private:
-  struct Part {
-    const void* data;
-    size_t bytes;
-  };
-
   /** A call whose result has not been received. */
   struct Owed {
     uint32_t step;
@@ -76,7 +76,9 @@ class WorkerLink {
     uint64_t bytes;
   };
 
-  void send(WorkerFrame& frame, std::initializer_list<Part> body);
+  void send(WorkerFrame& frame, std::initializer_list<iovec> body);
+  bool send_parts(std::vector<iovec> parts);
+  bool receive_sign();
   bool receive_frame(AttentionFrame& frame, std::vector<float>& values, const int32_t* abort);
 
   const Isa isa_;
@@ -92,6 +94,28 @@ class WorkerLink {
   std::deque<Owed> owed_;
   std::vector<float> discarded_;
   WorkerLinkCounts counts_;
+};
+
+/** A link that a thread of its own opens. */
+class WorkerLinkAttempt {
+ public:
+  /** Arguments as those of the link. */
+  WorkerLinkAttempt(Isa isa, const KvLayout& layout, const HostPort& address, Transport transport, const HashKey& key, std::chrono::milliseconds deadline,
+                    AttentionForm form = AttentionForm::ranges);
+  WorkerLinkAttempt(const WorkerLinkAttempt&) = delete;
+  WorkerLinkAttempt& operator=(const WorkerLinkAttempt&) = delete;
+
+  /** Null while the attempt lasts. @throws std::runtime_error if it has failed */
+  std::shared_ptr<WorkerLink> poll() const;
+
+ private:
+  struct State {
+    std::mutex mutex;
+    std::shared_ptr<WorkerLink> link;
+    std::string error;
+  };
+
+  const std::shared_ptr<State> state_;  // the thread may outlive the attempt
 };
 
 }  // namespace kvasir

@@ -12,6 +12,8 @@ interface SharedOptions {
   readonly kv: KvShape;
   /** Attention workers of the instance, which share the KV heads equally. */
   readonly workers: number;
+  /** Links to the worker: one for each batch of a step. */
+  readonly links: number;
 }
 
 export interface LocalAttentionWorkerOptions extends SharedOptions {
@@ -30,44 +32,49 @@ export interface RemoteAttentionWorkerOptions extends SharedOptions {
 
 /** What is open while a worker serves. */
 interface OpenWorker {
-  readonly link: WorkerLink;
+  readonly links: readonly WorkerLink[];
   close(): void;
 }
 
+/** An attempt to open a worker: undefined while it lasts. @throws Error if it has failed */
+type Attempt = () => OpenWorker | undefined;
+
 export class LinkedAttentionWorker {
-  /** Pages of the worker. */
-  readonly pages: number;
-  readonly #open: () => OpenWorker;
+  readonly #begin: () => Attempt;
+  readonly #links: number;
+  #attempt: Attempt | undefined;
   #worker: OpenWorker | undefined;
+  #pages: number | undefined;
   /** Of links that are closed. */
   #earlier = noCounts;
 
-  /** @param open creates or finds a worker with empty pages @throws Error if the worker cannot be opened */
-  private constructor(open: () => OpenWorker) {
-    this.#open = open;
-    this.#worker = open();
-    this.pages = this.#worker.link.pages;
+  /** @param begin creates or finds a worker with empty pages */
+  private constructor(links: number, begin: () => Attempt) {
+    this.#links = links;
+    this.#begin = begin;
   }
 
-  /** A worker in this process. @throws Error if the memory is not available */
+  /** A worker in this process. */
   static local(options: LocalAttentionWorkerOptions): LinkedAttentionWorker {
     const token = randomBytes(16).toString('hex');
     const backend = createNativeBackend({ threads: options.threads, isa: options.backend.isa });
-    return new LinkedAttentionWorker(() => openLocal(options, backend, token));
+    return new LinkedAttentionWorker(options.links, () => () => openLocal(options, backend, token));
   }
 
-  /** A worker in another process. @throws Error if it does not answer, or holds other KV heads */
+  /** A worker in another process. */
   static remote(options: RemoteAttentionWorkerOptions): LinkedAttentionWorker {
-    const { backend, address, token } = options;
-    return new LinkedAttentionWorker(() => {
-      const link = new WorkerLink({ backend, shard: shardOf(options), address, token });
-      return { link, close: () => link.close() };
-    });
+    return new LinkedAttentionWorker(options.links, () => beginRemote(options));
   }
 
-  /** No handle has the number 0: steps with it are unanswered. */
-  get handle(): number {
-    return this.#worker?.link.handle ?? 0;
+  /** Pages of the worker. */
+  get pages(): number {
+    if (this.#pages === undefined) throw new Error('Cannot count pages: the attention worker was never open');
+    return this.#pages;
+  }
+
+  /** (links) No handle has the number 0: steps with it are unanswered. */
+  get handles(): readonly number[] {
+    return this.#worker?.links.map(({ handle }) => handle) ?? Array.from({ length: this.#links }, () => 0);
   }
 
   get isLost(): boolean {
@@ -75,33 +82,68 @@ export class LinkedAttentionWorker {
   }
 
   get counts(): WorkerLinkCounts {
-    return this.#worker === undefined ? this.#earlier : sumOf(this.#earlier, this.#worker.link.counts);
+    return (this.#worker?.links ?? []).reduce((sum, { counts }) => sumOf(sum, counts), this.#earlier);
   }
 
-  /** Closes a broken link, and a worker of this process with it. True if the link was broken. */
+  /** Closes the links if one is broken, and a worker of this process with them. True if one was. */
   closeIfBroken(): boolean {
-    if (this.#worker?.link.isBroken !== true) return false;
+    if (this.#worker?.links.some(({ isBroken }) => isBroken) !== true) return false;
     this.#earlier = this.counts;
     this.#worker.close();
     this.#worker = undefined;
     return true;
   }
 
-  /** Replaces the lost worker by one with empty pages. @returns why that failed; undefined: it did not */
-  restart(): string | undefined {
+  /**
+   * Replaces the lost worker by one with empty pages: begins an attempt, or asks for the outcome of the attempt in
+   * progress. Never waits for another process.
+   */
+  reopen(): 'open' | 'opening' | { readonly why: string } {
     try {
-      const worker = this.#open();
-      const { pages } = worker.link;
-      if (pages < this.pages) {
-        worker.close();
-        return `it has ${pages} pages, and had ${this.pages}`;
-      }
-      this.#worker = worker;
-      return undefined;
+      this.#attempt ??= this.#begin();
+      const worker = this.#attempt();
+      if (worker === undefined) return 'opening';
+      this.#attempt = undefined;
+      return this.#take(worker);
     } catch (error) {
-      return error instanceof Error ? error.message : String(error);
+      this.#attempt = undefined;
+      return { why: error instanceof Error ? error.message : String(error) };
     }
   }
+
+  #take(worker: OpenWorker): 'open' | { readonly why: string } {
+    const [{ pages }] = worker.links;
+    if (this.#pages !== undefined && pages < this.#pages) {
+      worker.close();
+      return { why: `it has ${pages} pages, and had ${this.#pages}` };
+    }
+    this.#pages ??= pages;
+    this.#worker = worker;
+    return 'open';
+  }
+}
+
+function beginRemote(options: RemoteAttentionWorkerOptions): Attempt {
+  const { backend, address, token } = options;
+  const begin = () => WorkerLink.begin({ backend, shard: shardOf(options), address, token });
+  const links: WorkerLink[] = [];
+  const close = (): void => {
+    for (const link of links) link.close();
+  };
+  let next = begin();
+  return () => {
+    try {
+      for (let link = next(); link !== undefined; link = next()) {
+        links.push(link);
+        if (links.length === options.links) return { links, close };
+        next = begin();
+      }
+      return undefined;
+    } catch (error) {
+      close();
+      throw error;
+    }
+  };
 }
 
 function shardOf({ kv, workers }: SharedOptions) {
@@ -115,20 +157,19 @@ function openLocal(options: LocalAttentionWorkerOptions, workerBackend: NativeBa
   const local = { token, transport: 'auto' } as const;
   const pool = workerBackend.createKvPool({ ...shard, pages });
   let worker: AttentionWorker | undefined;
-  const closeWorker = (): void => {
+  const links: WorkerLink[] = [];
+  const close = (): void => {
+    for (const link of links) link.close();
     worker?.close();
     workerBackend.freeKvPool(pool);
   };
   try {
     worker = new AttentionWorker({ ...local, backend: workerBackend, pool, host: '127.0.0.1' });
-    const link = new WorkerLink({ ...local, backend, shard, address: worker.address });
-    const close = (): void => {
-      link.close();
-      closeWorker();
-    };
-    return { link, close };
+    const { address } = worker;
+    while (links.length < options.links) links.push(new WorkerLink({ ...local, backend, shard, address }));
+    return { links, close };
   } catch (error) {
-    closeWorker();
+    close();
     throw error;
   }
 }

@@ -63,6 +63,10 @@ export interface AttentionWorkerCounts {
   readonly bytesOut: number;
   /** Connections that ended in a frame, with an invalid frame, or without memory for one. */
   readonly broken: number;
+  /** Connections of another process while links of the owner of the pages were open. */
+  readonly refused: number;
+  /** Signs of progress, sent while calls waited for their results. */
+  readonly signs: number;
 }
 
 /** A model worker's traffic with one attention worker. */

@@ -36,14 +36,22 @@ class Worker {
   worker: AttentionWorker;
   link: WorkerLink;
 
+  /** Of the link; undefined: that of `WorkerLink`. */
+  readonly #deadlineMs: number | undefined;
+
   /** @param workers that share the KV heads */
   constructor(
     model: LoadedModel,
     modelBackend: NativeBackend,
     workers: number,
     pages: number,
-    { transport, form }: Required<Pick<ClusterOptions, 'transport' | 'form'>>,
+    {
+      transport,
+      form,
+      deadlineMs,
+    }: Pick<ClusterOptions, 'deadlineMs'> & Required<Pick<ClusterOptions, 'transport' | 'form'>>,
   ) {
+    this.#deadlineMs = deadlineMs;
     this.#backend = createNativeBackend({ threads: 2, isa: modelBackend.isa });
     this.#modelBackend = modelBackend;
     this.#shard = { type: model.kv.type, kvHeads: model.kv.kvHeads / workers, headDim: model.kv.headDim };
@@ -90,7 +98,10 @@ class Worker {
   }
 
   #createLink(): WorkerLink {
-    const options = { address: this.worker.address, token, transport: this.#transport, form: this.#form };
+    const options = {
+      ...{ address: this.worker.address, token, transport: this.#transport, form: this.#form },
+      deadlineMs: this.#deadlineMs,
+    };
     return new WorkerLink({ backend: this.#modelBackend, shard: this.#shard, ...options });
   }
 }
@@ -103,6 +114,8 @@ interface ClusterOptions {
   readonly form?: AttentionForm;
   /** Model replicas beside the first. */
   readonly replicas?: number;
+  /** Of the links, in milliseconds; undefined: that of `WorkerLink`. */
+  readonly deadlineMs?: number | undefined;
 }
 
 class Cluster {
@@ -114,7 +127,7 @@ class Cluster {
   readonly engine: Engine;
 
   constructor(path: string, isa: NativeIsa, forms: Forms, options: ClusterOptions) {
-    const { workers, transport = 'auto', partition = 'heads', form = 'ranges', replicas = 0 } = options;
+    const { workers, transport = 'auto', partition = 'heads', form = 'ranges', replicas = 0, deadlineMs } = options;
     this.#partition = partition;
     this.replicas = Array.from({ length: replicas }, () => createNativeBackend({ threads: 1, isa }));
     this.#backend = createNativeBackend({ threads: 2, isa });
@@ -127,7 +140,12 @@ class Cluster {
     const pages = blocksMost * this.#model.kv.groups.reduce((sum, { layers }) => sum + layers, 0);
     this.workers = Array.from(
       { length: workers },
-      () => new Worker(this.#model, this.#backend, partition === 'heads' ? workers : 1, pages, { transport, form }),
+      () =>
+        new Worker(this.#model, this.#backend, partition === 'heads' ? workers : 1, pages, {
+          transport,
+          form,
+          deadlineMs,
+        }),
     );
     const kvBytes = pages * this.#model.kv.pageBytes;
     const pagesAtWorkers = partition === 'heads' ? pages : workers * pages;
@@ -451,4 +469,53 @@ describe.skipIf(nativeBackends.length === 0)('attention workers (need the native
     cluster.workers[1]?.begin();
     expect([cluster.rows([sequence(0, 600)]), cluster.rows([sequence(600, 1)])].flat()).toEqual(expected);
   });
+
+  test('break the link of a step in which two sequences write the same page', async () => {
+    const twice = [
+      { ...sequence(0, 3), blocks: [70] },
+      { ...sequence(0, 2), blocks: [70] },
+    ];
+    const outcome = cluster.run(twice);
+    expect(outcome.kind === 'done' && outcome.result.unanswered).toEqual(Int32Array.of(0, 1));
+    await expect.poll(() => cluster.workers.map(({ worker }) => worker.counts.broken)).toEqual([1, 1]);
+    for (const worker of cluster.workers) {
+      worker.end();
+      worker.begin();
+    }
+  });
+
+  test.each(['shared', 'tcp'] as const)(
+    'keep a link while a call takes longer than its deadline, over %s',
+    (transport) => {
+      // Scalar code computes a call of this shape for seconds.
+      const wide = { ...oddSpec, layers: 1, heads: 128, kvHeads: 8, headDim: 128, architecture: 'qwen2' as const };
+      const path = folder.huggingFace(wide, 'f32');
+      const deadlineMs = 1_000;
+      const parts = new Cluster(
+        path,
+        'portable',
+        { weights: 'f32', inputs: 'f32' },
+        { workers: 1, transport, deadlineMs },
+      );
+      try {
+        const rows = [{ ...sequence(0, 700), start: 1_300, blocks: blocksFor(2_000, 0) }];
+        expect(parts.rows(rows)).toHaveLength(1);
+        const [{ worker }] = parts.workers;
+        const { earlySeconds, lateSeconds, signs } = worker.counts;
+        expect(1_000 * (earlySeconds + lateSeconds)).toBeGreaterThan(1.5 * deadlineMs);
+        expect(signs).toBeGreaterThan(1);
+        // A second link sends keys that exceed the ring, while the threads compute a call of the first.
+        const second = parts.workers[0].openLink();
+        const handles = [parts.handles, Int32Array.of(second.handle)];
+        const other = { ...sequence(0, 500), blocks: blocksFor(512, 64) };
+        const steps = [rows, [other]].map((one, i) => ({ ...parts.stepOf(one), attentionWorkers: handles[i] }));
+        const outcomes = parts.engine.runStaggered(steps, new Int32Array(1));
+        second.close();
+        for (const outcome of outcomes)
+          expect(outcome.kind === 'done' && outcome.result.unanswered).toEqual(new Int32Array(0));
+      } finally {
+        parts.close();
+      }
+    },
+  );
 });

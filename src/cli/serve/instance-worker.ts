@@ -55,7 +55,7 @@ function load(settings: InstanceSettings, backend: Backend): { readonly model: L
   }
 }
 
-function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint): ServedInstance {
+async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint): Promise<ServedInstance> {
   const { settings, loaded, hashKey, role } = data;
   const log = createThreadLog(own);
   const backend = createBackend(settings.threads, log);
@@ -67,7 +67,7 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint)
   const lent = borrowingPages(settings, model.kv);
   const otherPages = receivePages + lent.staging + (sizes?.pages ?? 0) + lent.host;
   const otherBytes = otherPages * model.kv.pageBytes;
-  const attentionWorkers = openAttentionWorkers(settings, backend, model, kvBytes, log);
+  const attentionWorkers = await openAttentionWorkers(settings, backend, model, kvBytes, log);
   const engine = createEngine(model, backend, kvBytes + otherBytes, attentionWorkers?.pages);
   const wake = (): void => loop.wake();
   const memory = { kv: model.kv, pool: engine.pool, layers: engine.layers };
@@ -180,13 +180,13 @@ function yieldToGateway(): void {
   if (platform() === 'linux') setPriority(computeNiceness);
 }
 
-function serve(data: InstanceThreadData<InstanceSettings>): void {
+async function serve(data: InstanceThreadData<InstanceSettings>): Promise<void> {
   const { endpoint, address, incarnation } = data;
   const own = { bus: new MemoryBus(endpoint), address, incarnation };
   const post = (message: FromInstance): void => publishTo(own.bus, 'output', [address, incarnation], message);
   try {
     yieldToGateway();
-    const { loop, ready } = data.role === 'store' ? createStore(data, own) : create(data, own);
+    const { loop, ready } = data.role === 'store' ? createStore(data, own) : await create(data, own);
     loop.start();
     collectOnRequest();
     post({ kind: 'ready', ...ready, snapshot: loop.snapshot() });
@@ -196,4 +196,4 @@ function serve(data: InstanceThreadData<InstanceSettings>): void {
 }
 
 if (isMainThread) throw new Error('Cannot run an instance: this module is the entry of a worker thread');
-serve(workerData as InstanceThreadData<InstanceSettings>);
+void serve(workerData as InstanceThreadData<InstanceSettings>);

@@ -62,7 +62,10 @@ export class AttentionWorkers<Request extends Identified, S extends RunningReque
     this.#ready[worker] = false;
     this.#losses[worker]++;
     this.#isIncomplete = true;
-    if (this.#context.flight !== undefined) this.#context.abortStep();
+    const { flight } = this.#context;
+    if (flight === undefined) return;
+    flight.workerLost = true;
+    this.#context.abortStep();
   }
 
   override beforeStep(): void {

@@ -141,8 +141,9 @@ export class Instance<
     let stepUs: ArrayLike<number> | undefined;
     if (event.kind === 'stepDone') {
       stepUs = event.stepUs ?? [nowUs - flight.startedUs];
-      // The time of a step that waited for blocks does not predict the next.
-      if (flight.range === undefined && !flight.awaitsBlocks) config.cost.observe(flight.shape, stepUs);
+      // The time of a step that waited for blocks, or lost a worker, does not predict the next.
+      if (flight.range === undefined && !flight.awaitsBlocks && !flight.workerLost)
+        config.cost.observe(flight.shape, stepUs);
       flight.owner.commit(flight, event.result, stepUs);
     } else if (event.kind === 'stepFailed') this.#state.emit(results.failAll(flight, event.message));
     for (const component of hooks.afterStep) component.afterStep(flight, stepUs);

@@ -46,6 +46,8 @@ export interface InFlight<S> extends PlannedStep<S> {
   aborting: boolean;
   /** The abort was requested in favour of interactive requests. */
   yielding: boolean;
+  /** A worker of the step was lost: its time does not predict the next step. */
+  workerLost: boolean;
 }
 
 /** A decode row is worth an abort only if its step would run for longer than this. */
@@ -78,6 +80,7 @@ function inFlightOf<S>(
     ending: false,
     aborting: false,
     yielding: false,
+    workerLost: false,
   };
 }
 

@@ -12,6 +12,12 @@ import type {
 } from '../../util/counts.ts';
 import { encodingVersion } from '../encode.ts';
 
+/** The attention worker of a link: threads, form of its pages, and address. */
+export type WorkerLinkArguments = readonly [
+  ...[backend: number, kvType: number, kvHeads: number, headDim: number],
+  ...[host: string, port: number, transport: number, key: Uint8Array, deadlineMs: number, form: number],
+];
+
 /** The functions that native/addon/ binds. Handles are integers, valid in every thread of the process. */
 export interface NativeModule {
   readonly encodingVersion: number;
@@ -146,12 +152,11 @@ export interface NativeModule {
   attentionWorkerCounts(worker: number): AttentionWorkerCounts;
   freeAttentionWorker(worker: number): void;
   /** Connects to the attention worker at the address. */
-  openWorkerLink(
-    ...link: readonly [
-      ...[backend: number, kvType: number, kvHeads: number, headDim: number],
-      ...[host: string, port: number, transport: number, key: Uint8Array, deadlineMs: number, form: number],
-    ]
-  ): number;
+  openWorkerLink(...link: WorkerLinkArguments): number;
+  /** Begins to connect in a thread of its own: an attempt, until it has ended. */
+  beginWorkerLink(...link: WorkerLinkArguments): number;
+  /** 0 while the attempt lasts. @throws if it has failed */
+  pollWorkerLink(attempt: number): number;
   workerLinkPages(link: number): number;
   workerLinkBroken(link: number): boolean;
   workerLinkCounts(link: number): WorkerLinkCounts;

@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import type { AttentionWorkerCounts, WorkerLinkCounts } from '../../util/counts.ts';
 import type { KvPoolHandle, KvPoolSpec } from '../backend.ts';
 import { kvTypeCodes } from '../codes.ts';
-import type { NativeModule, Transport } from './addon.ts';
+import type { NativeModule, Transport, WorkerLinkArguments } from './addon.ts';
 import { transportCodes } from './addon.ts';
 import type { NativeBackend } from './native.ts';
 
@@ -66,7 +66,7 @@ export interface WorkerLinkOptions {
   readonly transport?: Transport | undefined;
   /** How attention over earlier keys and over keys of the step combine; `ranges` by default. */
   readonly form?: AttentionForm | undefined;
-  /** A result that takes longer breaks the link; 20,000 by default. */
+  /** The link breaks if neither a result nor a sign of progress arrives for this long; 20,000 by default. */
   readonly deadlineMs?: number | undefined;
 }
 
@@ -78,17 +78,25 @@ export class WorkerLink {
   readonly pages: number;
   readonly #native: NativeModule;
 
-  /** @throws if the attention worker does not answer, has another token, other pages or another instruction set */
-  constructor(options: WorkerLinkOptions) {
-    const { backend, shard, address, token, transport = 'auto', form = 'ranges', deadlineMs = 20_000 } = options;
-    this.#native = backend.native;
-    const cut = address.lastIndexOf(':');
-    this.handle = this.#native.openWorkerLink(
-      ...[backend.handle, kvTypeCodes[shard.type], shard.kvHeads, shard.headDim],
-      ...([address.slice(0, cut), Number(address.slice(cut + 1)), transportCodes[transport]] as const),
-      ...([keyOf(token), deadlineMs, attentionForms.indexOf(form)] as const),
-    );
+  /**
+   * @param handle of an open link
+   * @throws if the attention worker does not answer, has another token, other pages or another instruction set, or
+   * serves another process
+   */
+  constructor(options: WorkerLinkOptions, handle = options.backend.native.openWorkerLink(...argumentsOf(options))) {
+    this.#native = options.backend.native;
+    this.handle = handle;
     this.pages = this.#native.workerLinkPages(this.handle);
+  }
+
+  /** Opens a link in a thread of its own. @returns the link, undefined while the attempt lasts; it throws as the constructor does */
+  static begin(options: WorkerLinkOptions): () => WorkerLink | undefined {
+    const { native } = options.backend;
+    const attempt = native.beginWorkerLink(...argumentsOf(options));
+    return () => {
+      const handle = native.pollWorkerLink(attempt);
+      return handle === 0 ? undefined : new WorkerLink(options, handle);
+    };
   }
 
   /** A broken link stays broken: open another. */
@@ -103,6 +111,16 @@ export class WorkerLink {
   close(): void {
     this.#native.closeWorkerLink(this.handle);
   }
+}
+
+function argumentsOf(options: WorkerLinkOptions): WorkerLinkArguments {
+  const { backend, shard, address, token, transport = 'auto', form = 'ranges', deadlineMs = 20_000 } = options;
+  const cut = address.lastIndexOf(':');
+  return [
+    ...([backend.handle, kvTypeCodes[shard.type], shard.kvHeads, shard.headDim] as const),
+    ...([address.slice(0, cut), Number(address.slice(cut + 1)), transportCodes[transport]] as const),
+    ...([keyOf(token), deadlineMs, attentionForms.indexOf(form)] as const),
+  ];
 }
 
 function keyOf(token: string): Uint8Array {

@@ -1,5 +1,6 @@
 // An instance whose pages lie at attention workers: what a lost one held is computed again, and no token differs.
-import { describe, expect, test } from 'vitest';
+import { describe, expect, test, vi } from 'vitest';
+import { StepCost } from '../../../src/core/cost/step-cost.ts';
 import type { InstanceEvent } from '../../../src/core/protocol/events.ts';
 import { Prng } from '../../../src/util/prng.ts';
 import { expectComplete, promptOf, request, World } from '../instance-world.ts';
@@ -40,6 +41,23 @@ describe('an instance with attention workers', () => {
     world.deliver(ready(1));
     world.finishAll();
     for (const one of both) expectComplete(world, one);
+  });
+
+  test('a step that lost a worker teaches the cost model nothing', () => {
+    const { observe } = StepCost.prototype;
+    const learned = vi.spyOn(StepCost.prototype, 'observe').mockImplementation(observe);
+    const calls = () => learned.mock.calls.length;
+    const world = new World(config);
+    world.submit(request('a', promptOf(1, 40), { maxTokens: 20 }));
+    world.finishStep();
+    const before = calls();
+    expect(before).toBeGreaterThan(0);
+    lose(world, 0);
+    expect(calls()).toBe(before);
+    world.deliver(ready(0));
+    world.finishAll();
+    expect(calls()).toBeGreaterThan(before);
+    learned.mockRestore();
   });
 
   test('forgets cached prefixes with a lost worker', () => {

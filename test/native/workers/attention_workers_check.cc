@@ -181,6 +181,21 @@ class Steps {
   int lengths_[kSequences] = {0, 0, 0}, chunk_[kSequences] = {0, 0, 0};
 };
 
+/** Links of another owner are refused while the shard's own is open. */
+void refuse_other_owner(const Shard& shard) {
+  const std::atomic<bool> ended{false};
+  const auto connection = open_connection({"127.0.0.1", shard.worker->port()}, Transport::tcp, key(), kShard, 2000, ended);
+  expect(connection != nullptr, "the worker accepts connections");
+  ModelWorkerHello own;
+  own.owner = link_owner() + 1;
+  own.checksum = worker_checksum(own);
+  WorkerHello hello = {};
+  connection->send(&own, sizeof own, in_milliseconds(2000), ended);
+  expect(connection->receive(&hello, sizeof hello, in_milliseconds(2000), ended) && hello.is_taken == 1, "another owner is refused");
+  uint8_t more;
+  expect(!connection->receive(&more, 1, in_milliseconds(2000), ended), "the refused connection ends");
+}
+
 /** A step and its calls with valid checksums, of which one field lies. The worker answers or closes the connection. */
 void send_lie(const Shard& shard, std::mt19937& random) {
   const std::atomic<bool> ended{false};
@@ -188,6 +203,10 @@ void send_lie(const Shard& shard, std::mt19937& random) {
   if (connection == nullptr) return;
   int field = 0;
   const int lying_field = static_cast<int>(random() % 40);
+  ModelWorkerHello own;
+  own.owner = link_owner();
+  own.checksum = worker_checksum(own) + (random() % 20 == 0 ? 1 : 0);
+  if (!connection->send(&own, sizeof own, in_milliseconds(2000), ended)) return;
   const auto value = [&](int64_t truth, std::initializer_list<int64_t> lies) {
     return field++ == lying_field ? *(lies.begin() + random() % lies.size()) : truth;
   };
@@ -250,6 +269,7 @@ int main(int argc, char** argv) {
     });
     for (int step = 0; step < 12; step++) steps.run(shards, random() % 4 == 0);
     liar.join();
+    refuse_other_owner(*shards[0]);
     steps.run(shards, false);
     // A worker that ends breaks its link, and the next step fails without an answer.
     shards[1]->worker = nullptr;

@@ -18,7 +18,7 @@ describe('attention workers of a live instance', () => {
       { kind: 'attentionWorkerLost', worker: 1 },
       { kind: 'attentionWorkerReady', worker: 1 },
     ]);
-    expect(live.handles).toEqual(Int32Array.of(1, 9));
+    expect(live.handles).toEqual([Int32Array.of(1, 9), Int32Array.of(10, 90)]);
     expect([live.poll(2), live.nextUs]).toEqual([[], Number.POSITIVE_INFINITY]);
   });
 
@@ -27,7 +27,7 @@ describe('attention workers of a live instance', () => {
     workers[0].isBroken = true;
     workers[0].failures = 2;
     expect(live.poll(0)).toEqual([{ kind: 'attentionWorkerLost', worker: 0 }]);
-    expect([live.nextUs, live.handles]).toEqual([1_000_000, Int32Array.of(0, 2)]);
+    expect([live.nextUs, live.handles[0]]).toEqual([1_000_000, Int32Array.of(0, 2)]);
     for (let us = 100_000; us < 1_000_000; us += 100_000) expect(live.poll(us)).toEqual([]);
     expect([live.poll(1_000_000), live.nextUs]).toEqual([[], 2_000_000]);
     expect(live.poll(2_000_000)).toEqual([{ kind: 'attentionWorkerReady', worker: 0 }]);
@@ -35,6 +35,19 @@ describe('attention workers of a live instance', () => {
       'Attention worker 1 is lost, steps wait until it is replaced: there is no memory',
       'Attention worker 1 was lost and is replaced: its sequences are computed again',
     ]);
+  });
+
+  test('an attempt that lasts is looked at again, without a wait, and the reason of its failure is logged once', () => {
+    const { workers, live, lines } = setup();
+    Object.assign(workers[0], { isBroken: true, looks: 2, failures: 2 });
+    expect(live.poll(0)).toEqual([{ kind: 'attentionWorkerLost', worker: 0 }]);
+    expect([live.nextUs, lines]).toEqual([10_000, []]);
+    live.poll(10_000);
+    live.poll(20_000);
+    expect([live.nextUs, lines.length]).toEqual([1_020_000, 1]);
+    live.poll(1_020_000);
+    expect(live.poll(2_020_000)).toEqual([{ kind: 'attentionWorkerReady', worker: 0 }]);
+    expect(lines).toHaveLength(2);
   });
 
   test('the loss of another one does not delay the attempts', () => {

@@ -11,8 +11,11 @@ export class FakeWorker implements LinkedWorker {
   isBroken = false;
   /** Attempts to replace it that fail. */
   failures = 0;
-  /** Attempts to replace it. */
+  /** Looks at an attempt before it ends. */
+  looks = 0;
+  /** Attempts to replace it that have ended, and calls that begin or look at one. */
   attempts = 0;
+  calls = 0;
   readonly counts = { calls: 0, bytesOut: 0, bytesIn: 0, waitSeconds: 0, earlySeconds: 0, lateSeconds: 0 };
 
   constructor(handle: number) {
@@ -27,12 +30,18 @@ export class FakeWorker implements LinkedWorker {
     return true;
   }
 
-  restart(): string | undefined {
+  get handles(): readonly number[] {
+    return [this.handle, 10 * this.handle];
+  }
+
+  reopen(): 'open' | 'opening' | { readonly why: string } {
+    this.calls++;
+    if (this.looks-- > 0) return 'opening';
     this.attempts++;
-    if (this.failures-- > 0) return 'there is no memory';
+    if (this.failures-- > 0) return { why: 'there is no memory' };
     this.isLost = false;
     this.handle = 9;
-    return undefined;
+    return 'open';
   }
 }
 
@@ -45,6 +54,7 @@ export function runReplacements(Live: typeof LiveAttentionWorkers, seed: number)
   const workers = Array.from({ length: prng.integer(1, 4) }, (_, i) => new FakeWorker(i + 1));
   const live = new Live(workers, () => {});
   const ready = workers.map(() => true);
+  const calledUs = workers.map(() => 0);
   let losses = 0;
   let us = 0;
   for (let turn = 0; turn < 300; turn++) {
@@ -53,9 +63,9 @@ export function runReplacements(Live: typeof LiveAttentionWorkers, seed: number)
       if (worker.isLost || !prng.chance(0.02)) continue;
       worker.isBroken = true;
       worker.failures = prng.integer(0, 3);
+      worker.looks = prng.integer(0, 3);
     }
-    const isDue = us >= live.nextUs;
-    const attempts = workers.map((worker) => worker.attempts);
+    const calls = workers.map((worker) => worker.calls);
     const lost = workers.map(({ isLost }) => isLost);
     for (const event of live.poll(us)) {
       if (event.kind !== 'attentionWorkerLost' && event.kind !== 'attentionWorkerReady')
@@ -69,9 +79,12 @@ export function runReplacements(Live: typeof LiveAttentionWorkers, seed: number)
     for (const [i, worker] of workers.entries()) {
       if (worker.isLost === ready[i])
         throw new Error(`Replacements broken: worker ${i} is lost, and the instance takes it as ready`);
-      if (live.handles[i] !== worker.handle)
-        throw new Error(`Replacements broken: steps use links ${live.handles}, and worker ${i} has ${worker.handle}`);
-      if (isDue && lost[i] && worker.attempts === attempts[i])
+      for (const [batch, handles] of live.handles.entries())
+        if (handles[i] !== worker.handles[batch])
+          throw new Error(`Replacements broken: steps use links ${handles}, and worker ${i} has ${worker.handles}`);
+      const isCalled = worker.calls > calls[i];
+      if (isCalled) calledUs[i] = us;
+      if (!isCalled && lost[i] && us >= calledUs[i] + retryUs)
         throw new Error(`Replacements broken: the lost worker ${i} is not tried again at its time`);
     }
     if (workers.some(({ isLost }) => isLost) && live.nextUs > us + retryUs)

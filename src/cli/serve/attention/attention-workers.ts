@@ -1,6 +1,7 @@
 // The attention workers of an instance by its settings, and the process of one attention worker.
+import { setTimeout } from 'node:timers/promises';
 import { pagesFor } from '../../../core/kvcache/layer-groups.ts';
-import { LinkedAttentionWorker } from '../../../engine/linked-attention-worker.ts';
+import { LinkedAttentionWorker, type LocalAttentionWorkerOptions } from '../../../engine/linked-attention-worker.ts';
 import { type KvShape, kvShapeOf, type LoadedModel } from '../../../engine/load-model.ts';
 import type { Backend } from '../../../kernel/backend.ts';
 import { AttentionWorker } from '../../../kernel/native/attention-workers.ts';
@@ -16,11 +17,14 @@ import { contextTokens } from '../model/served-model.ts';
 import { stopSignal } from '../stop-signal.ts';
 import type { InstanceSettings } from '../worker-settings.ts';
 
-/** Time for which an instance waits at its start for workers of other processes, and between two attempts. */
-const [startMs, retryMs] = [60_000, 500];
+/**
+ * Time for which an instance waits at its start for workers of other processes, between two attempts, and between two
+ * looks at an attempt in progress.
+ */
+const [startMs, retryMs, lookMs] = [60_000, 500, 10];
 
 /** @throws Error if the workers cannot share the KV heads equally or do not answer, or the kernels are not compiled */
-export function openAttentionWorkers(
+export async function openAttentionWorkers(
   { attentionWorkers, threads }: InstanceSettings,
   backend: Backend,
   { kv }: LoadedModel,
@@ -32,10 +36,13 @@ export function openAttentionWorkers(
     throw new Error('Cannot use attention workers: the native kernels are not compiled');
   const workers = 'threads' in attentionWorkers ? attentionWorkers.threads : attentionWorkers.addresses.length;
   checkShards(kv, workers);
-  const { linked, pages } =
+  const shared = { backend, kv, workers, links: 1 };
+  const linked =
     'threads' in attentionWorkers
-      ? localWorkers(backend, kv, workers, threads, Math.floor(kvBytes / kv.pageBytes))
-      : remoteWorkers(backend, kv, attentionWorkers, log);
+      ? localWorkers(shared, threads, Math.floor(kvBytes / kv.pageBytes))
+      : await remoteWorkers(shared, attentionWorkers, log);
+  // Each worker has a shard of every page.
+  const pages = Math.min(...linked.map((worker) => worker.pages));
   return { pages, live: new LiveAttentionWorkers(linked, log), machine: { attentionWorkers: { workers } } };
 }
 
@@ -44,33 +51,41 @@ function checkShards({ kvHeads }: KvShape, workers: number): void {
   throw new Error(`Cannot use ${workers} attention workers: they cannot share ${kvHeads} KV heads equally`);
 }
 
-function localWorkers(backend: NativeBackend, kv: KvShape, workers: number, threads: number, pages: number) {
+type SharedOptions = Pick<LocalAttentionWorkerOptions, 'backend' | 'kv' | 'workers' | 'links'>;
+
+function localWorkers(shared: SharedOptions, threads: number, pages: number): readonly LinkedAttentionWorker[] {
   // They compute at the same time.
-  const spec = { backend, kv, workers, threads: Math.max(1, Math.floor(threads / workers)), pages };
-  return { pages, linked: Array.from({ length: workers }, () => LinkedAttentionWorker.local(spec)) };
+  const spec = { ...shared, threads: Math.max(1, Math.floor(threads / shared.workers)), pages };
+  return Array.from({ length: shared.workers }, () => {
+    const worker = LinkedAttentionWorker.local(spec);
+    const outcome = worker.reopen();
+    if (typeof outcome === 'object') throw new Error(outcome.why);
+    return worker;
+  });
 }
 
-/** The pages of the smallest worker count: each has a shard of every page. */
+/** Waits for all of them; other work of the thread goes on meanwhile. */
 function remoteWorkers(
-  backend: NativeBackend,
-  kv: KvShape,
+  shared: SharedOptions,
   { addresses, token }: Extract<AttentionWorkersSettings, { readonly token: string }>,
   log: (message: string) => void,
-) {
-  const workers = addresses.length;
-  const linked = addresses.map((address) => {
-    const end = performance.now() + startMs;
-    for (let attempt = 0; ; attempt++) {
-      try {
-        return LinkedAttentionWorker.remote({ backend, kv, workers, address, token });
-      } catch (error) {
-        if (performance.now() > end) throw error;
-        if (attempt === 0) log(`Waiting for the attention worker at ${address}`);
-        Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, retryMs);
+): Promise<readonly LinkedAttentionWorker[]> {
+  const end = performance.now() + startMs;
+  return Promise.all(
+    addresses.map(async (address) => {
+      const worker = LinkedAttentionWorker.remote({ ...shared, address, token });
+      let hasLogged = false;
+      for (let outcome = worker.reopen(); outcome !== 'open'; outcome = worker.reopen()) {
+        if (typeof outcome === 'object') {
+          if (performance.now() > end) throw new Error(outcome.why);
+          if (!hasLogged) log(`Waiting for the attention worker at ${address}`);
+          hasLogged = true;
+        }
+        await setTimeout(outcome === 'opening' ? lookMs : retryMs);
       }
-    }
-  });
-  return { pages: Math.min(...linked.map((worker) => worker.pages)), linked };
+      return worker;
+    }),
+  );
 }
 
 /** The message of an attention worker to its parent process. */
