@@ -35,7 +35,7 @@ export const coreFolders = {
   transfer: ['protocol', 'cost', 'kvcache', 'scheduler'],
   pipeline: ['protocol', 'cost', 'kvcache', 'scheduler', 'transfer'],
   lending: ['protocol', 'cost', 'kvcache', 'scheduler'],
-  'attention-workers': ['protocol', 'kvcache', 'scheduler'],
+  'attention-workers': ['protocol', 'cost', 'kvcache', 'scheduler'],
   instance: ['protocol', 'cost', 'kvcache', 'scheduler', 'transfer', 'pipeline', 'lending', 'attention-workers'],
   router: ['protocol', 'cost', 'kvcache', 'scheduler', 'pipeline'],
   membership: ['protocol', 'kvcache'],

@@ -204,3 +204,62 @@ describe('the cheapest cluster', () => {
     expect(stderr).toMatch(message);
   });
 });
+
+describe('the choice of (a, b)', () => {
+  const shape = [
+    '--workload',
+    'plain',
+    '--input',
+    '1155',
+    '--output',
+    '211',
+    '--requests',
+    '50',
+    '--sequences',
+    '4096',
+  ];
+  const dop = [
+    'plan',
+    '--dop',
+    '--model',
+    'llama3-70b',
+    '--hardware',
+    'h100x8',
+    '--attention-hardware',
+    'h20x8',
+    ...shape,
+  ];
+
+  it('lists divisions by price, with the bandwidth that they need, beside instances that are not divided', () => {
+    const plan = JSON.parse(kvasir(...dop, '--json').stdout);
+    expect(plan.contextTokens).toBe(Math.round(1155 + 211 / 2));
+    const values = plan.dop.map(({ tokensPerPrice }: { tokensPerPrice: number }) => tokensPerPrice);
+    expect(values).toEqual(values.toSorted((a: number, b: number) => b - a));
+    const [best] = plan.dop;
+    expect(best.tokensPerSecond).toBeCloseTo((best.sequences * 1000) / best.tbtMs, 3);
+    expect(best.gigabytesPerSecondMin).toBeGreaterThan(10);
+    expect(plan.coupled.map(({ tp }: { tp: number }) => tp).toSorted()).toEqual([2, 4, 8]);
+    // The figures of one division are those of its simulation.
+    const { stdout } = kvasir(
+      ...['simulate', '--model', 'llama3-70b', '--hardware', 'h100x8', '--attention-hardware', 'h20x8', ...shape],
+      ...['--dop', best.dop, '--staggered-batches', String(best.staggeredBatches), '--mixed', '1', '--decode-only'],
+      ...['--rate', '100000', '--json'],
+    );
+    const { completed, tbtMs, prefillTokens } = JSON.parse(stdout);
+    expect([completed, prefillTokens]).toEqual([50, 0]);
+    expect(tbtMs.mean).toBeLessThan(best.tbtMs);
+  });
+
+  it.each([
+    ['a multiple as TBT', ['--tbt-slo', '5x'], /^Cannot use --tbt-slo 5x with --dop: write a time, for example 100ms/],
+    [
+      'a TBT that no division keeps',
+      ['--tbt-slo', '1ms'],
+      /^Cannot divide llama3-70b on h100x8 and h20x8: no \(a, b\)/,
+    ],
+  ])('is refused in one line: %s', (_, flags, message) => {
+    const { status, stderr } = kvasir(...dop, ...flags);
+    expect(status).not.toBe(0);
+    expect(stderr).toMatch(message);
+  });
+});

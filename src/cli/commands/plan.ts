@@ -1,11 +1,12 @@
 // `kvasir plan`: the cheapest cluster that serves a workload within its SLO, by simulation.
-import { Command } from 'commander';
+import { Command, Option } from 'commander';
 import { z } from 'zod';
 import { parseSloBound } from '../../core/router/admission/slo.ts';
 import { addInstanceFlags } from '../options/cluster-options.ts';
 import { readConfig, readOptions } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';
 import { type PlanObserver, type PlanTrial, planClusters } from '../simulate/plan-clusters.ts';
+import { type DopPlan, planDopFromFlags } from '../simulate/plan-dop.ts';
 import { addRunFlags, givenFlags } from '../simulate/simulated-run.ts';
 import { bar } from '../terminal/bars.ts';
 import { percent, readable } from '../terminal/fields.ts';
@@ -33,7 +34,7 @@ export function planCommand(): Command {
     ...[groups.instances, groups.memory, groups.lending, groups.pipeline, groups.tiers, groups.network],
     ...[groups.synthetic, groups.transform, groups.faults],
   ];
-  return addHelpAll(addInstanceFlags(addRunFlags(command)), ...rare).action(
+  return addHelpAll(addDopPlanFlags(addInstanceFlags(addRunFlags(command))), ...rare).action(
     async (
       config: string | undefined,
       { json, hardware, within, instancesMax, ...given }: { json?: boolean } & Record<string, unknown>,
@@ -41,6 +42,12 @@ export function planCommand(): Command {
       const flags = givenFlags(given);
       if (config !== undefined) flags.config = config;
       const options = config === undefined ? flags : { ...readConfig(config), ...flags };
+      if (options.dop === true || options.dop === 'auto') {
+        const plan = await planDopFromFlags({ ...flags, hardware: hardware ?? options.hardware });
+        if (json === true) console.log(JSON.stringify(plan));
+        else printDopPlan(plan);
+        return;
+      }
       if (hardware === undefined) throw new UsageError('Cannot plan without hardware: use --hardware NAME,NAME...');
       if (options.ttftSlo === undefined || options.tbtSlo === undefined)
         throw new UsageError('Cannot plan without an SLO: use --ttft-slo and --tbt-slo');
@@ -64,6 +71,55 @@ export function planCommand(): Command {
         `Simulated ${readable(tried)} clusters. The cheapest with ${percent(settings.within)} within the SLO:\n\n${line}`,
       );
     },
+  );
+}
+
+function addDopPlanFlags(command: Command): Command {
+  return command
+    .optionsGroup(groups.attention)
+    .addOption(
+      new Option(
+        '--objective <figure>',
+        'With --dop, list the highest throughput first, or the lowest cost (default: cost)',
+      ).choices(['throughput', 'cost']),
+    )
+    .option('--alpha <share>', 'State the bandwidth at which the network slows a step by this share (default: 0.2)')
+    .option('--model-devices-max <n>', 'Use at most this number of devices for model workers (default: one machine)')
+    .option('--attention-devices-max <n>', 'Use at most this number for attention workers (default: one machine)')
+    .option('--dop-rows <n>', 'List this number of choices (default: 12)');
+}
+
+function printDopPlan({ dop, coupled, model, contextTokens, alpha }: DopPlan): void {
+  const rounded = (value: number, digits = 1) => Number(value.toFixed(digits));
+  printTable(
+    dop.map((row) => ({
+      dop: row.dop,
+      batches: row.staggeredBatches,
+      'price/hour': row.pricePerHour.toFixed(2),
+      sequences: row.sequences,
+      't_m, ms': rounded(row.modelMs),
+      't_a, ms': rounded(row.attentionMs),
+      'network, ms': rounded(row.networkMs),
+      'TBT, ms': rounded(row.tbtMs),
+      'tokens/s': Math.round(row.tokensPerSecond),
+      'tokens/$': Math.round(row.tokensPerPrice),
+    })),
+    `Model workers and attention workers for ${model}, sequences of ${readable(contextTokens)} tokens`,
+  );
+  const [{ dop: first, gigabytesPerSecondMin }] = dop;
+  console.log(
+    `  The bytes of ${first} add ${percent(alpha)} to a step if each NIC has ${rounded(gigabytesPerSecondMin)} GB/s\n`,
+  );
+  printTable(
+    coupled.map((row) => ({
+      tp: row.tp,
+      'price/hour': row.pricePerHour.toFixed(2),
+      sequences: row.sequences,
+      tbtMs: rounded(row.tbtMs),
+      'tokens/s': Math.round(row.tokensPerSecond),
+      'tokens/$': Math.round(row.tokensPerPrice),
+    })),
+    'Instances without attention workers',
   );
 }
 

@@ -50,6 +50,7 @@ export function simulateCommand(): Command {
       const report = {
         ...(search && { [search.parameter]: search.found.rate, tried: search.found.tried }),
         ...reportOf(outcome, (performance.now() - started) / 1000),
+        ...(options.decodeOnly ? { prefillTokens: 0 } : {}),
         seed: options.seed,
         pricePerHour: pricePerHourOf(options),
         ...(lending === undefined ? {} : { lending: lendingReport(lending, outcome) }),

@@ -6,6 +6,13 @@ import { type EvictionKind, evictionKinds } from '../../core/kvcache/eviction.ts
 import type { PipelineSettings } from '../../core/pipeline/group.ts';
 import { backgroundLimits } from '../../core/scheduler/batching/step-budget.ts';
 import type { InstanceSpec } from '../../sim/engine/simulation.ts';
+import {
+  type AttentionWorkerSettings,
+  addSimulatedAttentionFlags,
+  attentionWorkerFields,
+  attentionWorkersCost,
+  dopOf,
+} from '../simulate/attention-worker-options.ts';
 import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 import { costKinds, createCostModel, defaultChunkTokens, defaultMemoryShare, spanOf } from './cost-model.ts';
@@ -51,6 +58,7 @@ export const clusterFields = {
   cppGroup: count(2).optional(),
   cppTokens: count(0).default(65_536),
   pricePerHour: positive.optional(),
+  ...attentionWorkerFields,
   ...roleFields,
   ...storeFields,
   stream: z.boolean().default(true),
@@ -145,7 +153,7 @@ export function addInstanceFlags(command: Command): Command {
       '--cpp-tokens <n>',
       'Use the pipeline for prompts with more tokens than this, if it is faster (default: 65536)',
     );
-  return addTierFlags(command);
+  return addTierFlags(addSimulatedAttentionFlags(command));
 }
 
 /** Instance counts by role. @throws UsageError */
@@ -163,8 +171,11 @@ export function instanceSpecs(options: ClusterOptions, rechecksAdmission: boolea
   const costs = new Map<string, StepCostModel>();
   const instances = instanceRoles.flatMap((role): readonly InstanceSpec[] => {
     if (counts[role] === 0) return [];
-    const settings = { ...options, ...settingsOf(role, options) };
     const standby = role === 'standby';
+    // Prefill instances compute attention themselves.
+    const dop = role === 'prefill' ? undefined : options.dop;
+    const tiers = dop === undefined ? {} : { hostCacheBlocks: 0, ssdCacheBlocks: 0 };
+    const settings = { ...options, ...settingsOf(role, options), dop, ...tiers };
     // --cache-blocks does not apply to standby instances, which are larger.
     const parts = instanceParts(standby ? { ...settings, cacheBlocks: undefined } : settings, rechecksAdmission, costs);
     const hardware = hardwareSpec(settings.hardware, options.machines);
@@ -193,14 +204,31 @@ export function pricePerHourOf(options: ClusterOptions): number | undefined {
   for (const role of instanceRoles) {
     if (counts[role] === 0 || role === 'standby') continue;
     const settings = settingsOf(role, options);
-    const { devices, pricePerHour } = hardwareSpec(settings.hardware, options.machines);
-    const price = settings.pricePerHour ?? pricePerHour;
-    if (price === undefined) return undefined;
-    const { machines } = spanOf({ ...options, ...settings, kv: 'bf16' }, devices);
-    sum += Math.ceil(machines >= 1 ? counts[role] * machines : counts[role] / Math.floor(1 / machines)) * price;
+    for (const { hardware, devices } of devicesOf(options, settings, role)) {
+      const spec = hardwareSpec(hardware, options.machines);
+      const price = settings.pricePerHour ?? spec.pricePerHour;
+      if (price === undefined) return undefined;
+      const machines = devices / spec.devices;
+      sum += Math.ceil(machines >= 1 ? counts[role] * machines : counts[role] / Math.floor(1 / machines)) * price;
+    }
   }
   const stores = storesPricePerHour(options);
   return stores === undefined ? undefined : sum + stores;
+}
+
+/** The devices of one instance, by hardware. */
+function devicesOf(options: ClusterOptions, settings: ReturnType<typeof settingsOf>, role: string) {
+  const { hardware } = settings;
+  const { devices } = hardwareSpec(hardware, options.machines);
+  if (options.dop === undefined || role === 'prefill') {
+    const { tensorParallel } = spanOf({ ...options, ...settings, kv: 'bf16' }, devices);
+    return [{ hardware, devices: tensorParallel * settings.pp }];
+  }
+  const { modelDevices, attentionDevices } = dopOf(options.dop);
+  return [
+    { hardware, devices: modelDevices },
+    { hardware: options.attentionHardware ?? hardware, devices: attentionDevices },
+  ];
 }
 
 /** Names numbered by role: 'prefill 0', 'prefill 1', 'decode 0'. */
@@ -214,6 +242,23 @@ export function instanceNames(instances: readonly InstanceSpec[]): readonly stri
   });
 }
 
+function costOf(options: AttentionWorkerSettings): StepCostModel {
+  const { dop } = options;
+  return dop === undefined ? createCostModel(options) : attentionWorkersCost({ ...options, dop });
+}
+
+/** The hardware that holds the KV of an instance. */
+function kvHardwareOf({ dop, hardware, attentionHardware }: Omit<AttentionWorkerSettings, 'kv'>): string {
+  return dop === undefined ? hardware : (attentionHardware ?? hardware);
+}
+
+/** The machines, or the part of one, that hold the KV of an instance. */
+function kvMachinesOf(options: AttentionWorkerSettings): number {
+  const { devices } = hardwareSpec(kvHardwareOf(options), options.machines);
+  if (options.dop === undefined) return spanOf(options, devices).machines;
+  return dopOf(options.dop).attentionDevices / devices;
+}
+
 /** @param costs cost models by settings; equal instances share one */
 function instanceParts(
   options: ClusterOptions,
@@ -221,13 +266,13 @@ function instanceParts(
   costs: Map<string, StepCostModel>,
 ): Omit<InstanceSpec, 'role'> {
   const costOptions = { ...options, kv: 'bf16' } as const;
-  const key = JSON.stringify([options.hardware, options.tp, options.pp, options.precision]);
-  const cost = costs.get(key) ?? createCostModel(costOptions);
+  const key = JSON.stringify([options.hardware, options.tp, options.pp, options.precision, options.dop]);
+  const cost = costs.get(key) ?? costOf(costOptions);
   costs.set(key, cost);
-  const hardware = hardwareSpec(options.hardware, options.machines);
-  const { devices, nicBytesPerSecond, nicUs } = hardware;
+  const hardware = hardwareSpec(kvHardwareOf(options), options.machines);
+  const { nicBytesPerSecond, nicUs } = hardware;
   // An instance on some devices of a machine has that share of its NICs and host memory.
-  const { machines: part } = spanOf(costOptions, devices);
+  const part = kvMachinesOf(costOptions);
   const { layers } = modelSpec(options.model, options.models);
   const { kvBytesPerToken } = cost;
   const { receiveTokens, hostMemory, ssd, ...tiers } = instanceTiers({
@@ -265,6 +310,7 @@ function instanceParts(
       },
       coalesce: options.coalesce,
       aheadOfUse: options.aheadOfUse,
+      decodeOnly: options.decodeOnly,
       handOff: {
         layerWise: options.stream,
         receiveTokens,

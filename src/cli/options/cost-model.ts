@@ -72,7 +72,8 @@ export function readTables(options: CostOptions): MeasuredTables {
   return readMeasuredTables(options.tables, options);
 }
 
-function instanceShape(options: CostOptions) {
+/** @throws UsageError if the hardware lacks the precision, or `--tp` and `--pp` do not fill its machines */
+export function instanceShape(options: CostOptions) {
   const { hardware, precision } = options;
   const device = hardwareSpec(hardware, options.machines);
   const operationsPerSecond = device.operationsPerSecond[precision];
@@ -96,7 +97,7 @@ function bytesOf(precision: 'bf16' | 'fp8'): number {
   return precision === 'fp8' ? 1 : 2;
 }
 
-function rangeErrorsAsUsage<T>(make: () => T): T {
+export function rangeErrorsAsUsage<T>(make: () => T): T {
   try {
     return make();
   } catch (error) {

@@ -15,6 +15,7 @@ import { withStandby } from '../options/standby-options.ts';
 import { addTransformFlags, addWorkloadFlags, transformFields, workloadFields } from '../options/workload-options.ts';
 import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
+import { refuseWithAttentionWorkers } from './attention-worker-options.ts';
 import { findRate } from './find-rate.ts';
 import { type OutputOptions, outputFields, RunOutputs } from './run-outputs.ts';
 import type { TracePiece } from './trace-file.ts';
@@ -90,6 +91,7 @@ export async function runSimulation(options: SimulationOptions): Promise<Simulat
   const admission = admissionSettings(options);
   const instances = instanceSpecs(options, admission.kind !== 'none');
   const pipeline = pipelineSettings(options);
+  refuseWithAttentionWorkers(options);
   return replay(workload, instanceNames(instances), options, labelsOf(options), (stepListener) => {
     return new Simulation({
       ...withBorrowing(options, withStandby(options, instances)),

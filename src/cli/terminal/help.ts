@@ -14,6 +14,7 @@ export const groups = {
   cluster: 'Cluster:',
   scheduling: 'Scheduling:',
   lending: 'Lending:',
+  attention: 'Attention workers:',
   pipeline: 'Pipeline:',
   tiers: 'Tiers:',
   network: 'Network:',

@@ -56,6 +56,8 @@ export interface LengthInstanceConfig
   readonly coalesce: boolean;
   /** Every token is reported, and KV events with it, as by an instance with an engine; else the first token only. */
   readonly reportsAll?: boolean;
+  /** Requests arrive with the KV of their prompts: nothing is prefilled, except after a preemption. */
+  readonly decodeOnly?: boolean | undefined;
   /** Steps are predicted from steps that ran, as with an engine, and not by the cost model. */
   readonly learns?: boolean;
 }
@@ -65,6 +67,7 @@ export function createLengthInstance({
   blocks,
   coalesce,
   reportsAll = false,
+  decodeOnly = false,
   learns = false,
   ...config
 }: LengthInstanceConfig): LengthInstance {
@@ -79,6 +82,6 @@ export function createLengthInstance({
   return new Instance(
     instanceConfig(machine),
     (context) => createComponents(context, machine),
-    () => new LengthExecutor({ coalesce, reportsAll }),
+    () => new LengthExecutor({ coalesce, reportsAll, decodeOnly }),
   );
 }

@@ -64,14 +64,23 @@ export class RunningLengths implements RunningRequest {
 /** Places in the plan of requests whose blocks did not arrive. A step has no other result than its time. */
 export type LengthResult = { readonly unanswered: readonly number[] } | undefined;
 
+interface LengthExecutorConfig {
+  readonly coalesce: boolean;
+  readonly reportsAll: boolean;
+  /** Requests arrive with the KV of their prompts, but for the last token. */
+  readonly decodeOnly: boolean;
+}
+
 export class LengthExecutor implements Executor<LengthRequest, RunningLengths, undefined, LengthResult> {
   /** Equal steps run at once: the trace determines when a request ends. */
   readonly #coalesce: boolean;
   readonly #reportsAll: boolean;
+  readonly #decodeOnly: boolean;
 
-  constructor({ coalesce, reportsAll }: { readonly coalesce: boolean; readonly reportsAll: boolean }) {
+  constructor({ coalesce, reportsAll, decodeOnly }: LengthExecutorConfig) {
     this.#coalesce = coalesce;
     this.#reportsAll = reportsAll;
+    this.#decodeOnly = decodeOnly;
   }
 
   size({ size }: LengthRequest): RequestSize {
@@ -79,7 +88,9 @@ export class LengthExecutor implements Executor<LengthRequest, RunningLengths, u
   }
 
   create(request: LengthRequest, arrival: number): RunningLengths {
-    return new RunningLengths(request, arrival, request.chain);
+    return this.#decodeOnly
+      ? this.resume(request, arrival, [], false)
+      : new RunningLengths(request, arrival, request.chain);
   }
 
   /** Prefixes are cached where prompts are computed: received blocks have no digests, unless no other instance has all of them. */

@@ -1,0 +1,158 @@
+// Options of simulated attention workers, and the cost model of an instance that has them.
+
+import { type Command, Option } from 'commander';
+import { z } from 'zod';
+import { AttentionWorkersCost } from '../../core/attention-workers/attention-worker-cost.ts';
+import { assumedEfficiency } from '../../core/cost/roofline.ts';
+import type { CostOptions } from '../options/cost-model.ts';
+import { instanceShape, rangeErrorsAsUsage } from '../options/cost-model.ts';
+import { numeric } from '../options/schema-parts.ts';
+import { type HardwareSpec, hardwareSpec } from '../options/specs.ts';
+import { groups } from '../terminal/help.ts';
+import { UsageError } from '../usage-error.ts';
+
+/**
+ * Software between a GPU and its NIC, as Lamina measured it on 400 Gbps (section 6): time of a message from memory to
+ * memory, and the share of the line that large messages reach. `nccl`: the host starts every transfer; `fhbn`: the NIC
+ * is driven without the host.
+ */
+export const stacks = {
+  nccl: { messageUs: 66.6, lineShare: 35.5 / 50 },
+  fhbn: { messageUs: 33, lineShare: 45.7 / 50 },
+} as const;
+export const stackNames = ['nccl', 'fhbn'] as const;
+
+const dopPattern = /^[1-9]\d{0,3},[1-9]\d{0,3}$/;
+
+export const attentionWorkerFields = {
+  dop: z
+    .string({ error: 'state MODEL,ATTENTION, for example 2,4; `kvasir plan --dop` proposes both' })
+    .regex(dopPattern, 'write MODEL,ATTENTION, for example 2,4')
+    .optional(),
+  attentionHardware: z.string().optional(),
+  stack: z.enum(stackNames).default('fhbn'),
+  staggeredBatches: numeric(z.number().int().min(1)).default(2),
+  partition: z.enum(['heads', 'requests']).default('heads'),
+  decodeOnly: z.boolean().default(false),
+};
+
+export interface AttentionWorkerSettings extends CostOptions {
+  /** Undefined: the instance computes attention itself. */
+  readonly dop?: string | undefined;
+  readonly attentionHardware?: string | undefined;
+  readonly stack: (typeof stackNames)[number];
+  readonly staggeredBatches: number;
+  readonly partition: 'heads' | 'requests';
+}
+
+interface Combined {
+  readonly dop?: string | undefined;
+  readonly attentionHardware?: string | undefined;
+  readonly decodeOnly: boolean;
+  readonly prefill: number;
+  readonly standby: number;
+  readonly store: number;
+  readonly borrow: boolean;
+  readonly hostCacheBlocks?: number | undefined;
+  readonly ssdCacheBlocks?: number | undefined;
+}
+
+/** Refuses combinations that instances with attention workers do not have. @throws UsageError */
+export function refuseWithAttentionWorkers(options: Combined): void {
+  const { dop, decodeOnly } = options;
+  if (decodeOnly && options.prefill > 0)
+    throw new UsageError(`Cannot use --decode-only with --prefill ${options.prefill}: requests arrive with their KV`);
+  if (dop === undefined && options.attentionHardware !== undefined)
+    throw new UsageError(
+      `Cannot use --attention-hardware ${options.attentionHardware}: it needs --dop MODEL,ATTENTION`,
+    );
+  const conflicts: readonly (readonly [boolean, string])[] = [
+    [options.borrow, 'pages at attention workers cannot be lent: remove --borrow'],
+    [options.standby > 0, 'requests cannot migrate to a standby instance: remove --standby'],
+    [options.store > 0, 'pages at attention workers are not offered to stores: remove --store'],
+    [(options.hostCacheBlocks ?? 0) > 0, 'pages at attention workers have no lower tier: remove --host-cache-blocks'],
+    [(options.ssdCacheBlocks ?? 0) > 0, 'pages at attention workers have no lower tier: remove --ssd-cache-blocks'],
+  ];
+  const conflict = conflicts.find(([applies]) => applies);
+  if (dop !== undefined && conflict !== undefined) throw new UsageError(`Cannot use --dop ${dop}: ${conflict[1]}`);
+}
+
+/** Devices of model workers and of attention workers. */
+export function dopOf(dop: string): { readonly modelDevices: number; readonly attentionDevices: number } {
+  const [modelDevices, attentionDevices] = dop.split(',').map(Number);
+  return { modelDevices, attentionDevices };
+}
+
+export function addSimulatedAttentionFlags(command: Command): Command {
+  return command
+    .optionsGroup(groups.attention)
+    .option(
+      '--dop [model,attention]',
+      'Divide mixed and decode instances into model workers and attention workers of this number of devices (default: off)',
+    )
+    .option('--attention-hardware <name>', 'Build attention workers from this hardware (default: --hardware)')
+    .addOption(
+      new Option(
+        '--stack <name>',
+        'Send queries and results with the latency of this software (default: fhbn)',
+      ).choices(stackNames),
+    )
+    .option(
+      '--staggered-batches <n>',
+      'Overlap this number of batches; one model replica fewer computes them in rotation (default: 2)',
+    )
+    .addOption(
+      new Option(
+        '--partition <by>',
+        'Divide KV over attention workers by KV heads or by requests (default: heads)',
+      ).choices(['heads', 'requests']),
+    )
+    .option('--decode-only', 'Let requests arrive with the KV of their prompts');
+}
+
+/** @throws UsageError if the devices do not fit the model or each other */
+export function attentionWorkersCost(
+  options: AttentionWorkerSettings & { readonly dop: string },
+): AttentionWorkersCost {
+  const { dop, attentionHardware = options.hardware, staggeredBatches: batches, partition } = options;
+  const { modelDevices, attentionDevices } = dopOf(dop);
+  const refuse = (why: string): never => {
+    throw new UsageError(`Cannot use --dop ${dop}: ${why}`);
+  };
+  if (options.cost !== 'roofline') refuse(`--cost ${options.cost} has no attention apart from the model`);
+  if (options.tp !== undefined) refuse('it states the devices of the model workers: remove --tp');
+  if (options.pp !== 1) refuse('model workers have no pipeline stages: remove --pp');
+  const replicas = Math.max(1, batches - 1);
+  if (modelDevices % replicas !== 0)
+    refuse(
+      `--staggered-batches ${batches} needs ${replicas} model replicas, and ${modelDevices} devices are not divisible`,
+    );
+  const tensorParallel = modelDevices / replicas;
+  const { device, machine, shape } = instanceShape({ ...options, tp: tensorParallel });
+  const attention = hardwareSpec(attentionHardware, options.machines);
+  const operationsPerSecond = attention.operationsPerSecond[options.precision];
+  if (operationsPerSecond === undefined) refuse(`${attentionHardware} has no ${options.precision} arithmetic`);
+  const { messageUs, lineShare } = stacks[options.stack];
+  const lineBytes = Math.min(nicOfDevice(hardwareSpec(options.hardware, options.machines)), nicOfDevice(attention));
+  return rangeErrorsAsUsage(
+    () =>
+      new AttentionWorkersCost({
+        replica: { ...shape, device, machine, efficiency: assumedEfficiency },
+        attentionDevice: { ...attention, operationsPerSecond: operationsPerSecond ?? 0 },
+        attentionWorkers: attentionDevices,
+        partition,
+        network: {
+          messageUs,
+          bytesPerSecond: lineBytes * lineShare,
+          replicaNics: tensorParallel,
+          attentionNics: attentionDevices,
+        },
+        batches,
+      }),
+  );
+}
+
+/** Each device has its share of the machine's NICs. */
+function nicOfDevice({ nicBytesPerSecond, devices }: HardwareSpec): number {
+  return nicBytesPerSecond / devices;
+}

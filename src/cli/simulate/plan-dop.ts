@@ -1,0 +1,168 @@
+// `kvasir plan --dop`: how many devices to give to model workers and to attention workers.
+
+import { z } from 'zod';
+import { type DopCandidate, type DopChoice, largestWithin, planDop } from '../../core/attention-workers/dop-planner.ts';
+import { decodeShape } from '../../core/protocol/step-shape.ts';
+import { createCostModel } from '../options/cost-model.ts';
+import { readOptions } from '../options/options.ts';
+import { numeric } from '../options/schema-parts.ts';
+import { hardwareSpec, modelSpec } from '../options/specs.ts';
+import { UsageError } from '../usage-error.ts';
+import { attentionWorkersCost } from './attention-worker-options.ts';
+import type { RawFlags } from './plan-clusters.ts';
+import { type SimulationOptions, simulationSchema } from './simulated-run.ts';
+import { openWorkload } from './workload-source.ts';
+
+const count = numeric(z.number().int().min(1));
+
+const planSchema = z.object({
+  objective: z.enum(['throughput', 'cost']).default('cost'),
+  alpha: numeric(z.number().positive()).default(0.2),
+  modelDevicesMax: count.optional(),
+  attentionDevicesMax: count.optional(),
+  dopRows: count.default(12),
+});
+
+/** @param flags those of `plan`, with `--dop` alone */
+export async function planDopFromFlags(flags: RawFlags) {
+  const { objective, alpha, modelDevicesMax, attentionDevicesMax, dopRows, ...rest } = flags;
+  const settings = readOptions(planSchema, { objective, alpha, modelDevicesMax, attentionDevicesMax, dopRows });
+  const options = readOptions(simulationSchema, { ...rest, dop: undefined });
+  const { inputTokens, outputTokens } = await meanLengths(options);
+  const limits = {
+    contextTokens: Math.round(inputTokens + outputTokens / 2),
+    tbtUsMax: tbtUsMaxOf(options),
+    sequencesMax: options.sequences,
+    alpha: settings.alpha,
+  };
+  const choices = planDop(candidatesOf(options, settings), limits, settings.objective);
+  if (choices.length === 0)
+    throw new Error(
+      `Cannot divide ${options.model} on ${options.hardware} and ${options.attentionHardware ?? options.hardware}: no (a, b) holds the model and one sequence of ${limits.contextTokens} tokens within the TBT`,
+    );
+  return {
+    model: options.model,
+    ...{ inputTokens, outputTokens, contextTokens: limits.contextTokens, alpha: settings.alpha },
+    objective: settings.objective,
+    dop: choices.slice(0, settings.dopRows).map(figuresOf),
+    coupled: coupledRows(options, limits),
+  };
+}
+
+/** Mean lengths of the first requests of the workload. */
+async function meanLengths(options: SimulationOptions) {
+  let [requests, input, output] = [0, 0, 0];
+  for await (const piece of openWorkload(options)) {
+    for (const { inputTokens, outputTokens } of piece.requests) {
+      requests++;
+      input += inputTokens;
+      output += outputTokens;
+    }
+    if (requests >= requestsRead) break;
+  }
+  if (requests === 0) throw new UsageError('Cannot plan: the workload has no request');
+  return { inputTokens: input / requests, outputTokens: output / requests };
+}
+
+const requestsRead = 100_000;
+
+/** @throws UsageError for a multiple, which the choice itself would change */
+function tbtUsMaxOf({ tbtSlo }: SimulationOptions): number {
+  if (tbtSlo === undefined) return Number.POSITIVE_INFINITY;
+  if ('us' in tbtSlo) return tbtSlo.us;
+  throw new UsageError(`Cannot use --tbt-slo ${tbtSlo.times}x with --dop: write a time, for example 100ms`);
+}
+
+/** Replicas of 1, 2, 4... devices, up to four of them, with every number of attention devices that divides the KV. */
+function candidatesOf(
+  options: SimulationOptions,
+  { modelDevicesMax, attentionDevicesMax }: z.infer<typeof planSchema>,
+): readonly DopCandidate[] {
+  const model = deviceOf(options.hardware, options);
+  const attention = deviceOf(options.attentionHardware ?? options.hardware, options);
+  const modelMost = modelDevicesMax ?? model.devices;
+  const attentionMost = attentionDevicesMax ?? attention.devices;
+  const { kvHeads } = modelSpec(options.model, options.models);
+  const candidates: DopCandidate[] = [];
+  for (let devices = 1; devices <= modelMost; devices *= 2) {
+    for (const replicas of [1, 2, 3, 4]) {
+      const modelDevices = devices * replicas;
+      if (modelDevices > modelMost) break;
+      for (let attentionDevices = 1; attentionDevices <= attentionMost; attentionDevices++) {
+        if (options.partition === 'heads' && kvHeads % attentionDevices !== 0) continue;
+        const batches = replicas + 1;
+        const dop = `${modelDevices},${attentionDevices}`;
+        const cost = fitting(() =>
+          attentionWorkersCost({ ...options, dop, staggeredBatches: batches, tp: undefined, kv: 'bf16' }),
+        );
+        if (cost === undefined) continue;
+        const pricePerHour = modelDevices * model.price + attentionDevices * attention.price;
+        candidates.push({ modelDevices, attentionDevices, batches, cost, pricePerHour });
+      }
+    }
+  }
+  return candidates;
+}
+
+/** Undefined if the devices cannot hold the model or split its heads. */
+function fitting<T>(create: () => T): T | undefined {
+  try {
+    return create();
+  } catch (error) {
+    if (error instanceof UsageError) return undefined;
+    throw error;
+  }
+}
+
+/** Devices of a machine, and the price of one per hour. @throws UsageError without a price */
+function deviceOf(name: string, { machines }: SimulationOptions) {
+  const { devices, pricePerHour } = hardwareSpec(name, machines);
+  if (pricePerHour === undefined) throw new UsageError(`Cannot plan with ${name}: its entry has no pricePerHour`);
+  return { devices, price: pricePerHour / devices };
+}
+
+/** Instances of the same hardware that compute attention themselves, for comparison. */
+function coupledRows(options: SimulationOptions, limits: Parameters<typeof planDop>[1]) {
+  const { devices, price } = deviceOf(options.hardware, options);
+  const rows = [];
+  for (let tp = 1; tp <= devices; tp *= 2) {
+    const cost = fitting(() => createCostModel({ ...options, tp, kv: 'bf16' }));
+    if (cost === undefined) continue;
+    const shapeOf = (sequences: number) => decodeShape(sequences, sequences * limits.contextTokens);
+    const most = Math.min(limits.sequencesMax, Math.floor(cost.kvCapacityTokens / limits.contextTokens));
+    const sequences = largestWithin(most, (n) => cost.stepUs(shapeOf(n)) <= limits.tbtUsMax);
+    if (sequences === 0) continue;
+    const stepUs = cost.stepUs(shapeOf(sequences));
+    const tokensPerSecond = (sequences * 1e6) / stepUs;
+    const perDollar = (tokensPerSecond * 3600) / (tp * price);
+    rows.push({
+      tp,
+      pricePerHour: tp * price,
+      sequences,
+      tbtMs: stepUs / 1000,
+      tokensPerSecond,
+      tokensPerPrice: perDollar,
+    });
+  }
+  return rows.sort((a, b) => b.tokensPerPrice - a.tokensPerPrice);
+}
+
+function figuresOf({ modelDevices, attentionDevices, batches, parts, cost, ...choice }: DopChoice) {
+  const { modelUs, attentionUs, networkUs, stepUs } = parts;
+  return {
+    dop: `${modelDevices},${attentionDevices}`,
+    staggeredBatches: batches,
+    pricePerHour: choice.pricePerHour,
+    sequences: choice.sequences,
+    kvCapacityTokens: cost.kvCapacityTokens,
+    modelMs: modelUs / 1000,
+    attentionMs: attentionUs / 1000,
+    networkMs: networkUs / 1000,
+    tbtMs: stepUs / 1000,
+    tokensPerSecond: choice.tokensPerSecond,
+    tokensPerPrice: choice.tokensPerPrice,
+    gigabytesPerSecondMin: choice.bytesPerSecondMin / 1e9,
+  };
+}
+
+export type DopPlan = Awaited<ReturnType<typeof planDopFromFlags>>;

@@ -1,0 +1,50 @@
+// Simulated instances with attention workers: requests end, and combinations that are not supported are refused.
+import { expect, it } from 'vitest';
+import { readOptions } from '../../src/cli/options/options.ts';
+import { runSimulation, simulationSchema } from '../../src/cli/simulate/simulated-run.ts';
+
+const workload = { workload: 'plain', input: '1155', output: '211', requests: '300', rate: '100', model: 'llama3-70b' };
+const lamina = { hardware: 'h100x8', attentionHardware: 'h20x8', dop: '2,4', mixed: '1', sequences: '1024' };
+
+const simulate = (flags: Readonly<Record<string, unknown>>) =>
+  runSimulation(readOptions(simulationSchema, { ...workload, check: true, ...flags }));
+
+it('serve every request, and hold larger batches than instances of the same number of model devices and more', async () => {
+  const [divided, coupled] = [
+    await simulate(lamina),
+    await simulate({ hardware: 'h100x8', tp: '4', mixed: '1', sequences: '1024' }),
+  ];
+  for (const { outcome } of [divided, coupled]) {
+    expect([outcome.requests, outcome.completedRequests, outcome.outputTokens]).toEqual([300, 300, 300 * 211]);
+  }
+});
+
+it('prefill nothing if requests arrive with their KV', async () => {
+  const { outcome } = await simulate({ ...lamina, decodeOnly: true, rate: '100000' });
+  expect(outcome.completedRequests).toBe(300);
+  // All sequences join at once and advance together: a step for each token of output.
+  expect(outcome.steps).toBeLessThan(211 + 10);
+});
+
+it('receive prompts from prefill instances of other hardware', async () => {
+  const { outcome } = await simulate({
+    ...lamina,
+    mixed: '0',
+    prefill: '2',
+    decode: '1',
+    prefillHardware: 'a800x8',
+    rate: '10',
+  });
+  expect(outcome.completedRequests).toBe(300);
+  expect(outcome.bytesMoved.handoff).toBeGreaterThan(300 * 1155 * 327_680 * 0.9);
+});
+
+it.each([
+  [{ borrow: true }, 'Cannot use --dop 2,4: pages at attention workers cannot be lent: remove --borrow'],
+  [{ ssdCacheBlocks: '100' }, 'Cannot use --dop 2,4: pages at attention workers have no lower tier'],
+  [{ tp: '2' }, 'Cannot use --dop 2,4: it states the devices of the model workers: remove --tp'],
+  [{ dop: undefined }, 'Cannot use --attention-hardware h20x8: it needs --dop MODEL,ATTENTION'],
+  [{ decodeOnly: true, mixed: '0', prefill: '1', decode: '1' }, 'Cannot use --decode-only with --prefill 1'],
+])('are refused with %j', async (flags, message) => {
+  await expect(async () => simulate({ ...lamina, ...flags })).rejects.toThrow(message);
+});
