@@ -4,16 +4,11 @@ import { once } from 'node:events';
 import { readdirSync } from 'node:fs';
 import { Worker as Thread } from 'node:worker_threads';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { Engine } from '../../../src/engine/engine.ts';
-import { freeModel, type LoadedModel, loadModel } from '../../../src/engine/load-model.ts';
-import { groupedStep, type PlainSequence, plainPages } from '../../../src/engine/plain-step.ts';
-import type { KvPoolHandle } from '../../../src/kernel/backend.ts';
-import { AttentionWorker, WorkerLink } from '../../../src/kernel/native/attention-workers.ts';
-import { createNativeBackend, type NativeBackend, type NativeIsa } from '../../../src/kernel/native/native.ts';
+import type { WorkerLink } from '../../../src/kernel/native/attention-workers.ts';
 import { Prng } from '../../../src/util/prng.ts';
 import { nativeBackends } from '../backends.ts';
 import { ModelFolder, oddSpec } from '../models.ts';
-import { bitRows, blocksFor, someTokens } from '../play.ts';
+import { deadlineMs, ModelWorker, OwnWorker, schedule } from './model-worker.ts';
 
 const kinds = ['step', 'query', 'keys', 'result'] as const;
 const anomalies = ['lost', 'twice', 'late', 'overtaken', 'orphan', 'truncated', 'corrupt', 'cut'] as const;
@@ -22,88 +17,13 @@ type Anomaly = (typeof anomalies)[number] | 'too late';
 
 /** Frames of a step. */
 const framesOf = { step: 1, query: oddSpec.layers, keys: oddSpec.layers, result: oddSpec.layers };
-const deadlineMs = 600;
 const lateMs = 40;
-const token = 'a secret';
-const blocks = 20;
-
-/** Two sequences, one after the other, in the same blocks: the second has other pages for them. */
-const schedule: readonly { readonly sequence: PlainSequence; readonly mapping: 0 | 1 }[] = [0, 1].flatMap((mapping) => {
-  const tokens = someTokens(310, oddSpec.vocabSize, 5 + mapping);
-  const cuts = [0, 40, 300, 301, 302];
-  return cuts.slice(1).map((end, i) => ({
-    mapping: mapping as 0 | 1,
-    sequence: {
-      tokens: tokens.slice(cuts[i], end),
-      start: cuts[i],
-      blocks: blocksFor(310, 0),
-      logits: 'last' as const,
-    },
-  }));
-});
-
-/** A model worker; its attention workers are behind the network, or there are none. */
-class ModelWorker {
-  readonly #backend: NativeBackend;
-  readonly #model: LoadedModel;
-  readonly #engine: Engine;
-
-  constructor(path: string, attention: 'workers' | 'pages') {
-    this.#backend = createNativeBackend({ threads: 1, isa: nativeBackends.at(-1)?.name as NativeIsa });
-    this.#model = loadModel({ model: path, backend: this.#backend, weights: 'bf16', inputs: 'bf16', attention });
-    const { pages } = this;
-    this.#engine = new Engine({
-      ...{ model: this.#model, backend: this.#backend, tokensMax: 300, logitRowsMax: 1 },
-      kvBytes: pages * this.#model.kv.pageBytes,
-      ...(attention === 'workers' && { pagesAtWorkers: pages }),
-    });
-  }
-
-  get pages(): number {
-    return 2 * blocks * this.#model.kv.groups.reduce((sum, { layers }) => sum + layers, 0);
-  }
-
-  shard(workers: number) {
-    const { type, kvHeads, headDim } = this.#model.kv;
-    return { type, kvHeads: kvHeads / workers, headDim };
-  }
-
-  connect(port: number, workers: number): WorkerLink {
-    const options = { address: `127.0.0.1:${port}`, token, transport: 'tcp', deadlineMs } as const;
-    return new WorkerLink({ backend: this.#backend, shard: this.shard(workers), ...options });
-  }
-
-  /** The bits of the logits; undefined: the step is unanswered. */
-  run({ sequence, mapping }: (typeof schedule)[number], links: readonly WorkerLink[]): Uint32Array | undefined {
-    const pages = plainPages(2 * blocks, this.#model.kv.groups).map((group) => {
-      const at = mapping * blocks * group.layers;
-      return { ...group, pageTable: group.pageTable.slice(at, at + blocks * group.layers) };
-    });
-    const attentionWorkers = Int32Array.from(links, ({ handle }) => handle);
-    const step = { ...groupedStep([sequence], pages), ...(links.length > 0 && { attentionWorkers }) };
-    const outcome = this.#engine.run(step, new Int32Array(1));
-    if (outcome.kind !== 'done') throw new Error('the step was aborted');
-    const { unanswered } = outcome.result;
-    if (unanswered.length > 0) return undefined;
-    return bitRows(this.#engine.readLogits(1), 1)[0];
-  }
-
-  close(): void {
-    this.#engine.close();
-    freeModel(this.#model, this.#backend);
-    this.#backend.close();
-  }
-}
 
 describe.skipIf(nativeBackends.length === 0)(
   'attention workers behind a faulty network (need the native kernels)',
   () => {
     const folder = new ModelFolder();
-    const workers: {
-      readonly backend: NativeBackend;
-      readonly pool: KvPoolHandle;
-      readonly worker: AttentionWorker;
-    }[] = [];
+    let workers: readonly OwnWorker[];
     let model: ModelWorker;
     let network: Thread;
     let ports: readonly number[];
@@ -115,13 +35,8 @@ describe.skipIf(nativeBackends.length === 0)(
       expected = schedule.map((step) => single.run(step, []));
       single.close();
       model = new ModelWorker(path, 'workers');
-      for (let i = 0; i < 2; i++) {
-        const backend = createNativeBackend({ threads: 1, isa: nativeBackends.at(-1)?.name as NativeIsa });
-        const pool = backend.createKvPool({ ...model.shard(2), pages: model.pages });
-        const worker = new AttentionWorker({ backend, pool, host: '127.0.0.1', token, transport: 'tcp' });
-        workers.push({ backend, pool, worker });
-      }
-      const [first, second] = workers.map(({ worker }) => Number(worker.address.split(':')[1]));
+      workers = [new OwnWorker(model, 2), new OwnWorker(model, 2)];
+      const [first, second] = workers.map(({ port }) => port);
       network = new Thread(new URL('./faulty-network.mjs', import.meta.url), {
         workerData: { target: { host: '127.0.0.1', port: first } },
       });
@@ -132,11 +47,7 @@ describe.skipIf(nativeBackends.length === 0)(
     afterAll(async () => {
       await network.terminate();
       model.close();
-      for (const { backend, pool, worker } of workers) {
-        worker.close();
-        backend.freeKvPool(pool);
-        backend.close();
-      }
+      for (const worker of workers) worker.close();
       folder.remove();
     });
 
