@@ -33,6 +33,16 @@ export function startStore(flags: readonly string[]): Promise<RunningProcess> {
   return startCommand(['join', '--role', 'store', ...flags], /Joined as (\S+)/, {});
 }
 
+/** A process with one shard of the KV heads, and its address. */
+export async function startAttentionWorker(
+  flags: readonly string[],
+  env: Record<string, string>,
+): Promise<RunningProcess & { readonly address: string }> {
+  const args = ['join', '--role', 'attention', '--threads', '1', ...flags];
+  const { match: address, ...running } = await startCommand(args, /Attention worker .* at (\S+): /, env);
+  return { address, ...running };
+}
+
 async function startCommand(
   args: readonly string[],
   ready: RegExp,
