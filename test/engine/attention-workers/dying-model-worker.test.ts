@@ -4,6 +4,7 @@ import { once } from 'node:events';
 import { readdirSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import type { WorkerLink } from '../../../src/kernel/native/attention-workers.ts';
 import { Prng } from '../../../src/util/prng.ts';
 import { leftToUs } from '../../children.ts';
 import { nativeBackends } from '../backends.ts';
@@ -61,12 +62,25 @@ describe.skipIf(nativeBackends.length === 0)(
       await once(child, 'exit');
     }
 
+    /** A worker refuses another owner until the connections of the dead one have ended. */
+    async function connect(port: number): Promise<WorkerLink> {
+      for (const endMs = Date.now() + 10_000; ; ) {
+        try {
+          return model.connect(port, 2);
+        } catch (error) {
+          if (Date.now() > endMs) throw error;
+          await new Promise((resolve) => setTimeout(resolve, 20));
+        }
+      }
+    }
+
     test('keep its pages: the next model worker runs the step again and loses nothing', async () => {
       const prng = new Prng(1, 2);
       let before = 0;
       for (let count = 1; count <= steps.length; count++) {
         await computeAndDie(count, prng.integer(1, 30));
-        const links = workers.map(({ port }) => model.connect(port, 2));
+        const links: WorkerLink[] = [];
+        for (const { port } of workers) links.push(await connect(port));
         // The last step of the dead one was in flight: its keys are sent again, and overwrite.
         for (let i = count - 1; i < steps.length; i++) expect(model.run(steps[i], links)).toEqual(expected[i]);
         for (const link of links) link.close();

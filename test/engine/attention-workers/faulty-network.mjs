@@ -6,20 +6,20 @@ import { parentPort, workerData } from 'node:worker_threads';
 const { target } = workerData;
 const checksumBytes = 8;
 
-/** From the model worker: its handshake, then steps, queries and keys. */
+/** From the model worker: its handshake and its description, then steps, queries and keys. */
 const requests = {
-  prefixBytes: 80,
+  prefixBytes: 104,
   headBytes: 72,
   kindOf: (head) => [undefined, 'step', 'query', 'keys'][head.readUInt32LE(8)],
   bodyBytes: (head) =>
     (head.readUInt32LE(8) === 2 ? 4 * head.readUInt32LE(44) : 0) + Number(head.readBigUInt64LE(56)) + checksumBytes,
 };
-/** From the attention worker: its handshake and its description, then results. */
+/** From the attention worker: its handshake and its description, then results, and signs of progress without a body. */
 const answers = {
-  prefixBytes: 120,
-  headBytes: 48,
-  kindOf: () => 'result',
-  bodyBytes: (head) => Number(head.readBigUInt64LE(16)) + checksumBytes,
+  prefixBytes: 128,
+  headBytes: 56,
+  kindOf: (head) => (head.readUInt32LE(8) === 1 ? 'result' : undefined),
+  bodyBytes: (head) => (head.readUInt32LE(8) === 1 ? Number(head.readBigUInt64LE(24)) + checksumBytes : 0),
 };
 
 /** Of the next fault: `{ kind, anomaly, skips, ms, at }`; undefined: none. */
