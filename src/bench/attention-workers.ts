@@ -41,6 +41,10 @@ export interface StaggeredRow {
   /** One batch after the other, and both staggered. */
   readonly inTurnMs: number;
   readonly staggeredMs: number;
+  /** All sequences as one batch. */
+  readonly oneBatchMs: number;
+  /** One batch over staggered: median over rounds; what `serve --staggered-batches 2` gains. */
+  readonly timesFasterThanOne: number;
   /** In turn over staggered: median over rounds; 2 at most. */
   readonly timesFaster: number;
 }
@@ -168,7 +172,8 @@ class Setup {
     const { links, close } = this.#connect('shared', true, batchesAtOnce);
     try {
       const steps = links.map((link, batch) => this.#step(sequences, context, batch * sequences, link));
-      const [inTurn, together]: [number[], number[]] = [[], []];
+      const whole = this.#step(batchesAtOnce * sequences, context, 0, links[0]);
+      const [inTurn, together, asOne]: [number[], number[], number[]] = [[], [], []];
       let waited = 0;
       let attention = 0;
       for (let i = -warmUps; i < repeats; i++) {
@@ -176,18 +181,21 @@ class Setup {
         const alone = steps.reduce((sum, step) => sum + this.#run([step]), 0);
         const after = sumOf(links);
         const both = this.#run(steps);
+        const one = this.#run([whole]);
         if (i < 0) continue;
         waited += after.waitSeconds - before.waitSeconds;
         attention += after.earlySeconds + after.lateSeconds - before.earlySeconds - before.lateSeconds;
         inTurn.push(alone);
         together.push(both);
+        asOne.push(one);
       }
       const perStep = (seconds: number) => (1000 * seconds) / (repeats * batchesAtOnce);
       const stepMs = (median(inTurn) ?? 0) / batchesAtOnce;
       return {
         ...{ sequences, context, modelMs: round(stepMs - perStep(waited)), attentionMs: round(perStep(attention)) },
-        ...{ inTurnMs: middle(inTurn), staggeredMs: middle(together) },
+        ...{ inTurnMs: middle(inTurn), staggeredMs: middle(together), oneBatchMs: middle(asOne) },
         timesFaster: round(median(inTurn.map((ms, i) => ms / together[i])) ?? 0),
+        timesFasterThanOne: round(median(asOne.map((ms, i) => ms / together[i])) ?? 0),
       };
     } finally {
       close();

@@ -70,28 +70,53 @@ describe.skipIf(loadNative() === undefined)('serve --dop (needs the native kerne
     expect(await metric(server, 'kvasir_kv_pages_used')).toBe(0);
   });
 
-  it('gives the same tokens if the process of an attention worker is killed during a stream', async () => {
-    const prompt = livePrompt(1, 300);
-    const expected = await streamOf(await serve(), prompt);
-    const server = await serve('--dop', '1,2', '--attention-workers', 'processes');
-    const pidOf = () =>
-      [...server.output().matchAll(/Attention worker 2\/2 listens at \S+ as process (\d+)/g)].at(-1)?.[1];
-    const first = pidOf();
-    const tokens = streamOf(server, prompt, async (count) => {
-      if (count === 100) process.kill(Number(first), 'SIGKILL');
-    });
-    expect(await tokens).toEqual(expected);
-    expect(await metricSum(server, 'kvasir_attention_worker_losses_total')).toBe(1);
-    expect(await metricSum(server, 'kvasir_attention_worker_up')).toBe(2);
-    expect(pidOf()).not.toBe(first);
+  it('answers with the same bits over two staggered batches, in more calls of the same size', async () => {
+    const expected = await completionsOf(await serve());
+    const server = await serve('--dop', '1,2', '--staggered-batches', '2');
+    expect(await completionsOf(server)).toEqual(expected);
+    const steps = (await metric(server, 'kvasir_steps_total')) ?? 0;
+    const calls = (await metricSum(server, 'kvasir_attention_worker_calls_total')) ?? 0;
+    // Steps of several sequences call every layer twice.
+    expect(calls).toBeGreaterThan(2 * 6 * steps);
+    expect(calls).toBeLessThan(2 * 2 * 6 * steps);
+    expect(calls % (2 * 6)).toBe(0);
     expect(await metric(server, 'kvasir_kv_pages_used')).toBe(0);
+    // A step of the model worker cannot wait longer than it runs.
+    const waited = (await metricSum(server, 'kvasir_attention_worker_wait_seconds_total')) ?? 0;
+    const ran = (await metric(server, 'kvasir_step_seconds_total')) ?? 0;
+    expect(waited).toBeLessThan(ran);
   });
+
+  it.each(['1', '2'])(
+    'gives the same tokens if the process of an attention worker is killed during streams, in %s batches',
+    async (batches) => {
+      const prompt = livePrompt(1, 300);
+      const expected = await streamOf(await serve(), prompt);
+      const second = await streamOf(await serve(), livePrompt(2, 200));
+      const server = await serve('--dop', '1,2', '--attention-workers', 'processes', '--staggered-batches', batches);
+      const other = streamOf(server, livePrompt(2, 200));
+      const pidOf = () =>
+        [...server.output().matchAll(/Attention worker 2\/2 listens at \S+ as process (\d+)/g)].at(-1)?.[1];
+      const first = pidOf();
+      const tokens = streamOf(server, prompt, async (count) => {
+        if (count === 100) process.kill(Number(first), 'SIGKILL');
+      });
+      expect(await tokens).toEqual(expected);
+      expect(await other).toEqual(second);
+      expect(await metricSum(server, 'kvasir_attention_worker_losses_total')).toBe(1);
+      expect(await metricSum(server, 'kvasir_attention_worker_up')).toBe(2);
+      expect(pidOf()).not.toBe(first);
+      expect(await metric(server, 'kvasir_kv_pages_used')).toBe(0);
+    },
+  );
 
   it.each([
     ['--dop 1,3', '3 attention workers: they cannot share 2 KV heads equally'],
     ['--dop 2,2', 'it has 2 model workers, and 1 is supported'],
     ['--dop 1,2 --attention-workers 127.0.0.1:9101', 'there are 1 --attention-workers'],
     ['--attention-workers processes', 'it needs --dop 1,N'],
+    ['--staggered-batches 2', 'it needs --dop or --attention-workers'],
+    ['--dop 1,2 --staggered-batches 3', 'staggered-batches'],
     ['--dop 1,2 --borrow', 'pages at attention workers cannot be lent'],
   ])('is refused in one line with %s', async (flags, why) => {
     const child = spawnSync(process.execPath, [command, 'serve', '--port', '0', ...flags.split(' ')], {

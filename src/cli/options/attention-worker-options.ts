@@ -2,17 +2,22 @@
 import { UsageError } from '../usage-error.ts';
 import { type JoinOptions, type ModelOptions, toFlag } from './options.ts';
 
+interface Batches {
+  /** Batches of a step that run staggered; 1: the step is one batch. */
+  readonly batches: number;
+}
+
 /** Attention workers of an instance: threads of its process, or processes at addresses. */
-export type AttentionWorkersSettings =
-  | { readonly threads: number }
-  | { readonly addresses: readonly string[]; readonly token: string };
+export type AttentionWorkersSettings = Batches &
+  ({ readonly threads: number } | { readonly addresses: readonly string[]; readonly token: string });
 
 /** What `serve` runs: it starts child processes itself. */
-export type ServedAttentionWorkers = AttentionWorkersSettings | { readonly processes: number };
+export type ServedAttentionWorkers = AttentionWorkersSettings | (Batches & { readonly processes: number });
 
 interface DopOptions {
   readonly dop?: string | undefined;
   readonly attentionWorkers?: 'threads' | 'processes' | readonly string[] | undefined;
+  readonly staggeredBatches?: number | undefined;
   readonly token?: string | undefined;
   readonly nats?: string | undefined;
   readonly instances?: readonly unknown[] | undefined;
@@ -22,11 +27,16 @@ interface DopOptions {
   readonly pinMemory: number;
 }
 
+/** As one batch: two read the weights twice, which costs more than it hides unless contexts are long. */
+const batchesByDefault = 1;
+
 /** Attention workers of the instance; undefined: it computes attention itself. @throws UsageError */
 export function servedAttentionWorkers(options: DopOptions): ServedAttentionWorkers | undefined {
   const { dop, attentionWorkers: where = 'threads', token, instances = [] } = options;
   const addresses = typeof where === 'string' ? undefined : where;
   if (dop === undefined && addresses === undefined) {
+    if (options.staggeredBatches !== undefined)
+      throw new UsageError('Cannot use --staggered-batches: it needs --dop or --attention-workers');
     if (options.attentionWorkers === undefined) return undefined;
     throw new UsageError(`Cannot use --attention-workers ${where}: it needs --dop 1,N`);
   }
@@ -48,8 +58,9 @@ export function servedAttentionWorkers(options: DopOptions): ServedAttentionWork
   const conflict = conflicts.find(([applies]) => applies);
   if (conflict !== undefined)
     throw new UsageError(`Cannot use ${dop === undefined ? '--attention-workers' : `--dop ${dop}`}: ${conflict[1]}`);
-  if (addresses !== undefined && token !== undefined) return { addresses, token };
-  return where === 'processes' ? { processes: workers } : { threads: workers };
+  const batches = options.staggeredBatches ?? batchesByDefault;
+  if (addresses !== undefined && token !== undefined) return { addresses, token, batches };
+  return where === 'processes' ? { processes: workers, batches } : { threads: workers, batches };
 }
 
 /** Options of `join --role attention`. */

@@ -2,6 +2,7 @@
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { groups } from '../terminal/help.ts';
+import { numeric } from './schema-parts.ts';
 
 const address = /^[\w.:-]+:\d{1,5}$/;
 
@@ -21,6 +22,7 @@ export const dopFields = {
       'write threads, processes, or HOST:PORT,HOST:PORT',
     )
     .optional(),
+  staggeredBatches: numeric(z.number().int().min(1).max(2)).optional(),
 };
 
 /** I/N as index from 0 and number of workers. */
@@ -44,6 +46,10 @@ export function addDopFlags(command: Command): Command {
     .option(
       '--attention-workers <where>',
       'Run them as threads or processes, or use those of `join --role attention` at HOST:PORT,... (default: threads)',
+    )
+    .option(
+      '--staggered-batches <n>',
+      'Run the sequences of a step as this number of batches, 1 or 2: attention of one overlaps the other (default: 1)',
     )
     .addOption(
       new Option('--token <secret>', 'Share this secret with the attention workers at these addresses').env(

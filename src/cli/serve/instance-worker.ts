@@ -1,7 +1,7 @@
 // Entry of an instance thread: kernels, weights, engine, scheduler and loop.
 import { platform, setPriority } from 'node:os';
 import { isMainThread, workerData } from 'node:worker_threads';
-import { createTokenInstance } from '../../core/instance/token-instance.ts';
+import { createTokenInstance, type TokenInstance } from '../../core/instance/token-instance.ts';
 import { pagesFor } from '../../core/kvcache/layer-groups.ts';
 import type { RequestId } from '../../core/protocol/ids.ts';
 import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
@@ -11,6 +11,8 @@ import { type LoadedModel, loadModel } from '../../engine/load-model.ts';
 import type { LayerSpan } from '../../graph/pipeline-stage.ts';
 import type { Backend } from '../../kernel/backend.ts';
 import { loadNative } from '../../kernel/native/addon.ts';
+import type { LiveAttentionWorkers } from '../../runtime/attention-workers/live-attention-workers.ts';
+import { overAttentionWorkers } from '../../runtime/attention-workers/staggered-steps.ts';
 import { MemoryBus } from '../../runtime/bus/memory-bus.ts';
 import { PipelineRunner } from '../../runtime/pipeline/pipeline-runner.ts';
 import { collectOnRequest } from '../../runtime/threads/garbage-collection.ts';
@@ -101,7 +103,7 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
   const handOffs =
     backend.isa !== 'reference' || data.receivesPrompts ? createHandOffs(data, own, memory, wake) : undefined;
   const tracer = new StepTracer(data.traces);
-  const steps = settings.record === undefined ? engine : recorded(engine, settings.record);
+  const steps = stepsOf(engine, machine, settings, attentionWorkers?.live);
   const pipeline = handOffs && createPipeline(data, { engine, backend, model }, handOffs, wake);
   const below = { tiers: tiers?.live, lending: borrowing?.live, attentionWorkers: attentionWorkers?.live };
   const loop = new InstanceLoop(machine, steps, own, data.abort, log, { handOffs, pipeline, tracer, ...below });
@@ -114,6 +116,18 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
   };
   // Pages of the reference backend belong to this thread.
   return { loop, ready: { description, root, shared: backend.isa === 'reference' ? undefined : model } };
+}
+
+/** The engine as the loop runs it. */
+function stepsOf(
+  engine: Engine,
+  machine: TokenInstance,
+  { record }: InstanceSettings,
+  workers: LiveAttentionWorkers | undefined,
+): Pick<Engine, 'run'> {
+  const predictUs = (shape: Parameters<TokenInstance['predictUs']>[0]): number => machine.predictUs(shape);
+  const runner = workers === undefined ? engine : overAttentionWorkers(engine, workers, predictUs);
+  return record === undefined ? runner : recorded(runner, record);
 }
 
 /** @param pagesAtWorkers undefined: the pages lie here */

@@ -51,7 +51,7 @@ async function serveThreads(options: ServeOptions, context: ServerContext): Prom
   if (workers === undefined || !('processes' in workers)) return serveInstances(options, context, workers);
   const children = await ChildAttentionWorkers.start(options, workers.processes, context.log);
   try {
-    await serveInstances(options, context, children.settings);
+    await serveInstances(options, context, { ...children.settings, batches: workers.batches });
   } finally {
     await children.close();
   }

@@ -8,6 +8,7 @@ import type { InstanceEffect } from '../protocol/effects.ts';
 import type { InstanceEvent } from '../protocol/events.ts';
 import type { StepNumber } from '../protocol/ids.ts';
 import type { InstanceSnapshot } from '../protocol/ports.ts';
+import type { StepShape } from '../protocol/step-shape.ts';
 import type { Handled, Identified, InstanceComponent, InstanceContext } from './component.ts';
 import type { Executor, RunningRequest } from './executor/executor.ts';
 import { HeartbeatReporter } from './heartbeat-reporter.ts';
@@ -217,6 +218,11 @@ export class Instance<
   /** For checkers: the cached blocks in all tiers. */
   get cached(): Pick<BlockCache, 'holds' | 'indexedDigests' | 'pinned'> {
     return this.#state.kvCache;
+  }
+
+  /** Predicted time of a step. */
+  predictUs(shape: StepShape): number {
+    return this.#state.config.cost.predictUs(shape);
   }
 
   /** When a `wake` is due. */

@@ -244,9 +244,8 @@ export class InstanceLoop {
     }
   }
 
-  /** The step waits layer by layer for prefixes that are still being received, and for its attention workers. */
+  /** The step waits layer by layer for prefixes that are still being received. */
   #withTransfers(plan: RunStep['plan']): RunStep['plan'] {
-    if (this.#attentionWorkers !== undefined) return { ...plan, attentionWorkers: this.#attentionWorkers.handles[0] };
     const awaited = this.#machine.components.prefixes.awaitedBlocks(nowUs());
     if (awaited.length === 0) return plan;
     return { ...plan, arriving: arrivingKeys(awaited, this.#tiers, this.#handOffs?.prefixes) };

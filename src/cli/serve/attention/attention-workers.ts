@@ -36,7 +36,7 @@ export async function openAttentionWorkers(
     throw new Error('Cannot use attention workers: the native kernels are not compiled');
   const workers = 'threads' in attentionWorkers ? attentionWorkers.threads : attentionWorkers.addresses.length;
   checkShards(kv, workers);
-  const shared = { backend, kv, workers, links: 1 };
+  const shared = { backend, kv, workers, links: attentionWorkers.batches };
   const linked =
     'threads' in attentionWorkers
       ? localWorkers(shared, threads, Math.floor(kvBytes / kv.pageBytes))

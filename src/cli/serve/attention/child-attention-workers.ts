@@ -2,7 +2,6 @@
 import { randomBytes } from 'node:crypto';
 import { fileURLToPath } from 'node:url';
 import { RestartedProcess } from '../../../runtime/processes/restarted-process.ts';
-import type { AttentionWorkersSettings } from '../../options/attention-worker-options.ts';
 import { type ServeOptions, toFlag } from '../../options/options.ts';
 import type { AttentionWorkerMessage } from './attention-workers.ts';
 
@@ -12,7 +11,7 @@ type Child = RestartedProcess<AttentionWorkerMessage>;
 
 export class ChildAttentionWorkers {
   /** The addresses, in the order of the shards, and the secret of the processes. */
-  readonly settings: Extract<AttentionWorkersSettings, { readonly token: string }>;
+  readonly settings: { readonly addresses: readonly string[]; readonly token: string };
   readonly #children: readonly Child[];
 
   private constructor(children: readonly Child[], addresses: readonly string[], token: string) {
