@@ -2,12 +2,18 @@
 
 import type { InstanceEvent } from '../protocol/events.ts';
 import type { AttentionWorkerSnapshot, InstanceSnapshot } from '../protocol/ports.ts';
+import type { SequencePlacement } from '../scheduler/batching/sequence-placement.ts';
 import { type Handled, type Identified, InstanceComponent, type InstanceContext } from '../scheduler/component.ts';
 import type { RunningRequest } from '../scheduler/executor/executor.ts';
+import { chooseWorker } from './choose-worker.ts';
 
 export interface AttentionWorkersConfig {
-  /** Attention workers; each has an equal shard of the KV heads of every block. */
   readonly workers: number;
+  /**
+   * `heads`: each attention worker has an equal shard of the KV heads of every block. `requests`: a sequence lies whole
+   * at one of them. `heads` by default.
+   */
+  readonly partition?: 'heads' | 'requests' | undefined;
 }
 
 type AttentionWorkerEvent = Extract<
@@ -16,9 +22,10 @@ type AttentionWorkerEvent = Extract<
 >;
 
 /**
- * Every block has a shard at every attention worker. If one is lost, no block is whole: all sequences return to the
- * waiting list and are computed again from their prompts and output tokens, and the prefix cache is emptied (Lamina,
- * section 5, fault tolerance).
+ * If a worker is lost, the sequences with blocks there return to the waiting list and are computed again from their
+ * prompts and output tokens, and the prefix cache forgets its blocks (Lamina, section 5, fault tolerance). Partitioned by
+ * heads these are all sequences, and steps wait until the worker is replaced. Partitioned by requests, the sequences of
+ * the lost worker go to the others.
  */
 export class AttentionWorkers<Request extends Identified, S extends RunningRequest> extends InstanceComponent<
   Request,
@@ -27,12 +34,14 @@ export class AttentionWorkers<Request extends Identified, S extends RunningReque
   readonly #context: InstanceContext<Request, S>;
   readonly #ready: boolean[];
   readonly #losses: number[];
-  /** Blocks have lost a shard since the last step. */
-  #isIncomplete = false;
+  readonly #byRequests: boolean;
+  /** Workers that have lost their blocks since the last step. */
+  readonly #lost = new Set<number>();
 
-  constructor(context: InstanceContext<Request, S>, { workers }: AttentionWorkersConfig) {
+  constructor(context: InstanceContext<Request, S>, { workers, partition }: AttentionWorkersConfig) {
     super();
     this.#context = context;
+    this.#byRequests = partition === 'requests';
     this.#ready = Array.from({ length: workers }, () => true);
     this.#losses = Array.from({ length: workers }, () => 0);
   }
@@ -61,42 +70,60 @@ export class AttentionWorkers<Request extends Identified, S extends RunningReque
   #lose(worker: number): void {
     this.#ready[worker] = false;
     this.#losses[worker]++;
-    this.#isIncomplete = true;
+    this.#lost.add(worker);
     const { flight } = this.#context;
     if (flight === undefined) return;
     flight.workerLost = true;
-    this.#context.abortStep();
+    // Partitioned by requests, sequences of other workers are answered.
+    if (!this.#byRequests) this.#context.abortStep();
+  }
+
+  override get placement(): SequencePlacement | undefined {
+    if (!this.#byRequests) return undefined;
+    return (options) => chooseWorker(options.filter(({ worker }) => this.#ready[worker]));
   }
 
   override beforeStep(): void {
-    if (!this.#isIncomplete) return;
-    this.#isIncomplete = false;
-    const { scheduler, kvCache } = this.#context;
-    for (const sequence of [...scheduler.running]) scheduler.recompute(sequence);
-    kvCache.forget();
+    if (this.#lost.size === 0) return;
+    const { scheduler, kvCaches } = this.#context;
+    for (const sequence of [...scheduler.running])
+      if (!this.#byRequests || this.#lost.has(sequence.worker)) scheduler.recompute(sequence);
+    for (const [worker, cache] of kvCaches.all.entries())
+      if (!this.#byRequests || this.#lost.has(worker)) cache.forget();
+    this.#lost.clear();
   }
 
   override get holdsSteps(): boolean {
-    return this.#ready.includes(false);
+    return this.#byRequests ? !this.#ready.includes(true) : this.#ready.includes(false);
   }
 
   override get pending(): number {
-    return this.#ready.filter((ready) => !ready).length;
+    return this.holdsSteps ? this.#ready.filter((ready) => !ready).length : 0;
   }
 
   override snapshot(): Partial<InstanceSnapshot> {
     const attentionWorkers = this.#ready.map(
-      (ready, worker): AttentionWorkerSnapshot => ({ ready, losses: this.#losses[worker] }),
+      (ready, worker): AttentionWorkerSnapshot => ({ ready, losses: this.#losses[worker], ...this.#held(worker) }),
     );
     return { attentionWorkers };
   }
 
+  /** Partitioned by requests: the running sequences of a worker, and their tokens with keys and values. */
+  #held(worker: number): Partial<AttentionWorkerSnapshot> {
+    if (!this.#byRequests) return {};
+    const own = this.#context.scheduler.running.filter((sequence) => sequence.worker === worker);
+    return { sequences: own.length, heldTokens: own.reduce((sum, { computed }) => sum + computed, 0) };
+  }
+
   override check(): void {
-    const { kvCache, flight } = this.#context;
-    if (this.#isIncomplete || flight !== undefined || !this.holdsSteps) return;
-    if (kvCache.usedPages + kvCache.cachedPages > 0)
-      throw new Error(
-        `Attention workers broken: ${kvCache.usedPages} pages are used and ${kvCache.cachedPages} cached while a worker is lost`,
-      );
+    const { kvCaches, flight } = this.#context;
+    if (this.#lost.size > 0 || flight !== undefined) return;
+    for (const [worker, { usedPages, cachedPages }] of kvCaches.all.entries()) {
+      const isLost = this.#byRequests ? !this.#ready[worker] : this.#ready.includes(false);
+      if (isLost && usedPages + cachedPages > 0)
+        throw new Error(
+          `Attention workers broken: ${usedPages} pages are used and ${cachedPages} cached while a worker is lost`,
+        );
+    }
   }
 }

@@ -65,10 +65,11 @@ function handOffConfig({ handOff, borrowing }: ComponentsConfig): HandOffConfig 
 
 /** The block cache has pages that receive prompts, a staging buffer and rows of host memory where components use them. */
 export function instanceConfig(config: ServingConfig): InstanceConfig {
-  const { handOff, borrowing } = config;
+  const { handOff, borrowing, attentionWorkers } = config;
   const { hostBlocks: blocks = 0, hostFirstPage: firstPage } = borrowing ?? {};
   return {
     ...config,
+    cacheParts: attentionWorkers?.partition === 'requests' ? attentionWorkers.workers : undefined,
     receivePages: handOff?.receivePages,
     stagingBlocks: borrowing?.stagingBlocks,
     hostRows: firstPage === undefined ? undefined : { blocks, firstPage },

@@ -29,10 +29,10 @@ export function createTokenInstance(config: TokenInstanceConfig): TokenInstance 
   return new Instance(
     instanceConfig(machine),
     (context) => createComponents(context, machine),
-    (pools, { borrower }) => {
+    (pools, { borrower }, { pageTables }) => {
       const { limits, serverOf } = config;
       const layoutOf = (sequence: Sequence) => borrower?.layoutOf(sequence);
-      return new TokenExecutor(config, new StepBuilder(limits, pools, serverOf && { layoutOf, serverOf }));
+      return new TokenExecutor(config, new StepBuilder(limits, pools, serverOf && { layoutOf, serverOf }, pageTables));
     },
   );
 }

@@ -24,6 +24,9 @@ export interface TiersConfig extends Omit<LowerTiersConfig, 'eviction' | 'moves'
 
 export interface BlockCacheConfig {
   readonly pages: number;
+  /** Id of the first page, and the page tables of the layer groups, of a part of a larger memory; else 0 and its own. */
+  readonly firstPage?: number | undefined;
+  readonly pageTables?: readonly Int32Array[] | undefined;
   /** Tokens of a block, and so of a page. */
   readonly blockTokens: number;
   /** Layer groups of the model, at least one. They share the pages. */
@@ -82,6 +85,8 @@ export class BlockCache {
       blockTokens,
       groups,
       eviction,
+      firstPage = 0,
+      pageTables,
       receivePages = 0,
       tiers,
       pinShare = 0,
@@ -90,7 +95,7 @@ export class BlockCache {
     } = config;
     this.blockTokens = blockTokens;
     this.blockPages = blockPages(groups);
-    this.pages = new PagePool(pages, receivePages + (stagingBlocks ?? 0) * this.blockPages);
+    this.pages = new PagePool(pages, firstPage + receivePages + (stagingBlocks ?? 0) * this.blockPages);
     this.receivePages = new ReceivePages(receivePages);
     this.capacityTokens = capacityTokens(groups, pages - Math.floor(pages * pinShare), blockTokens);
     const ends = [0];
@@ -99,7 +104,7 @@ export class BlockCache {
     const extraRows =
       stagingBlocks === undefined ? 0 : ExtraPageRows.rowCount(ends[groups.length], stagingBlocks, hostRows);
     this.groups = groups.map(
-      (group, i) => new GroupCache(group, blockTokens, this.pages, this.#queue, ends[i], extraRows),
+      (group, i) => new GroupCache(group, blockTokens, this.pages, this.#queue, ends[i], extraRows, pageTables?.[i]),
     );
     if (stagingBlocks !== undefined) this.extraRows = this.#createExtraRows(stagingBlocks, receivePages, hostRows);
     this.#reported = this.groups.find(({ window }) => window === undefined) ?? this.groups[0];

@@ -28,13 +28,13 @@ export class BlockPool {
 
   /**
    * Has rows for as many blocks as all pages can hold. @param extraRows rows behind the pool's own, for blocks outside
-   * the pool
+   * the pool @param pageTable with as many rows; undefined: the pool creates it
    */
-  constructor(pages: PagePool, layers: number, extraRows = 0) {
+  constructor(pages: PagePool, layers: number, extraRows = 0, pageTable?: Int32Array) {
     const blocks = Math.floor(pages.total / layers);
     this.layers = layers;
     this.total = blocks;
-    this.pageTable = new Int32Array((blocks + extraRows) * layers);
+    this.pageTable = pageTable ?? new Int32Array((blocks + extraRows) * layers);
     this.#pages = pages;
     this.#state = new Uint8Array(blocks);
     this.#refs = new Int32Array(blocks);

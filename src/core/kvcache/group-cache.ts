@@ -46,11 +46,12 @@ export class GroupCache {
     queue: EvictionQueue,
     offset: number,
     extraRows = 0,
+    pageTable?: Int32Array,
   ) {
     this.#blockTokens = blockTokens;
     this.layers = layers;
     this.window = window;
-    this.pool = new BlockPool(pages, layers, extraRows);
+    this.pool = new BlockPool(pages, layers, extraRows, pageTable);
     this.offset = offset;
     this.end = offset + this.pool.total;
     this.#queue = queue;

@@ -182,6 +182,9 @@ export interface AttentionWorkerSnapshot {
   readonly ready: boolean;
   /** Times that its pages were lost. */
   readonly losses: number;
+  /** Where sequences lie whole at one worker: the running ones there, and their tokens with keys and values. */
+  readonly sequences?: number;
+  readonly heldTokens?: number;
   /** Attention of one layer in one step. */
   readonly calls?: number;
   /** Query rows, keys and values sent; results received. */

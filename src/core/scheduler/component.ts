@@ -1,6 +1,7 @@
 // The contract between an instance and its components: hand-off, prefix fetch, migration, pipeline prefill, lending, pinning and attention workers implement it.
 
 import type { BlockCache } from '../kvcache/block-cache.ts';
+import type { KvCaches } from '../kvcache/kv-caches.ts';
 import type { InstanceEffect } from '../protocol/effects.ts';
 import type { InstanceEvent } from '../protocol/events.ts';
 import type { RequestId } from '../protocol/ids.ts';
@@ -9,6 +10,7 @@ import type { GenerationEvent, InstanceSnapshot } from '../protocol/ports.ts';
 import type { LayerRange } from '../protocol/step-shape.ts';
 import type { Batcher } from './batching/batcher.ts';
 import type { OverflowMemory } from './batching/overflow-memory.ts';
+import type { SequencePlacement } from './batching/sequence-placement.ts';
 import type { Executor, RunningRequest } from './executor/executor.ts';
 import type { InstanceConfig } from './instance-config.ts';
 import type { InstanceTotals } from './instance-totals.ts';
@@ -31,6 +33,8 @@ export type LeaveReason = 'cancelled' | 'finished' | 'failed' | 'handedOff';
 export interface InstanceContext<Request extends Identified, S extends RunningRequest> extends EffectSink<Request> {
   readonly config: InstanceConfig;
   readonly nowUs: number;
+  /** The caches of the instance, and the first: most components are of instances with one. */
+  readonly kvCaches: KvCaches;
   readonly kvCache: BlockCache;
   readonly scheduler: Batcher;
   readonly requests: RequestTable<S>;
@@ -99,6 +103,11 @@ export type Handled = 'replan' | 'cacheOnly' | 'shared' | undefined;
 export abstract class InstanceComponent<Request extends Identified, S extends RunningRequest> {
   /** Memory beyond the instance's own, of at most one component. */
   get overflow(): OverflowMemory | undefined {
+    return undefined;
+  }
+
+  /** Chooses one of several caches for a sequence, of at most one component. */
+  get placement(): SequencePlacement | undefined {
     return undefined;
   }
 

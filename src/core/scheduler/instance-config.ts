@@ -14,6 +14,8 @@ export interface InstanceConfig
   /** Pages of the KV pool, and the model's layer groups, which share them. */
   readonly pages: number;
   readonly groups: readonly LayerGroup[];
+  /** Equal parts of the pages, of which each sequence has its blocks in one; undefined: one cache has all pages. */
+  readonly cacheParts?: number | undefined;
   readonly blockTokens: number;
   readonly eviction: EvictionKind;
   readonly limits: BatchLimits;

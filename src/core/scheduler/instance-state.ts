@@ -1,7 +1,8 @@
 // The state that the parts and the components of an instance share.
 
 import { wideZero } from '../../util/wide-zero.ts';
-import { BlockCache } from '../kvcache/block-cache.ts';
+import type { BlockCache } from '../kvcache/block-cache.ts';
+import { KvCaches } from '../kvcache/kv-caches.ts';
 import type { InstanceEffect } from '../protocol/effects.ts';
 import type { InstanceEvent } from '../protocol/events.ts';
 import type { RequestId } from '../protocol/ids.ts';
@@ -32,6 +33,7 @@ export class InstanceState<Request extends Identified, S extends RunningRequest>
   implements InstanceInternals<Request, S>
 {
   readonly config: InstanceConfig;
+  readonly kvCaches: KvCaches;
   readonly kvCache: BlockCache;
   readonly totals = new InstanceTotals();
   readonly steps: StepInFlight<S>;
@@ -55,11 +57,13 @@ export class InstanceState<Request extends Identified, S extends RunningRequest>
     createExecutor: (state: InstanceState<Request, S>) => AnyExecutor<Request, S>,
   ) {
     this.config = config;
-    this.kvCache = createCache(config, this);
+    this.kvCaches = createCaches(config, this);
+    this.kvCache = this.kvCaches.first;
     this.steps = new StepInFlight(this);
     this.hooks = hooksOf(register(this));
     const overflow = this.hooks.overflow.find((component) => component.overflow !== undefined)?.overflow;
-    this.scheduler = new Batcher(this.kvCache, config.limits, config.cost, overflow);
+    const placement = this.hooks.placement.find((component) => component.placement !== undefined)?.placement;
+    this.scheduler = new Batcher(this.kvCaches, config.limits, config.cost, overflow, placement);
     this.hostTraffic = new HostTraffic(this.scheduler, this.kvCache);
     this.requests = new RequestTable(this.scheduler);
     this.executor = createExecutor(this);
@@ -72,7 +76,7 @@ export class InstanceState<Request extends Identified, S extends RunningRequest>
     this.#effects = [];
     this.isReporting = false;
     this.#nowUs = nowUs;
-    this.totals.addPageTime(nowUs, this.kvCache.usedPages);
+    this.totals.addPageTime(nowUs, this.kvCaches.usedPages);
   }
 
   get effects(): readonly InstanceEffect<never, Request>[] {
@@ -172,12 +176,12 @@ export class InstanceState<Request extends Identified, S extends RunningRequest>
 }
 
 /** Where blocks have contents, the decisions of the cache become effects. */
-function createCache(config: InstanceConfig, sink: EffectSink): BlockCache {
+function createCaches(config: InstanceConfig, sink: EffectSink): KvCaches {
   const { tiers, contents } = config;
   const mover = contents && {
     copy: (from: Int32Array, to: Int32Array) => sink.emit({ kind: 'copyPages', from, to }),
     load: (from: Int32Array, to: Int32Array) => sink.emit({ kind: 'loadPages', from, to }),
     erase: (slot: number) => sink.emit({ kind: 'eraseSsd', slot }),
   };
-  return new BlockCache({ ...config, tiers: tiers && { ...tiers, mover } });
+  return new KvCaches({ ...config, tiers: tiers && { ...tiers, mover } }, config.cacheParts);
 }

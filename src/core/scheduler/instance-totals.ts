@@ -1,7 +1,7 @@
 // Totals of an instance for metrics.
 
 import { wideZero } from '../../util/wide-zero.ts';
-import type { BlockCache } from '../kvcache/block-cache.ts';
+import type { KvCaches } from '../kvcache/kv-caches.ts';
 import type { BlockTier } from '../kvcache/tiers/block-tier.ts';
 import type { InstanceSnapshot, TierSnapshot } from '../protocol/ports.ts';
 import type { Batcher } from './batching/batcher.ts';
@@ -28,17 +28,15 @@ export class InstanceTotals {
     this.#pagesCountedUs = nowUs;
   }
 
-  snapshot(
-    batcher: Batcher,
-    { usedPages, cachedPages, pages, evicted, lower, receivePages }: BlockCache,
-  ): InstanceSnapshot {
+  snapshot(batcher: Batcher, { first, pages, evicted }: KvCaches): InstanceSnapshot {
+    const { lower, receivePages } = first;
     const { total, free } = receivePages;
     return {
       ...(total > 0 && { receivePages: { total, free } }),
       ready: true,
       waiting: batcher.waiting.length,
       running: batcher.running.length,
-      pages: { total: pages.total, used: usedPages, cached: cachedPages, free: pages.free },
+      pages,
       promptTokens: this.prompt,
       cachedTokens: this.cached,
       computedPromptTokens: this.computedPrompt,

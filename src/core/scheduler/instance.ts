@@ -4,6 +4,7 @@ import { assertNever } from '../../util/assert-never.ts';
 import type { BlockCache } from '../kvcache/block-cache.ts';
 import type { BlockPool } from '../kvcache/block-pool.ts';
 import { KvEventPublisher } from '../kvcache/events/kv-event-publisher.ts';
+import type { KvCaches } from '../kvcache/kv-caches.ts';
 import type { InstanceEffect } from '../protocol/effects.ts';
 import type { InstanceEvent } from '../protocol/events.ts';
 import type { StepNumber } from '../protocol/ids.ts';
@@ -36,12 +37,16 @@ export class Instance<
 
   /**
    * @param register creates the components from the context
-   * @param createExecutor called with the pools of the layer groups, once the components exist
+   * @param createExecutor called with the pools of the layer groups of the first cache, once the components exist
    */
   constructor(
     config: InstanceConfig,
     register: (context: InstanceContext<Request, S>) => Parts,
-    createExecutor: (pools: readonly BlockPool[], components: Parts) => Executor<Request, S, Plan, Result>,
+    createExecutor: (
+      pools: readonly BlockPool[],
+      components: Parts,
+      kvCaches: KvCaches,
+    ) => Executor<Request, S, Plan, Result>,
   ) {
     let components: Parts | undefined;
     this.#state = new InstanceState(
@@ -51,7 +56,8 @@ export class Instance<
         const all: (InstanceComponent<Request, S> | undefined)[] = Object.values(components);
         return all.filter((component) => component !== undefined);
       },
-      ({ kvCache }) => createExecutor(poolsOf(kvCache), components as Parts) as AnyExecutor<Request, S>,
+      ({ kvCache, kvCaches }) =>
+        createExecutor(poolsOf(kvCache), components as Parts, kvCaches) as AnyExecutor<Request, S>,
     );
     this.components = components as unknown as Parts;
     this.#publisher = new KvEventPublisher(this.#state.kvCache, config);
@@ -233,9 +239,9 @@ export class Instance<
   }
 
   snapshot(): InstanceSnapshot {
-    const { totals, scheduler, kvCache, config, hooks } = this.#state;
+    const { totals, scheduler, kvCaches, config, hooks } = this.#state;
     const { coefficients } = config.cost;
-    const snapshot = totals.snapshot(scheduler, kvCache);
+    const snapshot = totals.snapshot(scheduler, kvCaches);
     const learned = config.isStore !== true && coefficients !== undefined ? { stepCost: coefficients } : {};
     return Object.assign(snapshot, learned, ...hooks.snapshot.map((component) => component.snapshot()));
   }

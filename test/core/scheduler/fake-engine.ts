@@ -108,9 +108,9 @@ export class FakeEngine {
   }
 
   /** Loses the contents of all pages. */
-  clear(): void {
-    this.#tokens.fill(-1);
-    this.#hashes.fill(-1);
+  clear(firstPage = 0, endPage = this.#tokens.length / pageTokens): void {
+    this.#tokens.fill(-1, firstPage * pageTokens, endPage * pageTokens);
+    this.#hashes.fill(-1, firstPage * pageTokens, endPage * pageTokens);
   }
 
   /** Some rows were written before the step stopped, some only in half of their layers. */

@@ -1,6 +1,6 @@
 // Continuous batching: decides which sequences wait, which run, and with which blocks.
 
-import type { BlockCache } from '../../kvcache/block-cache.ts';
+import type { KvCaches } from '../../kvcache/kv-caches.ts';
 import type { StepPredictor, StepShape } from '../../protocol/step-shape.ts';
 import { BlockClaims } from './block-claims.ts';
 import { checkBatch } from './check-batch.ts';
@@ -11,6 +11,7 @@ import { RankedList } from './ranked-list.ts';
 import { ReusablePrefixes } from './reusable-prefixes.ts';
 import { RowPlanner } from './row-planner.ts';
 import { outranks, type Sequence } from './sequence.ts';
+import { placementOptions, type SequencePlacement } from './sequence-placement.ts';
 import type { BatchLimits } from './step-budget.ts';
 import { WaitingList } from './waiting-list.ts';
 
@@ -20,7 +21,8 @@ import { WaitingList } from './waiting-list.ts';
  * computes that block. Nothing changes before `commit`: an aborted step is planned again.
  */
 export class Batcher {
-  readonly #cache: BlockCache;
+  readonly #caches: KvCaches;
+  readonly #placement: SequencePlacement | undefined;
   readonly #blockTokens: number;
   readonly capacity: FreeCapacity;
   readonly #planner: RowPlanner;
@@ -34,19 +36,29 @@ export class Batcher {
   readonly #admitted: Sequence[] = [];
   #preemptions = 0;
 
-  /** @param overflow memory that blocks move to when the cache is full; undefined: none */
-  constructor(cache: BlockCache, limits: BatchLimits, cost: StepPredictor, overflow?: OverflowMemory) {
-    this.#cache = cache;
+  /**
+   * @param overflow memory that blocks move to when the cache is full; undefined: none
+   * @param placement chooses one of several caches for a sequence
+   */
+  constructor(
+    caches: KvCaches,
+    limits: BatchLimits,
+    cost: StepPredictor,
+    overflow?: OverflowMemory,
+    placement?: SequencePlacement,
+  ) {
+    this.#caches = caches;
+    this.#placement = placement;
     this.#overflow = overflow;
     this.#shares = limits.byArrival === true ? undefined : new FairShares();
     this.#waiting = new WaitingList(this.#shares);
-    this.#blockTokens = cache.blockTokens;
-    this.capacity = new FreeCapacity(cache, limits, overflow);
-    this.#claims = new BlockClaims(limits.sequencesMax, cache.blockTokens);
-    this.#prefixes = new ReusablePrefixes(cache, this.#claims);
+    this.#blockTokens = caches.first.blockTokens;
+    this.capacity = new FreeCapacity(caches, limits, overflow);
+    this.#claims = new BlockClaims(limits.sequencesMax, this.#blockTokens);
+    this.#prefixes = new ReusablePrefixes(caches, this.#claims);
     const lists = { running: this.#running, waiting: this.#waiting };
     this.#planner = new RowPlanner(
-      { ...lists, cache, limits, cost, overflow, capacity: this.capacity, prefixes: this.#prefixes },
+      { ...lists, caches, limits, cost, overflow, capacity: this.capacity, prefixes: this.#prefixes },
       {
         admit: (sequence) => this.#admit(sequence),
         allocate: (sequence, tokens) => this.#allocate(sequence, tokens),
@@ -156,7 +168,7 @@ export class Batcher {
   commit(sequence: Sequence): void {
     this.#advance(sequence, sequence.computed + sequence.planned);
     sequence.planned = 0;
-    this.#cache.releaseBehindWindow(sequence.table, sequence.computed);
+    this.#caches.of(sequence).releaseBehindWindow(sequence.table, sequence.computed);
   }
 
   /** The first `tokens` tokens of the sequence are computed. */
@@ -167,7 +179,9 @@ export class Batcher {
       sequence.content.digest(sequence.computed);
       const to = Math.min(Math.floor(sequence.computed / this.#blockTokens), sequence.chain.blocks);
       if (sequence.sharedBlocks === undefined)
-        sequence.pagesChanged(this.#cache.cacheBlocks(sequence.chain, from, to, sequence.table) * this.#blockTokens);
+        sequence.pagesChanged(
+          this.#caches.of(sequence).cacheBlocks(sequence.chain, from, to, sequence.table) * this.#blockTokens,
+        );
       else this.#copyToLowerTiers(sequence, from, to);
       this.#claims.advance(sequence, to);
     }
@@ -176,7 +190,7 @@ export class Batcher {
   /** Caches the computed blocks in lower tiers only: in device memory they may move to another instance. */
   #copyToLowerTiers({ chain, table }: Sequence, from: number, to: number): void {
     const { first, blocks } = table.groups[0];
-    this.#cache.lower?.copyComputed(chain, from, to, (index) => blocks.at(index - first));
+    this.#caches.first.lower?.copyComputed(chain, from, to, (index) => blocks.at(index - first));
   }
 
   /**
@@ -206,8 +220,9 @@ export class Batcher {
 
   /** Moves a waiting sequence to the running ones with its cached blocks; false when it does not fit. */
   #admit(sequence: Sequence): boolean {
+    if (!this.#place(sequence)) return false;
     while (!this.capacity.fits(sequence, this.#running.items, this.#parked.size)) {
-      const victim = this.#running.last;
+      const victim = this.#lastBeside(sequence);
       if (
         victim === undefined ||
         victim.priority >= sequence.priority ||
@@ -232,6 +247,24 @@ export class Batcher {
     return true;
   }
 
+  /** Chooses the cache of a waiting sequence, where there are several; false when it cannot start in any. */
+  #place(sequence: Sequence): boolean {
+    if (this.#placement === undefined) return true;
+    const running = this.#running.items;
+    const options = placementOptions(this.#caches, sequence, running, (worker) => {
+      sequence.placeAt(worker);
+      return this.capacity.fits(sequence, running, this.#parked.size);
+    });
+    const worker = this.#placement(options);
+    sequence.placeAt(worker ?? 0);
+    return worker !== undefined;
+  }
+
+  /** The running sequence of the lowest rank in the same cache. */
+  #lastBeside(sequence: Sequence): Sequence | undefined {
+    return this.capacity.besideOf(sequence, this.#running.items).at(-1);
+  }
+
   /** Takes its cached, arriving or remote prefix. Returns the number of blocks that it does not compute. */
   #takePrefix(sequence: Sequence): number {
     const { arriving, chain, table, known } = sequence;
@@ -240,7 +273,9 @@ export class Batcher {
     const remote = this.capacity.isOverCapacity(sequence) ? (this.#overflow?.takeRemotePrefix(sequence) ?? 0) : 0;
     if (remote > 0) return remote;
     const resumed = sequence.cachedTokens !== undefined;
-    return this.#cache.loadPrefix(chain, sequence.reusableBlocks(this.#blockTokens), table, { known, resumed });
+    return this.#caches
+      .of(sequence)
+      .loadPrefix(chain, sequence.reusableBlocks(this.#blockTokens), table, { known, resumed });
   }
 
   /**
@@ -251,16 +286,19 @@ export class Batcher {
     const { arriving, chain, table } = sequence;
     sequence.arriving = undefined;
     if (arriving !== undefined && sequence.state === 'running')
-      sequence.pagesChanged(this.#cache.cacheBlocks(chain, from, arriving.blocks, table) * this.#blockTokens);
+      sequence.pagesChanged(
+        this.#caches.of(sequence).cacheBlocks(chain, from, arriving.blocks, table) * this.#blockTokens,
+      );
   }
 
   /** Loads the received KV at once: all of its tokens fitted when it was admitted. */
   #loadReceived(sequence: Sequence): void {
     const { chain, table, receivedTokens } = sequence;
-    if (!this.#cache.adopt(table, receivedTokens, sequence.receivedPages)) return;
+    const cache = this.#caches.of(sequence);
+    if (!cache.adopt(table, receivedTokens, sequence.receivedPages)) return;
     sequence.computed = receivedTokens;
     sequence.content.digest(receivedTokens);
-    this.#cache.cacheBlocks(chain, 0, Math.min(Math.floor(receivedTokens / this.#blockTokens), chain.blocks), table);
+    cache.cacheBlocks(chain, 0, Math.min(Math.floor(receivedTokens / this.#blockTokens), chain.blocks), table);
   }
 
   /** Loads the received KV of a sequence over capacity while its earlier blocks move to creditors; false while some is left. */
@@ -273,7 +311,7 @@ export class Batcher {
     }
     const from = table.length;
     this.#allocate(sequence, receivedTokens);
-    if (receivedPages !== undefined) this.#cache.takeReceived(table, from, receivedPages);
+    if (receivedPages !== undefined) this.#caches.of(sequence).takeReceived(table, from, receivedPages);
     this.#advance(sequence, Math.max(computed, Math.min(receivedTokens, table.length * this.#blockTokens)));
     return !sequence.loadPending;
   }
@@ -283,10 +321,11 @@ export class Batcher {
    * sequence has the lowest rank itself.
    */
   #allocate(sequence: Sequence, tokens: number): void {
-    while (this.#cache.blocksMissing(sequence.table, tokens) > 0) {
-      if (this.#cache.allocate(sequence.table)) continue;
+    const cache = this.#caches.of(sequence);
+    while (cache.blocksMissing(sequence.table, tokens) > 0) {
+      if (cache.allocate(sequence.table)) continue;
       const relief = this.#overflow?.offload(sequence);
-      const victim = this.#running.last;
+      const victim = this.#lastBeside(sequence);
       // A sequence admitted now would be preempted next.
       if (relief !== undefined || victim !== sequence) this.#planner.memoryShort();
       if (relief === 'pending' || victim === undefined || victim === sequence) return;
@@ -316,15 +355,16 @@ export class Batcher {
   #releaseBlocks(sequence: Sequence, invalidate: boolean): void {
     if (!invalidate) this.#prefixes.makeShareable(sequence);
     this.#overflow?.release(sequence, sequence.state === 'ended' && !invalidate);
-    this.#cache.release(sequence.table, sequence.background);
+    const cache = this.#caches.of(sequence);
+    cache.release(sequence.table, sequence.background);
     sequence.clearSharing();
-    if (invalidate) this.#cache.invalidate(sequence.chain, Math.floor(sequence.computed / this.#blockTokens));
+    if (invalidate) cache.invalidate(sequence.chain, Math.floor(sequence.computed / this.#blockTokens));
     sequence.reset();
   }
 
   /** Throws unless every block reference belongs to a running or parked sequence, and claims and lists are in order. */
   check(): void {
     const { running, parked } = this;
-    checkBatch({ cache: this.#cache, claims: this.#claims, running, waiting: this.#waiting.ranked, parked });
+    checkBatch({ caches: this.#caches, claims: this.#claims, running, waiting: this.#waiting.ranked, parked });
   }
 }

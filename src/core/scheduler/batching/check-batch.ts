@@ -1,10 +1,11 @@
 // The invariants of a batcher: every block reference, claim and list entry belongs to a sequence in the right state.
 import type { BlockCache } from '../../kvcache/block-cache.ts';
+import type { KvCaches } from '../../kvcache/kv-caches.ts';
 import type { BlockClaims } from './block-claims.ts';
 import { outranks, type Sequence } from './sequence.ts';
 
 interface Batch {
-  readonly cache: BlockCache;
+  readonly caches: KvCaches;
   readonly claims: BlockClaims;
   readonly running: readonly Sequence[];
   readonly waiting: readonly Sequence[];
@@ -13,9 +14,15 @@ interface Batch {
 
 /** Throws unless all invariants hold. */
 export function checkBatch(batch: Batch): void {
-  const { cache, claims, running, waiting } = batch;
-  cache.check();
-  checkReferences(batch);
+  const { caches, claims, running, waiting, parked } = batch;
+  const { first: cache } = caches;
+  for (const [worker, each] of caches.all.entries()) {
+    each.check();
+    checkReferences(
+      each,
+      [...running, ...parked].filter((sequence) => sequence.worker === worker),
+    );
+  }
   let claimed = 0;
   for (const sequence of running) {
     const { table, computed, planned } = sequence;
@@ -42,12 +49,12 @@ export function checkBatch(batch: Batch): void {
  * Throws unless every group's references are those of tables in transit, pins, and running and parked sequences. Each
  * sequence holds the blocks that its next row attends to, and none before.
  */
-function checkReferences({ cache, running, parked }: Batch): void {
+function checkReferences(cache: BlockCache, sequences: readonly Sequence[]): void {
   for (const [g, group] of cache.groups.entries()) {
     const refs = new Int32Array(group.pool.total);
     for (const table of [...cache.inTransit, ...cache.pinned])
       for (const block of table.groups[g].blocks.view()) refs[block]++;
-    for (const { table, computed, arrival, remoteBlocks } of [...running, ...parked]) {
+    for (const { table, computed, arrival, remoteBlocks } of sequences) {
       const { first, blocks } = table.groups[g];
       for (const block of blocks.view()) refs[block]++;
       if (first - remoteBlocks !== group.firstAttended(computed) || first + blocks.length !== table.length)

@@ -1,6 +1,6 @@
 // Free capacity: whether slots and pages suffice for one more sequence, and which sequences exceed the instance.
-import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { Growth } from '../../kvcache/group-cache.ts';
+import type { KvCaches } from '../../kvcache/kv-caches.ts';
 import type { OverflowMemory } from './overflow-memory.ts';
 import { firstBackground } from './ranked-list.ts';
 import type { Sequence } from './sequence.ts';
@@ -11,12 +11,12 @@ import type { BatchLimits } from './step-budget.ts';
  * alone always fits.
  */
 export class FreeCapacity {
-  readonly #cache: BlockCache;
+  readonly #caches: KvCaches;
   readonly #limits: BatchLimits;
   readonly #overflow: OverflowMemory | undefined;
 
-  constructor(cache: BlockCache, limits: BatchLimits, overflow: OverflowMemory | undefined) {
-    this.#cache = cache;
+  constructor(caches: KvCaches, limits: BatchLimits, overflow: OverflowMemory | undefined) {
+    this.#caches = caches;
     this.#limits = limits;
     this.#overflow = overflow;
   }
@@ -26,11 +26,17 @@ export class FreeCapacity {
    * require.
    */
   fits(sequence: Sequence, running: readonly Sequence[], parked: number): boolean {
-    // A sequence alone may use all pages, if necessary in smaller chunks.
-    if (running.length + parked === 0 && this.#overflow?.reservesWhole !== true) return true;
     if (!this.hasSlot(running)) return false;
+    const beside = this.besideOf(sequence, running);
+    // A sequence alone may use all pages, if necessary in smaller chunks.
+    if (beside.length + parked === 0 && this.#overflow?.reservesWhole !== true) return true;
     const slack = this.isOverCapacity(sequence) ? (this.#overflow?.slackPages ?? 0) : 0;
-    return this.#canSpareFor(sequence, this.pagesRequired(sequence) + slack, running);
+    return this.#canSpareFor(sequence, this.pagesRequired(sequence) + slack, beside);
+  }
+
+  /** The running sequences with blocks in the same cache. */
+  besideOf({ worker }: Sequence, running: readonly Sequence[]): readonly Sequence[] {
+    return this.#caches.all.length === 1 ? running : running.filter((other) => other.worker === worker);
   }
 
   hasSlot(running: readonly Sequence[]): boolean {
@@ -46,7 +52,8 @@ export class FreeCapacity {
 
   #canSpareFor(sequence: Sequence | undefined, required: number, running: readonly Sequence[]): boolean {
     // A block for the next growth of each running sequence, up to a sixteenth of the pool: a new sequence is not preempted at once.
-    const { pages, blockPages } = this.#cache;
+    const cache = sequence === undefined ? this.#caches.first : this.#caches.of(sequence);
+    const { pages, blockPages } = cache;
     const others = sequence?.background === true ? running.length : firstBackground(running);
     const growth = Math.min(others, Math.ceil(Math.floor(pages.total / blockPages) / 16)) * blockPages;
     const pagesMissing = this.pagesMissing(running, others);
@@ -54,7 +61,7 @@ export class FreeCapacity {
       this.#overflow?.freePages ?? 0,
       pagesMissing + (sequence !== undefined && this.isOverCapacity(sequence) ? required : 0),
     );
-    return required + growth + pagesMissing - offloadable <= this.#cache.availablePages;
+    return required + growth + pagesMissing - offloadable <= cache.availablePages;
   }
 
   /**
@@ -62,7 +69,7 @@ export class FreeCapacity {
    * before it starts, here or on other instances. A sequence that fits waits for local memory, which is faster.
    */
   isOverCapacity({ lengthMax }: Sequence): boolean {
-    const { blockTokens, blockPages, pages } = this.#cache;
+    const { blockTokens, blockPages, pages } = this.#caches.first;
     return this.#overflow?.reservesWhole === true && Math.ceil(lengthMax / blockTokens) * blockPages > pages.total;
   }
 
@@ -75,7 +82,8 @@ export class FreeCapacity {
   /** Pages that the first `count` running sequences still require for their known tokens. */
   pagesMissing(running: readonly Sequence[], count: number): number {
     let pages = 0;
-    for (let i = 0; i < count; i++) pages += this.#cache.pagesMissing(running[i].table, this.#growth(running[i]));
+    for (let i = 0; i < count; i++)
+      pages += this.#caches.first.pagesMissing(running[i].table, this.#growth(running[i]));
     return pages;
   }
 
@@ -85,19 +93,21 @@ export class FreeCapacity {
    */
   allocateParked(sequence: Sequence, tokens: number, running: readonly Sequence[]): boolean {
     const { table } = sequence;
-    if (tokens > 0 && !this.canSpare(this.#cache.pagesMissing(table, { tokens, rows: tokens }), running)) return false;
-    while (this.#cache.blocksMissing(table, tokens) > 0)
-      if (!this.#cache.allocate(table)) throw new Error('Free capacity broken: a spare block cannot be allocated');
+    const cache = this.#caches.first;
+    if (tokens > 0 && !this.canSpare(cache.pagesMissing(table, { tokens, rows: tokens }), running)) return false;
+    while (cache.blocksMissing(table, tokens) > 0)
+      if (!cache.allocate(table)) throw new Error('Free capacity broken: a spare block cannot be allocated');
     sequence.state = 'parked';
     return true;
   }
 
   /** True if it would fit after preemption of every running sequence of lower priority. */
   fitsAfterPreemption(sequence: Sequence, running: readonly Sequence[]): boolean {
-    let most = this.#cache.availablePages;
+    const cache = this.#caches.of(sequence);
+    let most = cache.availablePages;
     let others = 0;
-    for (const other of running) {
-      if (other.priority < sequence.priority) most += this.#cache.pagesOf(other.table);
+    for (const other of this.besideOf(sequence, running)) {
+      if (other.priority < sequence.priority) most += cache.pagesOf(other.table);
       else others++;
     }
     return others === 0 || this.pagesRequired(sequence) <= most;
@@ -106,19 +116,18 @@ export class FreeCapacity {
   /** Pages that would become unavailable if the sequence started. */
   pagesRequired(sequence: Sequence): number {
     const { arriving } = sequence;
+    const cache = this.#caches.of(sequence);
     // The blocks of the arriving prefix are already allocated.
     if (arriving !== undefined)
-      return (
-        (Math.ceil(this.#growth(sequence).tokens / this.#cache.blockTokens) - arriving.blocks) * this.#cache.blockPages
-      );
+      return (Math.ceil(this.#growth(sequence).tokens / cache.blockTokens) - arriving.blocks) * cache.blockPages;
     const remote = this.isOverCapacity(sequence) ? this.#overflow?.remotePrefix(sequence) : undefined;
     if (remote !== undefined) {
-      const pages = this.#cache.pagesToRun(sequence.chain, remote.firstBlock, this.#growth(sequence));
-      return pages - remote.blocks * this.#cache.blockPages;
+      const pages = cache.pagesToRun(sequence.chain, remote.firstBlock, this.#growth(sequence));
+      return pages - remote.blocks * cache.blockPages;
     }
-    return this.#cache.pagesToRun(
+    return cache.pagesToRun(
       sequence.chain,
-      sequence.reusableBlocks(this.#cache.blockTokens),
+      sequence.reusableBlocks(cache.blockTokens),
       this.#growth(sequence),
       sequence.known,
     );

@@ -1,17 +1,20 @@
 // The part of its prefix that a waiting sequence finds in the cache, now or once other sequences have computed it.
-import type { BlockCache } from '../../kvcache/block-cache.ts';
+import type { KvCaches } from '../../kvcache/kv-caches.ts';
 import type { BlockClaims } from './block-claims.ts';
 import type { Sequence } from './sequence.ts';
+import { reusablePrefix } from './sequence-placement.ts';
 
 /** Number of sequences after a long prompt that are searched for short ones. */
 export const lookAhead = 32;
 
 export class ReusablePrefixes {
-  readonly #cache: BlockCache;
+  readonly #caches: KvCaches;
+  readonly #blockTokens: number;
   readonly #claims: BlockClaims;
 
-  constructor(cache: BlockCache, claims: BlockClaims) {
-    this.#cache = cache;
+  constructor(caches: KvCaches, claims: BlockClaims) {
+    this.#caches = caches;
+    this.#blockTokens = caches.first.blockTokens;
     this.#claims = claims;
   }
 
@@ -19,10 +22,8 @@ export class ReusablePrefixes {
   remainingTokens(sequence: Sequence): number {
     if (sequence.state === 'running') return sequence.remaining;
     if (sequence.receivedTokens > 0) return sequence.remaining - sequence.receivedTokens;
-    const { blockTokens } = this.#cache;
-    if (sequence.arriving !== undefined) return sequence.remaining - sequence.arriving.blocks * blockTokens;
-    const reusable = sequence.reusableBlocks(blockTokens);
-    return sequence.remaining - this.#cache.match(sequence.chain, reusable, sequence.known) * blockTokens;
+    const blocks = sequence.arriving?.blocks ?? reusablePrefix(this.#caches, sequence);
+    return sequence.remaining - blocks * this.#blockTokens;
   }
 
   /**
@@ -32,16 +33,18 @@ export class ReusablePrefixes {
   makePrivate(sequence: Sequence, stay: number): void {
     const { sharedBlocks, table, computed } = sequence;
     if (sharedBlocks === undefined) this.#claims.advance(sequence, sequence.claimedTo);
-    const end = sharedBlocks ?? Math.floor(computed / this.#cache.blockTokens);
-    if (end > stay || sharedBlocks === undefined) sequence.sharedBlocks = this.#cache.makePrivate(table, end, stay);
+    const end = sharedBlocks ?? Math.floor(computed / this.#blockTokens);
+    if (end > stay || sharedBlocks === undefined)
+      sequence.sharedBlocks = this.#caches.of(sequence).makePrivate(table, end, stay);
   }
 
   /** The sequence releases its blocks: its leading local blocks become shareable again. */
-  makeShareable({ sharedBlocks, remoteBlocks, remoteFrom, chain, table, computed }: Sequence): void {
+  makeShareable(sequence: Sequence): void {
+    const { sharedBlocks, remoteBlocks, remoteFrom, chain, table, computed } = sequence;
     if (sharedBlocks === undefined) return;
-    const end = remoteBlocks > 0 ? remoteFrom : Math.floor(computed / this.#cache.blockTokens);
+    const end = remoteBlocks > 0 ? remoteFrom : Math.floor(computed / this.#blockTokens);
     table.groups[0].first = 0;
-    this.#cache.cacheBlocks(chain, sharedBlocks, Math.min(end, chain.blocks), table);
+    this.#caches.of(sequence).cacheBlocks(chain, sharedBlocks, Math.min(end, chain.blocks), table);
   }
 
   /** True if a sequence of the same priority follows closely in either list and requires at most `rows`. */
@@ -72,9 +75,8 @@ export class ReusablePrefixes {
     if (sequence.receivedTokens > 0 || sequence.arriving !== undefined) return false;
     const awaited = sequence.waitsForBlock;
     if (awaited !== undefined && this.#claims.isAwaited(sequence, awaited)) return true;
-    const reusable = sequence.reusableBlocks(this.#cache.blockTokens);
-    const known = this.#cache.match(sequence.chain, reusable, sequence.known);
-    sequence.waitsForBlock = this.#claims.lastAwaited(sequence, known, reusable);
+    const known = reusablePrefix(this.#caches, sequence);
+    sequence.waitsForBlock = this.#claims.lastAwaited(sequence, known, sequence.reusableBlocks(this.#blockTokens));
     return sequence.waitsForBlock !== undefined;
   }
 }

@@ -1,6 +1,6 @@
 // Plans the rows that each step computes.
 
-import type { BlockCache } from '../../kvcache/block-cache.ts';
+import type { KvCaches } from '../../kvcache/kv-caches.ts';
 import type { StepPredictor, StepShape } from '../../protocol/step-shape.ts';
 import type { FreeCapacity } from './free-capacity.ts';
 import type { OverflowMemory } from './overflow-memory.ts';
@@ -14,7 +14,7 @@ import type { WaitingList } from './waiting-list.ts';
 const shortShare = 1 / 4;
 
 interface RowPlannerContext {
-  readonly cache: BlockCache;
+  readonly caches: KvCaches;
   readonly limits: BatchLimits;
   readonly cost: StepPredictor;
   readonly overflow: OverflowMemory | undefined;
@@ -39,7 +39,7 @@ interface BlockAllocator {
  * get the rest.
  */
 export class RowPlanner {
-  readonly #cache: BlockCache;
+  readonly #caches: KvCaches;
   readonly #blockTokens: number;
   readonly #background: BackgroundLimits;
   readonly #budget: StepBudget;
@@ -60,13 +60,13 @@ export class RowPlanner {
   #backgroundWaits = false;
 
   constructor(
-    { cache, limits, cost, overflow, capacity, prefixes, running, waiting }: RowPlannerContext,
+    { caches, limits, cost, overflow, capacity, prefixes, running, waiting }: RowPlannerContext,
     allocator: BlockAllocator,
   ) {
-    this.#cache = cache;
-    this.#blockTokens = cache.blockTokens;
+    this.#caches = caches;
+    this.#blockTokens = caches.first.blockTokens;
     this.#background = limits.background ?? backgroundLimits;
-    this.#budget = new StepBudget(limits, cost, cache.blockTokens);
+    this.#budget = new StepBudget(limits, cost, this.#blockTokens);
     this.#overflow = overflow;
     this.#capacity = capacity;
     this.#prefixes = prefixes;
@@ -157,7 +157,7 @@ export class RowPlanner {
       const sequence = running[i];
       if (sequence.remaining !== 1 || sequence.background) continue;
       this.#allocator.allocate(sequence, sequence.length);
-      if (this.#cache.blocksMissing(sequence.table, sequence.length) === 0) this.#planRows(sequence, 1);
+      if (this.#caches.first.blocksMissing(sequence.table, sequence.length) === 0) this.#planRows(sequence, 1);
     }
   }
 
@@ -207,7 +207,7 @@ export class RowPlanner {
     this.#budget.beginBackground(this.#background);
     this.#backgroundWaits = false;
     const running = this.#running.items;
-    const pagesMax = Math.floor(this.#cache.pages.total * this.#background.memoryShare);
+    const pagesMax = Math.floor(this.#caches.pages.total * this.#background.memoryShare);
     // Preemption only shortens the list behind `i`.
     for (let i = firstBackground(running); i < running.length; i++) this.#planJob(running[i]);
     for (let i = firstBackground(this.#waiting.items); i < this.#waiting.length && this.#budget.hasTime; ) {
@@ -216,7 +216,7 @@ export class RowPlanner {
         i++;
         continue;
       }
-      const usedPages = backgroundPages(this.#cache, running);
+      const usedPages = backgroundPages(this.#caches, running);
       const fits = usedPages === 0 || usedPages + this.#capacity.pagesRequired(sequence) <= pagesMax;
       this.#backgroundWaits = !(this.#admitting && fits && this.#allocator.admit(sequence));
       if (this.#backgroundWaits) return;
@@ -266,7 +266,7 @@ export class RowPlanner {
 }
 
 /** Pages that batch jobs hold; shared pages count twice. */
-export function backgroundPages(cache: BlockCache, running: readonly Sequence[]): number {
+export function backgroundPages({ first: cache }: KvCaches, running: readonly Sequence[]): number {
   let pages = 0;
   for (let i = firstBackground(running); i < running.length; i++) pages += cache.pagesOf(running[i].table);
   return pages;

@@ -66,8 +66,10 @@ export class Sequence {
   readonly scoresPrompt: boolean;
   readonly content: SequenceContent;
   readonly table: BlockTable;
+  /** Index of the attention worker with its blocks, where each sequence lies whole at one; 0 before its first start. */
+  worker = 0;
   /** Its prefix in the cache. */
-  readonly known = new LastMatch();
+  known = new LastMatch();
   state: SequenceState = 'new';
   /** Leading tokens that have keys and values in the table's blocks. */
   computed = 0;
@@ -123,6 +125,13 @@ export class Sequence {
     this.scoresPrompt = spec.scoresPrompt;
     this.content = spec.content;
     this.table = new BlockTable(spec.groups, spec.content.chain.blocks + 2);
+  }
+
+  /** It starts with the blocks of this worker. */
+  placeAt(worker: number): void {
+    if (this.worker === worker) return;
+    this.worker = worker;
+    this.known = new LastMatch();
   }
 
   /** The tokens from this one on have other, equal pages now, or none: their old pages are free. */

@@ -60,14 +60,16 @@ export interface BorrowedKeys {
 /** The block lists of one layer group. */
 class GroupLists {
   readonly #pool: BlockPool;
+  readonly #pageTable: Int32Array;
   /** In a step that runs a range of layers: the pages of its one sequence. */
   #pages: Int32Array | undefined;
   readonly #blocks = new Int32List(256);
   readonly #blockStart: Int32Array;
   readonly #firstBlock: Int32Array;
 
-  constructor(pool: BlockPool, sequencesMax: number) {
+  constructor(pool: BlockPool, sequencesMax: number, pageTable = pool.pageTable) {
     this.#pool = pool;
+    this.#pageTable = pageTable;
     this.#blockStart = new Int32Array(sequencesMax);
     this.#firstBlock = new Int32Array(sequencesMax);
   }
@@ -85,11 +87,15 @@ class GroupLists {
     for (let block = 0; block < end; block++) this.#blocks.push(block);
   }
 
-  /** Lists the held blocks before block `end`, from the first one that the next row attends to. */
-  add(index: number, held: HeldBlocks, end: number): void {
-    this.#blockStart[index] = this.#blocks.length;
+  /** Lists the held blocks before block `end`, from the first one that the next row attends to. @param worker with their pages */
+  add(index: number, held: HeldBlocks, end: number, worker: number): void {
+    const from = this.#blocks.length;
+    this.#blockStart[index] = from;
     this.#firstBlock[index] = held.first;
     this.#blocks.append(held.blocks.raw, 0, end - held.first);
+    if (worker === 0) return;
+    const firstRow = worker * this.#pool.total;
+    for (let i = from; i < this.#blocks.length; i++) this.#blocks.set(i, this.#blocks.at(i) + firstRow);
   }
 
   /** Lists all blocks before block `end`, some of which lie outside the table. */
@@ -103,7 +109,7 @@ class GroupLists {
 
   view(sequences: number): StepGroup {
     return {
-      pageTable: this.#pages ?? this.#pool.pageTable,
+      pageTable: this.#pages ?? this.#pageTable,
       layers: this.#pool.layers,
       blocks: this.#blocks.view(),
       blockStart: this.#blockStart.subarray(0, sequences),
@@ -121,6 +127,8 @@ export class StepBuilder {
   readonly #positions: Int32Array;
   readonly #rowStart: Int32Array;
   readonly #logitRows: Int32Array;
+  /** Undefined where a sequence does not lie whole at one attention worker. */
+  readonly #sequenceWorkers: Int32Array | undefined;
   readonly #sampling: ReturnType<typeof samplingArrays>;
   readonly #seenTokens = new Int32List(256);
   readonly #seenCounts = new Int32List(256);
@@ -129,10 +137,19 @@ export class StepBuilder {
   #rows = 0;
   #logits = 0;
 
-  /** @param pools of the model's layer groups, in order */
-  constructor(limits: BatchLimits, pools: readonly BlockPool[], borrowed?: BorrowedKeys) {
+  /**
+   * @param pools of the model's layer groups, in order
+   * @param pageTables of the groups, over all attention workers, where a sequence lies whole at one
+   */
+  constructor(
+    limits: BatchLimits,
+    pools: readonly BlockPool[],
+    borrowed?: BorrowedKeys,
+    pageTables?: readonly Int32Array[],
+  ) {
     this.#borrowed = borrowed;
-    this.#groups = pools.map((pool) => new GroupLists(pool, limits.sequencesMax));
+    this.#groups = pools.map((pool, g) => new GroupLists(pool, limits.sequencesMax, pageTables?.[g]));
+    this.#sequenceWorkers = pageTables && new Int32Array(limits.sequencesMax);
     this.#tokens = new Int32Array(limits.tokensMax);
     this.#positions = new Int32Array(limits.tokensMax);
     this.#rowStart = new Int32Array(limits.sequencesMax + 1);
@@ -153,7 +170,8 @@ export class StepBuilder {
 
   #addSequence(running: RunningGeneration, index: number, range: LayerRange | undefined): void {
     const { sequence } = running;
-    const { computed, planned } = sequence;
+    const { computed, planned, worker } = sequence;
+    if (this.#sequenceWorkers !== undefined) this.#sequenceWorkers[index] = worker;
     const known = running.content.tokens.raw;
     this.#rowStart[index] = this.#rows;
     const end = blocksFor(computed + planned, pageTokens);
@@ -161,7 +179,7 @@ export class StepBuilder {
     if (range !== undefined)
       for (let g = 0; g < this.#groups.length; g++) this.#groups[g].addStage(sequence.table.groups[g], end, range);
     else if (layout === undefined)
-      for (let g = 0; g < this.#groups.length; g++) this.#groups[g].add(index, sequence.table.groups[g], end);
+      for (let g = 0; g < this.#groups.length; g++) this.#groups[g].add(index, sequence.table.groups[g], end, worker);
     else this.#addWithRemote(index, sequence, end, layout);
     for (let position = computed; position < computed + planned; position++) {
       this.#tokens[this.#rows + position - computed] = known[position];
@@ -237,6 +255,7 @@ export class StepBuilder {
       rowStart: this.#rowStart.subarray(0, sequences + 1),
       groups: this.#groups.map((group) => group.view(sequences)),
       remote: this.#remote,
+      ...(this.#sequenceWorkers && { sequenceWorkers: this.#sequenceWorkers.subarray(0, sequences) }),
       logitRows: this.#logitRows.subarray(0, this.#logits),
       sampling: this.#samplingViews(),
     };

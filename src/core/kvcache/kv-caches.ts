@@ -1,0 +1,67 @@
+// The caches of an instance: one, or equal parts of its pages, of which each sequence has its blocks in one.
+import { BlockCache, type BlockCacheConfig } from './block-cache.ts';
+
+/** A sequence, and the cache with its blocks. */
+export interface Placed {
+  /** Index of the cache, which is that of its attention worker. */
+  readonly worker: number;
+}
+
+/** Blocks of one cache are no hits for sequences of another. Page ids and rows of the page tables are consecutive. */
+export class KvCaches {
+  readonly all: readonly BlockCache[];
+  /** (layer groups): page tables of all caches; undefined: the one cache has its own. */
+  readonly pageTables: readonly Int32Array[] | undefined;
+
+  /** @param config of all pages, which the parts share equally @param parts undefined: one cache */
+  constructor(config: BlockCacheConfig, parts: number | undefined) {
+    if (parts === undefined) {
+      this.all = [new BlockCache(config)];
+      return;
+    }
+    const pages = Math.floor(config.pages / parts);
+    const entries = config.groups.map(({ layers }) => Math.floor(pages / layers) * layers);
+    const tables = entries.map((count) => new Int32Array(count * parts));
+    this.pageTables = tables;
+    this.all = Array.from(
+      { length: parts },
+      (_, part) =>
+        new BlockCache({
+          ...config,
+          pages,
+          firstPage: part * pages,
+          pageTables: tables.map((table, g) => table.subarray(part * entries[g], (part + 1) * entries[g])),
+        }),
+    );
+  }
+
+  get first(): BlockCache {
+    return this.all[0];
+  }
+
+  of({ worker }: Placed): BlockCache {
+    return this.all[worker];
+  }
+
+  /** Pages of all caches. */
+  get pages(): { readonly total: number; readonly used: number; readonly cached: number; readonly free: number } {
+    const sum = { total: 0, used: 0, cached: 0, free: 0 };
+    for (const { pages, usedPages, cachedPages } of this.all) {
+      sum.total += pages.total;
+      sum.used += usedPages;
+      sum.cached += cachedPages;
+      sum.free += pages.free;
+    }
+    return sum;
+  }
+
+  get usedPages(): number {
+    let pages = 0;
+    for (let i = 0; i < this.all.length; i++) pages += this.all[i].usedPages;
+    return pages;
+  }
+
+  get evicted(): number {
+    return this.all.reduce((sum, { evicted }) => sum + evicted, 0);
+  }
+}
