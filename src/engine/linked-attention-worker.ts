@@ -1,7 +1,7 @@
 // An attention worker and the model worker's link to it: in this process with threads and pages of its own, or in
 // another process. A lost one is opened again.
 import { randomBytes } from 'node:crypto';
-import { AttentionWorker, WorkerLink } from '../kernel/native/attention-workers.ts';
+import { type AttentionForm, AttentionWorker, WorkerLink } from '../kernel/native/attention-workers.ts';
 import { createNativeBackend, type NativeBackend } from '../kernel/native/native.ts';
 import type { WorkerLinkCounts } from '../util/counts.ts';
 import type { KvShape } from './load-model.ts';
@@ -10,8 +10,9 @@ interface SharedOptions {
   /** The backend of the model worker. */
   readonly backend: NativeBackend;
   readonly kv: KvShape;
-  /** Attention workers of the instance, which share the KV heads equally. */
-  readonly workers: number;
+  /** Attention workers that share the KV heads equally; 1: each has all of some sequences. */
+  readonly shards: number;
+  readonly form: AttentionForm;
   /** Links to the worker: one for each batch of a step. */
   readonly links: number;
 }
@@ -124,8 +125,8 @@ export class LinkedAttentionWorker {
 }
 
 function beginRemote(options: RemoteAttentionWorkerOptions): Attempt {
-  const { backend, address, token } = options;
-  const begin = () => WorkerLink.begin({ backend, shard: shardOf(options), address, token });
+  const { backend, address, token, form } = options;
+  const begin = () => WorkerLink.begin({ backend, shard: shardOf(options), address, token, form });
   const links: WorkerLink[] = [];
   const close = (): void => {
     for (const link of links) link.close();
@@ -146,13 +147,13 @@ function beginRemote(options: RemoteAttentionWorkerOptions): Attempt {
   };
 }
 
-function shardOf({ kv, workers }: SharedOptions) {
-  return { type: kv.type, kvHeads: kv.kvHeads / workers, headDim: kv.headDim };
+function shardOf({ kv, shards }: SharedOptions) {
+  return { type: kv.type, kvHeads: kv.kvHeads / shards, headDim: kv.headDim };
 }
 
 /** @param workerBackend the threads of the worker */
 function openLocal(options: LocalAttentionWorkerOptions, workerBackend: NativeBackend, token: string): OpenWorker {
-  const { backend, pages } = options;
+  const { backend, pages, form } = options;
   const shard = shardOf(options);
   const local = { token, transport: 'auto' } as const;
   const pool = workerBackend.createKvPool({ ...shard, pages });
@@ -166,7 +167,7 @@ function openLocal(options: LocalAttentionWorkerOptions, workerBackend: NativeBa
   try {
     worker = new AttentionWorker({ ...local, backend: workerBackend, pool, host: '127.0.0.1' });
     const { address } = worker;
-    while (links.length < options.links) links.push(new WorkerLink({ ...local, backend, shard, address }));
+    while (links.length < options.links) links.push(new WorkerLink({ ...local, backend, shard, form, address }));
     return { links, close };
   } catch (error) {
     close();

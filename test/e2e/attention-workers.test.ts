@@ -70,6 +70,27 @@ describe.skipIf(loadNative() === undefined)('serve --dop (needs the native kerne
     expect(await metric(server, 'kvasir_kv_pages_used')).toBe(0);
   });
 
+  it.each(['1', '2'])(
+    'by requests in %s batches, has the bits of one instance, though a worker is killed',
+    async (batches) => {
+      const single = await serve();
+      const [expected, stream] = [await completionsOf(single), await streamOf(single, livePrompt(1, 300))];
+      const flags = ['--dop', '1,3', '--partition', 'requests', '--attention-workers', 'processes'];
+      const server = await serve(...flags, '--kv-memory', '96m', '--staggered-batches', batches);
+      expect(await completionsOf(server)).toEqual(expected);
+      const pid = [...server.output().matchAll(/Attention worker 1\/3 listens at \S+ as process (\d+)/g)].at(-1)?.[1];
+      const [first, second] = await Promise.all([
+        streamOf(server, livePrompt(1, 300), async (count) => {
+          if (count === 100) process.kill(Number(pid), 'SIGKILL');
+        }),
+        streamOf(server, livePrompt(1, 300)),
+      ]);
+      expect([first, second]).toEqual([stream, stream]);
+      expect(await metricSum(server, 'kvasir_attention_worker_losses_total')).toBe(1);
+      expect(await metric(server, 'kvasir_kv_pages_used')).toBe(0);
+    },
+  );
+
   it('answers with the same bits over two staggered batches, in more calls of the same size', async () => {
     const expected = await completionsOf(await serve());
     const server = await serve('--dop', '1,2', '--staggered-batches', '2');
@@ -111,7 +132,9 @@ describe.skipIf(loadNative() === undefined)('serve --dop (needs the native kerne
   );
 
   it.each([
-    ['--dop 1,3', '3 attention workers: they cannot share 2 KV heads equally'],
+    ['--dop 1,3', '3 attention workers: they cannot share 2 KV heads equally: use --partition requests'],
+    ['--partition requests', 'it needs --dop 1,N'],
+    ['--attention-form prev-new', 'it needs --dop 1,N'],
     ['--dop 2,2', 'it has 2 model workers, and 1 is supported'],
     ['--dop 1,2 --attention-workers 127.0.0.1:9101', 'there are 1 --attention-workers'],
     ['--attention-workers processes', 'it needs --dop 1,N'],

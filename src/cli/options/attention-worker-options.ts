@@ -1,23 +1,34 @@
 // Which attention workers `serve` uses, and what `join --role attention` starts, from checked options.
+import type { AttentionForm } from '../../kernel/native/attention-workers.ts';
 import { UsageError } from '../usage-error.ts';
+import type { partitions } from './dop-options.ts';
 import { type JoinOptions, type ModelOptions, toFlag } from './options.ts';
 
-interface Batches {
+/** Attention workers at the addresses of processes with this secret. */
+export interface AttentionWorkerAddresses {
+  readonly addresses: readonly string[];
+  readonly token: string;
+}
+
+interface SharedSettings {
+  readonly partition: (typeof partitions)[number];
+  readonly form: AttentionForm;
   /** Batches of a step that run staggered; 1: the step is one batch. */
   readonly batches: number;
 }
 
 /** Attention workers of an instance: threads of its process, or processes at addresses. */
-export type AttentionWorkersSettings = Batches &
-  ({ readonly threads: number } | { readonly addresses: readonly string[]; readonly token: string });
+export type AttentionWorkersSettings = SharedSettings & ({ readonly threads: number } | AttentionWorkerAddresses);
 
 /** What `serve` runs: it starts child processes itself. */
-export type ServedAttentionWorkers = AttentionWorkersSettings | (Batches & { readonly processes: number });
+export type ServedAttentionWorkers = AttentionWorkersSettings | (SharedSettings & { readonly processes: number });
 
 interface DopOptions {
   readonly dop?: string | undefined;
   readonly attentionWorkers?: 'threads' | 'processes' | readonly string[] | undefined;
   readonly staggeredBatches?: number | undefined;
+  readonly partition: (typeof partitions)[number];
+  readonly attentionForm: AttentionForm;
   readonly token?: string | undefined;
   readonly nats?: string | undefined;
   readonly instances?: readonly unknown[] | undefined;
@@ -32,11 +43,13 @@ const batchesByDefault = 1;
 
 /** Attention workers of the instance; undefined: it computes attention itself. @throws UsageError */
 export function servedAttentionWorkers(options: DopOptions): ServedAttentionWorkers | undefined {
-  const { dop, attentionWorkers: where = 'threads', token, instances = [] } = options;
+  const { dop, attentionWorkers: where = 'threads', token, instances = [], partition, attentionForm: form } = options;
   const addresses = typeof where === 'string' ? undefined : where;
   if (dop === undefined && addresses === undefined) {
     if (options.staggeredBatches !== undefined)
       throw new UsageError('Cannot use --staggered-batches: it needs --dop or --attention-workers');
+    if (partition !== 'heads') throw new UsageError(`Cannot use --partition ${partition}: it needs --dop 1,N`);
+    if (form !== 'ranges') throw new UsageError(`Cannot use --attention-form ${form}: it needs --dop 1,N`);
     if (options.attentionWorkers === undefined) return undefined;
     throw new UsageError(`Cannot use --attention-workers ${where}: it needs --dop 1,N`);
   }
@@ -58,9 +71,9 @@ export function servedAttentionWorkers(options: DopOptions): ServedAttentionWork
   const conflict = conflicts.find(([applies]) => applies);
   if (conflict !== undefined)
     throw new UsageError(`Cannot use ${dop === undefined ? '--attention-workers' : `--dop ${dop}`}: ${conflict[1]}`);
-  const batches = options.staggeredBatches ?? batchesByDefault;
-  if (addresses !== undefined && token !== undefined) return { addresses, token, batches };
-  return where === 'processes' ? { processes: workers, batches } : { threads: workers, batches };
+  const shared = { partition, form, batches: options.staggeredBatches ?? batchesByDefault };
+  if (addresses !== undefined && token !== undefined) return { ...shared, addresses, token };
+  return where === 'processes' ? { ...shared, processes: workers } : { ...shared, threads: workers };
 }
 
 /** Options of `join --role attention`. */

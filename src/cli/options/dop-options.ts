@@ -1,10 +1,14 @@
 // Flags of attention workers for `serve` and `join`, and their values.
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
+import { attentionForms } from '../../kernel/native/attention-workers.ts';
 import { groups } from '../terminal/help.ts';
 import { numeric } from './schema-parts.ts';
 
 const address = /^[\w.:-]+:\d{1,5}$/;
+
+/** What an attention worker has of the KV: a shard of the heads of all sequences, or some sequences whole. */
+export const partitions = ['heads', 'requests'] as const;
 
 export const dopFields = {
   dop: z
@@ -23,6 +27,8 @@ export const dopFields = {
     )
     .optional(),
   staggeredBatches: numeric(z.number().int().min(1).max(2)).optional(),
+  partition: z.enum(partitions).default('heads'),
+  attentionForm: z.enum(attentionForms).default('ranges'),
 };
 
 /** I/N as index from 0 and number of workers. */
@@ -50,6 +56,18 @@ export function addDopFlags(command: Command): Command {
     .option(
       '--staggered-batches <n>',
       'Run the sequences of a step as this number of batches, 1 or 2: attention of one overlaps the other (default: 1)',
+    )
+    .addOption(
+      new Option(
+        '--partition <what>',
+        'Give each attention worker a shard of the KV heads of all sequences, or some sequences whole (default: heads)',
+      ).choices(partitions),
+    )
+    .addOption(
+      new Option(
+        '--attention-form <form>',
+        'Compute attention in ranges, with the bits of one instance, or as the sum of earlier keys and the new key (default: ranges)',
+      ).choices(attentionForms),
     )
     .addOption(
       new Option('--token <secret>', 'Share this secret with the attention workers at these addresses').env(

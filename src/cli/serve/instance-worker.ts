@@ -24,7 +24,7 @@ import type { BlockRoot, FromInstance, InstanceThreadData } from '../../runtime/
 import type { LiveHandOffs } from '../../runtime/transfer/live-hand-offs.ts';
 import { pageTokens } from '../../util/step.ts';
 import { openModel } from '../../weights/open-model.ts';
-import { openAttentionWorkers } from './attention/attention-workers.ts';
+import { defaultInstanceBytes, openAttentionWorkers } from './attention/attention-workers.ts';
 import { createBackend } from './backend.ts';
 import { blockRoot } from './block-root.ts';
 import {
@@ -36,7 +36,6 @@ import {
   lenderRoutes,
 } from './instance-links.ts';
 import { openTiers, tierSizes } from './instance-tiers.ts';
-import { defaultKvBytes } from './kv-memory.ts';
 import { borrowingPages, openBorrowing } from './live-borrowing.ts';
 import { createStore, type ServedInstance } from './store-instance.ts';
 import type { InstanceSettings } from './worker-settings.ts';
@@ -62,7 +61,7 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
   const log = createThreadLog(own);
   const backend = createBackend(settings.threads, log);
   const { model, root } = loaded ?? load(settings, backend);
-  const { contextTokens, kvBytes = defaultKvBytes(model.kv, contextTokens, settings.instances) } = settings;
+  const { contextTokens, kvBytes = defaultInstanceBytes(settings, model.kv) } = settings;
   // Sized for the longest prompt, so that every prompt can be received.
   const receivePages = data.receivesPrompts ? pagesFor(model.kv.groups, contextTokens, pageTokens) : 0;
   const sizes = tierSizes(settings, model.kv);

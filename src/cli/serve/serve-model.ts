@@ -49,9 +49,10 @@ export async function serveModel(options: ServeOptions): Promise<void> {
 async function serveThreads(options: ServeOptions, context: ServerContext): Promise<void> {
   const workers = servedAttentionWorkers(options);
   if (workers === undefined || !('processes' in workers)) return serveInstances(options, context, workers);
-  const children = await ChildAttentionWorkers.start(options, workers.processes, context.log);
+  const children = await ChildAttentionWorkers.start(options, workers, context.log);
   try {
-    await serveInstances(options, context, { ...children.settings, batches: workers.batches });
+    const { partition, form, batches } = workers;
+    await serveInstances(options, context, { ...children.settings, partition, form, batches });
   } finally {
     await children.close();
   }

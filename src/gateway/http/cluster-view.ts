@@ -58,10 +58,12 @@ function describeLending(
 }
 
 function describeAttentionWorker(worker: AttentionWorkerSnapshot): object {
-  const { ready, losses, calls = 0, bytesOut = 0, bytesIn = 0 } = worker;
+  const { ready, losses, calls = 0, bytesOut = 0, bytesIn = 0, sequences, heldTokens } = worker;
   const { waitSeconds = 0, earlySeconds = 0, lateSeconds = 0 } = worker;
   return {
     ...{ ready, losses, calls },
+    sequences: sequences ?? null,
+    held_tokens: heldTokens ?? null,
     sent_bytes: bytesOut,
     received_bytes: bytesIn,
     wait_seconds: waitSeconds,

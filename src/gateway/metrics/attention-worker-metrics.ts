@@ -24,6 +24,18 @@ const metrics: readonly Metric[] = [
     ({ losses }) => losses,
   ],
   [
+    'gauge',
+    'kvasir_attention_worker_sequences',
+    'Running sequences with their blocks at the attention worker; with a partition by heads, none.',
+    ({ sequences = 0 }) => sequences,
+  ],
+  [
+    'gauge',
+    'kvasir_attention_worker_held_tokens',
+    'Tokens of these sequences with keys and values at the attention worker.',
+    ({ heldTokens = 0 }) => heldTokens,
+  ],
+  [
     'counter',
     'kvasir_attention_worker_calls_total',
     'Attention calls sent to the attention worker: one for each layer of each step.',

@@ -9,7 +9,7 @@ import { NativeBackend } from '../../../kernel/native/native.ts';
 import { LiveAttentionWorkers } from '../../../runtime/attention-workers/live-attention-workers.ts';
 import { pageTokens } from '../../../util/step.ts';
 import { openModel } from '../../../weights/open-model.ts';
-import type { AttentionWorkerOptions, AttentionWorkersSettings } from '../../options/attention-worker-options.ts';
+import type { AttentionWorkerAddresses, AttentionWorkerOptions } from '../../options/attention-worker-options.ts';
 import { createBackend } from '../backend.ts';
 import { defaultKvBytes } from '../kv-memory.ts';
 import { locateModel } from '../model/locate-model.ts';
@@ -34,29 +34,58 @@ export async function openAttentionWorkers(
   if (attentionWorkers === undefined) return undefined;
   if (!(backend instanceof NativeBackend))
     throw new Error('Cannot use attention workers: the native kernels are not compiled');
-  const workers = 'threads' in attentionWorkers ? attentionWorkers.threads : attentionWorkers.addresses.length;
-  checkShards(kv, workers);
-  const shared = { backend, kv, workers, links: attentionWorkers.batches };
+  const workers = workersOf(attentionWorkers);
+  const { partition, form } = attentionWorkers;
+  const byHeads = partition === 'heads';
+  if (byHeads) checkShards(kv, workers);
+  const shared = { backend, kv, shards: byHeads ? workers : 1, form, links: attentionWorkers.batches };
+  // Partitioned by heads, a page of the instance is a page of each worker.
+  const ownPages = Math.floor(kvBytes / kv.pageBytes / (byHeads ? 1 : workers));
   const linked =
     'threads' in attentionWorkers
-      ? localWorkers(shared, threads, Math.floor(kvBytes / kv.pageBytes))
+      ? localWorkers(shared, workers, threads, ownPages)
       : await remoteWorkers(shared, attentionWorkers, log);
-  // Each worker has a shard of every page.
-  const pages = Math.min(...linked.map((worker) => worker.pages));
-  return { pages, live: new LiveAttentionWorkers(linked, log), machine: { attentionWorkers: { workers } } };
+  // The smallest worker counts.
+  const perWorker = Math.min(...linked.map(({ pages }) => pages));
+  const pages = byHeads ? perWorker : workers * perWorker;
+  const machine = { attentionWorkers: { workers, partition } };
+  return { pages, live: new LiveAttentionWorkers(linked, log), machine };
+}
+
+function workersOf(settings: NonNullable<InstanceSettings['attentionWorkers']>): number {
+  return 'threads' in settings ? settings.threads : settings.addresses.length;
+}
+
+/**
+ * The default memory of an instance. Partitioned by requests, each worker of this process has as much as an instance
+ * alone, since a sequence lies whole at one.
+ */
+export function defaultInstanceBytes(
+  { attentionWorkers, instances, contextTokens }: InstanceSettings,
+  kv: KvShape,
+): number {
+  const parts = attentionWorkers?.partition === 'requests' ? workersOf(attentionWorkers) : 1;
+  return parts * defaultKvBytes(kv, contextTokens, instances * parts);
 }
 
 function checkShards({ kvHeads }: KvShape, workers: number): void {
   if (kvHeads % workers === 0) return;
-  throw new Error(`Cannot use ${workers} attention workers: they cannot share ${kvHeads} KV heads equally`);
+  throw new Error(
+    `Cannot use ${workers} attention workers: they cannot share ${kvHeads} KV heads equally: use --partition requests`,
+  );
 }
 
-type SharedOptions = Pick<LocalAttentionWorkerOptions, 'backend' | 'kv' | 'workers' | 'links'>;
+type SharedOptions = Pick<LocalAttentionWorkerOptions, 'backend' | 'kv' | 'shards' | 'form' | 'links'>;
 
-function localWorkers(shared: SharedOptions, threads: number, pages: number): readonly LinkedAttentionWorker[] {
+function localWorkers(
+  shared: SharedOptions,
+  workers: number,
+  threads: number,
+  pages: number,
+): readonly LinkedAttentionWorker[] {
   // They compute at the same time.
-  const spec = { ...shared, threads: Math.max(1, Math.floor(threads / shared.workers)), pages };
-  return Array.from({ length: shared.workers }, () => {
+  const spec = { ...shared, threads: Math.max(1, Math.floor(threads / workers)), pages };
+  return Array.from({ length: workers }, () => {
     const worker = LinkedAttentionWorker.local(spec);
     const outcome = worker.reopen();
     if (typeof outcome === 'object') throw new Error(outcome.why);
@@ -67,7 +96,7 @@ function localWorkers(shared: SharedOptions, threads: number, pages: number): re
 /** Waits for all of them; other work of the thread goes on meanwhile. */
 function remoteWorkers(
   shared: SharedOptions,
-  { addresses, token }: Extract<AttentionWorkersSettings, { readonly token: string }>,
+  { addresses, token }: AttentionWorkerAddresses,
   log: (message: string) => void,
 ): Promise<readonly LinkedAttentionWorker[]> {
   const end = performance.now() + startMs;

@@ -2,6 +2,7 @@
 import { randomBytes } from 'node:crypto';
 import { fileURLToPath } from 'node:url';
 import { RestartedProcess } from '../../../runtime/processes/restarted-process.ts';
+import type { AttentionWorkerAddresses, ServedAttentionWorkers } from '../../options/attention-worker-options.ts';
 import { type ServeOptions, toFlag } from '../../options/options.ts';
 import type { AttentionWorkerMessage } from './attention-workers.ts';
 
@@ -11,7 +12,7 @@ type Child = RestartedProcess<AttentionWorkerMessage>;
 
 export class ChildAttentionWorkers {
   /** The addresses, in the order of the shards, and the secret of the processes. */
-  readonly settings: { readonly addresses: readonly string[]; readonly token: string };
+  readonly settings: AttentionWorkerAddresses;
   readonly #children: readonly Child[];
 
   private constructor(children: readonly Child[], addresses: readonly string[], token: string) {
@@ -20,10 +21,17 @@ export class ChildAttentionWorkers {
   }
 
   /** @throws Error if a process exits at its start; it has printed the reason */
-  static async start(options: ServeOptions, workers: number, log: (line: string) => void) {
+  static async start(
+    options: ServeOptions,
+    { processes: workers, partition }: Extract<ServedAttentionWorkers, { readonly processes: number }>,
+    log: (line: string) => void,
+  ) {
     const token = randomBytes(16).toString('hex');
     const flags = flagsOf(options, workers);
-    const children = Array.from({ length: workers }, (_, i) => startChild(`${i + 1}/${workers}`, flags, token, log));
+    const children = Array.from({ length: workers }, (_, i) => {
+      const place = `${i + 1}/${workers}`;
+      return startChild(place, partition === 'heads' ? place : '1/1', flags, token, log);
+    });
     try {
       const addresses = await Promise.all(children.map(async ({ ready }) => (await ready).address));
       return new ChildAttentionWorkers(children, addresses, token);
@@ -49,10 +57,16 @@ function flagsOf(options: ServeOptions, workers: number): readonly string[] {
 }
 
 /** It listens at the same address after a restart. */
-function startChild(shard: string, flags: readonly string[], token: string, log: (line: string) => void): Child {
+function startChild(
+  place: string,
+  shard: string,
+  flags: readonly string[],
+  token: string,
+  log: (line: string) => void,
+): Child {
   let port = 0;
   return new RestartedProcess<AttentionWorkerMessage>({
-    name: `Attention worker ${shard}`,
+    name: `Attention worker ${place}`,
     command: () => [command, 'join', '--role', 'attention', '--shard', shard, '--pages-port', String(port), ...flags],
     env: { KVASIR_TOKEN: token },
     ready: ({ address }) => {

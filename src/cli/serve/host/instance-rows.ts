@@ -29,6 +29,8 @@ const instance = z.looseObject({
       z.object({
         ready: z.boolean(),
         losses: count,
+        sequences: count.nullish(),
+        held_tokens: count.nullish(),
         sent_bytes: count,
         received_bytes: count,
         wait_seconds: count,
@@ -120,6 +122,7 @@ export function attentionWorkerRows(view: ClusterView, before: ClusterView | und
         'attention worker': index + 1,
         up: worker.ready ? 'yes' : 'no',
         losses: worker.losses,
+        ...(typeof worker.sequences === 'number' && { sequences: worker.sequences, tokens: worker.held_tokens }),
         't_m ms': perStepMs(stepSeconds - grown('wait_seconds')),
         't_a ms': perStepMs(computed),
         'early%': computed === 0 ? undefined : percent(grown('early_seconds') / computed),
