@@ -13,6 +13,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kStallMs = 20000;  // longest wait between the parts of one frame
 constexpr auto kSignInterval = std::chrono::milliseconds(250);
+constexpr auto kSupersedeWait = std::chrono::milliseconds(800);  // below the time that a link waits for its answer
 constexpr int kSignMs = 1000;  // longest wait for a sign to be sent
 
 uint64_t nanoseconds_since(Clock::time_point begin) { return static_cast<uint64_t>(std::chrono::nanoseconds(Clock::now() - begin).count()); }
@@ -70,8 +71,8 @@ bool AttentionWorker::open(Session& session, const std::atomic<bool>& ended) {
   hello.isa = static_cast<int32_t>(pool_->isa);
   hello.pages = pool_->pages;
   {
-    const std::lock_guard<std::mutex> lock(sessions_mutex_);
-    hello.is_taken = !sessions_.empty() && owner_ != peer.owner ? 1 : 0;
+    std::unique_lock<std::mutex> lock(sessions_mutex_);
+    hello.is_taken = has_pages(lock, peer.owner) ? 0 : 1;
     if (hello.is_taken == 0) {
       owner_ = peer.owner;
       sessions_.push_back(&session);
@@ -84,16 +85,32 @@ bool AttentionWorker::open(Session& session, const std::atomic<bool>& ended) {
   return sent && hello.is_taken == 0;
 }
 
+/** True once no session of another owner is left. Those of an earlier generation of its links end, with their calls. */
+bool AttentionWorker::has_pages(std::unique_lock<std::mutex>& lock, uint64_t owner) {
+  const auto is_free = [&] { return sessions_.empty() || owner_ == owner; };
+  if (is_free()) return true;
+  const auto generations = static_cast<int16_t>((owner & kOwnerGenerations) - (owner_ & kOwnerGenerations));
+  if ((owner & ~kOwnerGenerations) != (owner_ & ~kOwnerGenerations) || generations < 0) return false;
+  for (Session* session : sessions_) {
+    session->is_superseded = true;
+    session->connection.shut_down();
+  }
+  return ends_.wait_for(lock, kSupersedeWait, is_free);
+}
+
 void AttentionWorker::close(Session& session) {
-  const std::lock_guard<std::mutex> lock(sessions_mutex_);
-  sessions_.erase(std::find(sessions_.begin(), sessions_.end(), &session));
+  {
+    const std::lock_guard<std::mutex> lock(sessions_mutex_);
+    sessions_.erase(std::find(sessions_.begin(), sessions_.end(), &session));
+  }
+  ends_.notify_all();
 }
 
 void AttentionWorker::serve_frames(Session& session, const std::atomic<bool>& ended) {
   WorkerFrame frame;
   for (;;) {
     const auto begin = Clock::now();
-    if (!session.connection.receive(&frame, sizeof frame, kNever, ended)) return;
+    if (!session.connection.receive(&frame, sizeof frame, kNever, ended) || session.is_superseded) return;
     const bool within_step = frame.kind == WorkerFrameKind::keys || frame.call > 0;
     if (within_step) count([&](AttentionWorkerCounts& counts) { counts.idle_nanoseconds += nanoseconds_since(begin); });
     if (has_valid_limits(frame) && serve_frame(session, frame, ended)) continue;

@@ -51,6 +51,7 @@ class AttentionWorker {
     Connection& connection;
     ShardAttention shard;
     uint64_t early_nanoseconds = 0;  // of the call in progress
+    std::atomic<bool> is_superseded{false};  // a later generation of links has the pages
     std::mutex sending;              // held by the thread that sends
     // Guarded by `sending`:
     bool computes = false;     // signs of progress are sent
@@ -60,6 +61,7 @@ class AttentionWorker {
   };
 
   bool open(Session& session, const std::atomic<bool>& ended);
+  bool has_pages(std::unique_lock<std::mutex>& lock, uint64_t owner);
   void close(Session& session);
   void serve_frames(Session& session, const std::atomic<bool>& ended);
   void send_signs();

@@ -11,12 +11,19 @@ namespace kvasir {
 
 constexpr uint32_t kWorkerWireVersion = 2;
 
+/**
+ * Bits of an owner that count the generations of links; the others are drawn at random for each process. Links of one
+ * owner share the pages. Those of another process are refused meanwhile. A later generation of the process ends the
+ * links of earlier ones, whose last frames may still be on their way.
+ */
+constexpr uint64_t kOwnerGenerations = 0xffff;
+
 /** The first message of a model worker. */
 struct ModelWorkerHello {
   static constexpr uint32_t kMagic = 0x6d617677;
   uint32_t magic = kMagic;
   uint32_t version = kWorkerWireVersion;
-  uint64_t owner;     // drawn at random: links of one owner share the pages, and others are refused meanwhile
+  uint64_t owner;     // a process and a generation of its links, below
   uint64_t checksum;  // of the fields before it
 };
 

@@ -1,6 +1,7 @@
 // Frames are written by the thread that runs the step: over shared memory no other thread is woken on this side.
 #include "workers/worker_link.hpp"
 
+#include <map>
 #include <random>
 #include <stdexcept>
 #include <thread>
@@ -16,20 +17,31 @@ constexpr auto kSignInterval = std::chrono::milliseconds(100);  // interval of c
 
 }  // namespace
 
-uint64_t link_owner() {
-  static const uint64_t owner = [] {
+std::shared_ptr<const uint64_t> link_owner(const HostPort& address) {
+  struct Known {
+    std::weak_ptr<const uint64_t> owner;
+    uint16_t generation = 0;
+  };
+  static std::mutex mutex;
+  static std::map<std::string, Known> addresses;
+  static const uint64_t process = [] {
     std::random_device random;
-    return uint64_t{random()} << 32 | random();
+    return (uint64_t{random()} << 32 | random()) & ~kOwnerGenerations;
   }();
+  const std::lock_guard<std::mutex> lock(mutex);
+  Known& known = addresses[address.host + ":" + std::to_string(address.port)];
+  if (auto owner = known.owner.lock()) return owner;
+  const auto owner = std::make_shared<const uint64_t>(process | ++known.generation);
+  known.owner = owner;
   return owner;
 }
 
 WorkerLink::WorkerLink(Isa isa, const KvLayout& layout, const HostPort& address, Transport transport, const HashKey& key, std::chrono::milliseconds deadline,
                        AttentionForm form)
-    : isa_(isa), layout_(layout), deadline_(deadline), form_(form), connection_(open_connection(address, transport, key, layout, kConnectMs, ended_)) {
+    : isa_(isa), layout_(layout), deadline_(deadline), form_(form), owner_(link_owner(address)), connection_(open_connection(address, transport, key, layout, kConnectMs, ended_)) {
   const std::string name = "Cannot use attention worker " + address.host + ":" + std::to_string(address.port) + ": ";
   ModelWorkerHello own;
-  own.owner = link_owner();
+  own.owner = *owner_;
   own.checksum = worker_checksum(own);
   WorkerHello hello;
   if (connection_ == nullptr) throw std::runtime_error(name + "it does not answer, has another token, or holds other KV heads");

@@ -33,8 +33,11 @@ struct WorkerShare {
   std::vector<int> first_block;  // of each layer group: number of the worker's block 0
 };
 
-/** Drawn at random once for each process: the owner of its links. */
-uint64_t link_owner();
+/**
+ * The owner of the process's links to an address. Links that are open at the same time have one owner. After they have
+ * closed, the next ones are of a new generation.
+ */
+std::shared_ptr<const uint64_t> link_owner(const HostPort& address);
 
 class WorkerLink {
  public:
@@ -86,6 +89,7 @@ class WorkerLink {
   const std::chrono::milliseconds deadline_;
   const AttentionForm form_;
   std::atomic<bool> ended_{false};
+  const std::shared_ptr<const uint64_t> owner_;
   std::unique_ptr<Connection> connection_;
   int pages_ = 0;
   std::atomic<bool> broken_{false};

@@ -26,6 +26,8 @@ const answers = {
 let fault;
 /** By kind: the first frame of each connection, of its first step. */
 let earliest = new Map();
+/** Sends what is held back on an earlier connection; undefined: nothing is. */
+let release;
 /** Frames by kind, and what was done. */
 let counts = { step: 0, query: 0, keys: 0, result: 0, spoilt: 0 };
 
@@ -66,10 +68,16 @@ class Line {
   #free = Promise.resolve();
   /** A frame that the next one overtakes. */
   #held;
+  /** Frames that arrive after those of the next connection; undefined: none. */
+  #withheld;
 
   constructor(socket, cut) {
     this.#socket = socket;
     this.#cut = cut;
+  }
+
+  get isWithheld() {
+    return this.#withheld !== undefined;
   }
 
   forward(kind, frame) {
@@ -78,7 +86,8 @@ class Line {
       if (!earliest.has(kind)) earliest.set(kind, frame);
     }
     const now = kind !== undefined && kind === fault?.kind && fault.skips-- === 0 ? fault : undefined;
-    if (now === undefined) this.#write(frame);
+    if (this.#withheld !== undefined) this.#withheld.push(frame);
+    else if (now === undefined) this.#write(frame);
     else {
       fault = undefined;
       counts.spoilt++;
@@ -102,6 +111,12 @@ class Line {
       case 'late':
         this.#wait(ms);
         this.#write(frame);
+        break;
+      case 'withheld':
+        this.#withheld = [frame];
+        release = () => {
+          for (const each of this.#withheld.splice(0)) this.#socket.write(each);
+        };
         break;
       case 'overtaken':
         this.#held = frame;
@@ -142,7 +157,8 @@ const server = createServer((model) => {
   earliest = new Map();
   const cut = () => {
     model.destroy();
-    worker.destroy();
+    // The worker does not learn that the model worker has closed the connection while its frames are on their way.
+    if (!toWorker.isWithheld) worker.destroy();
   };
   const [toWorker, toModel] = [new Line(worker, cut), new Line(model, cut)];
   const [fromModel, fromWorker] = [
@@ -161,7 +177,8 @@ const server = createServer((model) => {
 server.listen(0, '127.0.0.1', () => parentPort.postMessage({ port: server.address().port }));
 
 parentPort.on('message', (next) => {
-  fault = next;
+  if (next === 'release') release?.();
+  else fault = next;
   parentPort.postMessage(counts);
   counts = { step: 0, query: 0, keys: 0, result: 0, spoilt: 0 };
 });

@@ -52,7 +52,7 @@ describe.skipIf(nativeBackends.length === 0)(
     });
 
     /** Frames so far since the last call, and the fault to inject next. */
-    async function inject(fault?: object): Promise<Readonly<Record<string, number>>> {
+    async function inject(fault?: object | 'release'): Promise<Readonly<Record<string, number>>> {
       network.postMessage(fault);
       const [counts] = await once(network, 'message');
       return counts;
@@ -125,6 +125,22 @@ describe.skipIf(nativeBackends.length === 0)(
       // A connection that has just ended may still be closing.
       expect(threads()).toBeLessThanOrEqual(before.threads + 1);
       expect(descriptors()).toBeLessThanOrEqual(before.descriptors + 3);
+    });
+
+    test('ignore frames of a broken connection that arrive after the next one has written the same pages', async () => {
+      reconnect();
+      // Queries and keys of the second sequence's long chunk, in the first layer.
+      await inject({ kind: 'query', anomaly: 'withheld', skips: 5 * framesOf.query });
+      expect(await play()).toBe(5);
+      reconnect();
+      // The first sequence is computed again, now in the pages that the second one had.
+      for (const [i, { sequence }] of schedule.slice(0, 4).entries()) {
+        if (i === 2) {
+          await inject('release');
+          await new Promise((resolve) => setTimeout(resolve, 100));
+        }
+        expect(model.run({ sequence, mapping: 1 }, links), `bits of step ${i}`).toEqual(expected[i]);
+      }
     });
   },
 );

@@ -181,19 +181,36 @@ class Steps {
   int lengths_[kSequences] = {0, 0, 0}, chunk_[kSequences] = {0, 0, 0};
 };
 
-/** Links of another owner are refused while the shard's own is open. */
-void refuse_other_owner(const Shard& shard) {
+/** The worker's answer to a link of this owner. The connection ends if another owner has the pages. */
+WorkerHello answer_to(const Shard& shard, uint64_t owner) {
   const std::atomic<bool> ended{false};
   const auto connection = open_connection({"127.0.0.1", shard.worker->port()}, Transport::tcp, key(), kShard, 2000, ended);
   expect(connection != nullptr, "the worker accepts connections");
   ModelWorkerHello own;
-  own.owner = link_owner() + 1;
+  own.owner = owner;
   own.checksum = worker_checksum(own);
   WorkerHello hello = {};
   connection->send(&own, sizeof own, in_milliseconds(2000), ended);
-  expect(connection->receive(&hello, sizeof hello, in_milliseconds(2000), ended) && hello.is_taken == 1, "another owner is refused");
+  expect(connection->receive(&hello, sizeof hello, in_milliseconds(2000), ended), "the worker describes itself");
   uint8_t more;
-  expect(!connection->receive(&more, 1, in_milliseconds(2000), ended), "the refused connection ends");
+  if (hello.is_taken == 1) expect(!connection->receive(&more, 1, in_milliseconds(2000), ended), "the refused connection ends");
+  return hello;
+}
+
+/** Links of another process and of an earlier generation are refused while the shard's own is open. */
+void refuse_other_owners(const Shard& shard) {
+  const uint64_t owner = *link_owner({"127.0.0.1", shard.worker->port()});
+  expect(answer_to(shard, owner ^ (kOwnerGenerations + 1)).is_taken == 1, "another process is refused");
+  expect(answer_to(shard, owner - 1).is_taken == 1, "an earlier generation is refused");
+}
+
+/** Links of a later generation end the shard's own. */
+void supersede(const Shard& shard) {
+  expect(answer_to(shard, *link_owner({"127.0.0.1", shard.worker->port()}) + 1).is_taken == 0, "a later generation has the pages");
+  std::vector<float> none;
+  const auto deadline = in_milliseconds(2000);
+  shard.link->send_keys({}, {}, 1);
+  expect(!shard.link->receive(none, &kNoAbort) && std::chrono::steady_clock::now() < deadline, "a superseded link ends");
 }
 
 /** A step and its calls with valid checksums, of which one field lies. The worker answers or closes the connection. */
@@ -204,7 +221,7 @@ void send_lie(const Shard& shard, std::mt19937& random) {
   int field = 0;
   const int lying_field = static_cast<int>(random() % 40);
   ModelWorkerHello own;
-  own.owner = link_owner();
+  own.owner = *link_owner({"127.0.0.1", shard.worker->port()});
   own.checksum = worker_checksum(own) + (random() % 20 == 0 ? 1 : 0);
   if (!connection->send(&own, sizeof own, in_milliseconds(2000), ended)) return;
   const auto value = [&](int64_t truth, std::initializer_list<int64_t> lies) {
@@ -269,8 +286,9 @@ int main(int argc, char** argv) {
     });
     for (int step = 0; step < 12; step++) steps.run(shards, random() % 4 == 0);
     liar.join();
-    refuse_other_owner(*shards[0]);
+    refuse_other_owners(*shards[0]);
     steps.run(shards, false);
+    supersede(*shards[0]);
     // A worker that ends breaks its link, and the next step fails without an answer.
     shards[1]->worker = nullptr;
     std::vector<float> none;
