@@ -1,6 +1,7 @@
 // Attention workers of simulated instances: they are lost, instances learn of it later, and others have their places.
 import type { LengthEvent } from '../../core/instance/length-instance.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
+import type { RunningLengths } from '../../core/scheduler/executor/length-executor.ts';
 import { Prng } from '../../util/prng.ts';
 import { WorkerContents } from '../checks/worker-contents.ts';
 import { countFault, type FaultCounts } from '../faults/fault-plan.ts';
@@ -41,8 +42,10 @@ export class SimulatedAttentionWorkers {
   readonly #prng: Prng;
   /** (instances, attention workers) */
   readonly #workers: readonly (readonly Worker[])[];
-  /** (instances); undefined without checks. */
-  readonly #contents: readonly WorkerContents[] | undefined;
+  /** (instances): partitioned by requests, a sequence lies whole at one worker. */
+  readonly #byRequests: readonly boolean[];
+  /** (instances, attention workers; one for all that share the KV heads); undefined without checks. */
+  readonly #contents: readonly (readonly WorkerContents[])[] | undefined;
 
   constructor(host: WorkersHost) {
     const { instances, faults, checking, blockTokens } = host.config;
@@ -53,7 +56,11 @@ export class SimulatedAttentionWorkers {
         ...{ isLinked: true, isHeldLost: false, replacedUs: 0, losses: 0 },
       })),
     );
-    this.#contents = checking ? instances.map(() => new WorkerContents(blockTokens)) : undefined;
+    this.#byRequests = instances.map(({ machine }) => machine.attentionWorkers?.partition === 'requests');
+    const partsOf = (index: InstanceIndex) => (this.#byRequests[index] ? this.#workers[index].length : 1);
+    this.#contents = checking
+      ? instances.map((_, i) => Array.from({ length: partsOf(i) }, () => new WorkerContents(blockTokens)))
+      : undefined;
   }
 
   /** Any worker of the instance loses its pages; another has its place after `forUs`. False if all are lost already. */
@@ -63,32 +70,53 @@ export class SimulatedAttentionWorkers {
     const worker = linked[this.#prng.integer(0, linked.length - 1)];
     worker.isLinked = false;
     worker.replacedUs = this.#host.queue.nowUs + forUs;
-    this.#contents?.[index].clear();
+    const byRequests = this.#byRequests[index];
+    this.#contents?.[index][byRequests ? this.#workers[index].indexOf(worker) : 0].clear();
     const lateUs = this.#prng.chance(atOnceRatio) ? 0 : this.#prng.exponentialUs(noticeUs);
-    // The instance learns of the loss after the step, or during a longer one.
-    if (lateUs > 0) this.#failStep(index, this.#prng.integer(1, lateUs));
+    // The instance learns of the loss after the step, or during a longer one: it aborts a step that no worker can answer.
+    if (lateUs > 0 || byRequests) this.#failStep(index, this.#prng.integer(1, lateUs + 1));
     this.#after(index, lateUs, () => this.#reportLost(index, worker));
     return true;
   }
 
   stepStarted(index: InstanceIndex): void {
     const workers = this.#workers[index];
-    const lost = workers.findIndex(({ isHeldLost }) => isHeldLost);
+    const { inFlight } = this.#host.instances[index];
+    const lost = workers.findIndex(({ isHeldLost }, worker) => isHeldLost && this.#uses(index, worker));
     if (lost >= 0)
       throw new Error(`Attention workers broken: instance ${index} starts a step while worker ${lost} is lost`);
-    if (workers.some(({ isLinked }) => !isLinked)) this.#failStep(index, this.#prng.exponentialUs(noticeUs) + 1);
-    else if (workers.length > 0) this.#contents?.[index].stepStarted(this.#host.instances[index].inFlight);
+    for (const [part, contents] of this.#contents?.[index].entries() ?? [])
+      contents.stepStarted(
+        inFlight.filter((running) => this.#isAnswered(index, running) && this.#partOf(index, running) === part),
+      );
+    this.#failStep(index, this.#prng.exponentialUs(noticeUs) + 1);
   }
 
   stepEnded(index: InstanceIndex, ended: StepEnd): void {
     if (ended.kind !== 'stepDone') return;
-    if (ended.result === undefined) this.#contents?.[index].stepEnded(ended.stepUs?.length ?? 1);
-    else this.unansweredSteps++;
+    for (const contents of this.#contents?.[index] ?? []) contents.stepEnded(ended.stepUs?.length ?? 1);
+    if (ended.result !== undefined) this.unansweredSteps++;
+  }
+
+  /** True if the step in flight has rows for the worker. */
+  #uses(index: InstanceIndex, worker: number): boolean {
+    const { inFlight } = this.#host.instances[index];
+    return !this.#byRequests[index] || inFlight.some(({ sequence }) => sequence.worker === worker);
+  }
+
+  #partOf(index: InstanceIndex, { sequence }: RunningLengths): number {
+    return this.#byRequests[index] ? sequence.worker : 0;
+  }
+
+  /** True if all workers with blocks of the sequence are linked. */
+  #isAnswered(index: InstanceIndex, { sequence }: RunningLengths): boolean {
+    const workers = this.#workers[index];
+    return this.#byRequests[index] ? workers[sequence.worker].isLinked : workers.every(({ isLinked }) => isLinked);
   }
 
   /** The next incarnation connects again, and takes the pages of all workers as empty. */
   instanceFailed(index: InstanceIndex): void {
-    this.#contents?.[index].clear();
+    for (const contents of this.#contents?.[index] ?? []) contents.clear();
     for (const worker of this.#workers[index]) {
       worker.isHeldLost = false;
       worker.losses = 0;
@@ -102,8 +130,11 @@ export class SimulatedAttentionWorkers {
     }
   }
 
+  /** The rows of sequences with blocks at lost workers stay unanswered. */
   #failStep(index: InstanceIndex, us: number): void {
-    this.#host.executors[index].failStep(us, this.#host.instances[index].inFlight.length);
+    const { inFlight } = this.#host.instances[index];
+    const places = [...inFlight.keys()].filter((place) => !this.#isAnswered(index, inFlight[place]));
+    if (places.length > 0) this.#host.executors[index].failStep(us, places);
   }
 
   /** Unless the instance fails before. */
@@ -122,11 +153,12 @@ export class SimulatedAttentionWorkers {
     this.#deliverOrphan(index);
     worker.isHeldLost = true;
     worker.losses++;
-    this.recomputed += this.#host.instances[index].snapshot().running;
+    const { running, attentionWorkers } = this.#host.instances[index].snapshot();
+    this.recomputed += attentionWorkers?.[place].sequences ?? running;
     const lost = { kind: 'attentionWorkerLost', worker: place } as const;
     this.#host.deliverToInstance(index, lost);
     const executor = executors[index];
-    if (this.#contents !== undefined && executor.isRunning && executor.endsUs > nowUs)
+    if (!this.#byRequests[index] && this.#contents !== undefined && executor.isRunning && executor.endsUs > nowUs)
       throw new Error(
         `Attention workers broken: instance ${index} continues its step after the loss of worker ${place}`,
       );

@@ -164,17 +164,17 @@ export class SimulatedExecutor {
   }
 
   /**
-   * Attention workers do not answer: the present step ends after `us` with all its `places` unanswered. If earlier steps
-   * of its run have ended, they count, and the run ends now.
+   * Attention workers do not answer: the present step ends after `us` with these places unanswered. If earlier steps of
+   * its run have ended, they count, and the run ends now.
    */
-  failStep(us: number, places: number): void {
+  failStep(us: number, places: readonly number[]): void {
     const { nowUs } = this.#queue;
     if (!this.#running || this.#endsUs <= nowUs) return;
     if (this.stepsEnded > 0) {
       this.abort();
       return;
     }
-    this.#unanswered = Array.from({ length: places }, (_, place) => place);
+    this.#unanswered = places;
     this.#endsUs = nowUs + us;
     this.#stepUs.length = 1;
     this.#stepUs[0] = this.#endsUs - this.#startedUs;

@@ -45,14 +45,17 @@ export function workerWorld(seed: number): RequestWorld {
 function instancesOf(prng: Prng): readonly InstanceSpec[] {
   const nic = { bytesPerSecond: 1e9, us: prng.integer(10, 2_000) };
   // In half of the worlds memory is short: sequences are preempted for it.
-  const blocks = prng.chance(0.5) ? prng.integer(14, 18) : prng.integer(20, 60);
+  const each = prng.chance(0.5) ? prng.integer(14, 18) : prng.integer(20, 60);
+  const workers = prng.integer(1, 4);
+  const partition = prng.chance(0.5) ? 'requests' : 'heads';
+  const blocks = partition === 'requests' ? each * workers : each;
   const machine: InstanceSpec['machine'] = {
     ...({ cost, blockTokens, blocks, eviction: 'lru', coalesce: prng.chance(0.6) } as const),
     limits: {
       ...{ tokensMax: prng.integer(24, 128), logitRowsMax: 33, sequencesMax: 8 },
       ...{ stepUsDecoding: 20_000, stepUsPrefill: 100_000 },
     },
-    attentionWorkers: { workers: prng.integer(1, 4) },
+    attentionWorkers: { workers, partition },
   };
   return Array.from({ length: prng.integer(1, 3) }, () => ({ role: 'mixed', nic, machine }));
 }
