@@ -85,10 +85,14 @@ export async function metricSum(server: RunningServer, name: string): Promise<nu
   return lines.reduce((sum, line) => sum + Number(line.slice(line.lastIndexOf(' ') + 1)), 0);
 }
 
-/** Pause between polls, so that polling does not use the core of the awaited work. */
-const pauseMs = 25;
+/** Pauses between polls, so that polling does not use the core of the awaited work. */
+const [firstPauseMs, lastPauseMs] = [25, 100];
 
-/** Polls until the condition holds, bounded by the timeout of the test. */
+/** Polls until the condition holds, bounded by the timeout of the test. The pauses grow with the time waited, by an eighth of it. */
 export async function until(holds: () => Promise<boolean>): Promise<void> {
-  while (!(await holds())) await new Promise((resolve) => setTimeout(resolve, pauseMs));
+  const started = performance.now();
+  while (!(await holds())) {
+    const pauseMs = Math.min(Math.max((performance.now() - started) / 8, firstPauseMs), lastPauseMs);
+    await new Promise((resolve) => setTimeout(resolve, pauseMs));
+  }
 }
