@@ -247,7 +247,7 @@ function removeStaleObjects(objectFolder, current) {
 }
 
 /** The text of a source and of every project header that it includes, directly or indirectly. */
-function textsOf(source, seen = new Map()) {
+export function textsOf(source, seen = new Map()) {
   if (seen.has(source) || !existsSync(source)) return [...seen.values()];
   const text = readFileSync(source, 'utf8');
   seen.set(source, `${relative(root, source)}\n${text}`);
@@ -258,7 +258,7 @@ function textsOf(source, seen = new Map()) {
   return [...seen.values()];
 }
 
-function hash(parts) {
+export function hash(parts) {
   const digest = createHash('sha256');
   for (const part of parts) digest.update(part).update('\0');
   return digest.digest('hex').slice(0, 16);

@@ -1,35 +1,31 @@
 // Attention kernels against a double-precision reference and against themselves, by a C++ check linked with the objects
 // of the addon.
 import { spawnSync } from 'node:child_process';
-import { existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it } from 'vitest';
+import { findCompiler } from '../../scripts/build-native.mjs';
 import { root } from '../../scripts/root.mjs';
+import { checkProgram } from './check-program.ts';
 
 const objectFolder = join(root, 'build', 'objects');
 const built = existsSync(objectFolder) ? readdirSync(objectFolder) : [];
 const objects = built
   .filter((name) => /^(attention\.[\w.]*|base\.thread_pool|simd\.isa)\.cc-\w+\.o$/.test(name))
   .map((name) => join(objectFolder, name));
-const compiler = [process.env.CXX, 'c++', 'g++', 'clang++'].find(
-  (name) => name !== undefined && name !== '' && spawnSync(name, ['--version']).status === 0,
-);
+const compiler = findCompiler();
 
 describe.skipIf(compiler === undefined || objects.length === 0)(
   'attention kernels (needs a C++ compiler and the compiled addon)',
   () => {
-    const folder = mkdtempSync(join(tmpdir(), 'kvasir-attention-'));
-    const program = join(folder, 'check');
+    let program = '';
 
-    beforeAll(() => {
-      const source = join(root, 'test', 'native', 'attention_check.cc');
-      const flags = ['-std=c++17', '-O2', '-Wall', '-Wextra', '-I', join(root, 'native'), '-pthread'];
-      const linked = spawnSync(compiler ?? '', [...flags, source, ...objects, '-o', program], { encoding: 'utf8' });
-      expect(linked.stderr).toBe('');
+    beforeAll(async () => {
+      if (compiler === undefined) return;
+      const sources = [join(root, 'test', 'native', 'attention_check.cc')];
+      const flags = ['-std=c++17', '-O2', '-Wall', '-Wextra'];
+      program = await checkProgram({ name: 'attention', compiler, flags, sources, objects });
     });
-
-    afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
     const check = (isa: string | undefined) => {
       const { KVASIR_ISA: _, ...inherited } = process.env;

@@ -1,22 +1,21 @@
 // The linear kernels on every instruction set, by a C++ check linked with the objects of the last native build.
 import { spawnSync } from 'node:child_process';
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it } from 'vitest';
+import { findCompiler } from '../../scripts/build-native.mjs';
 import { root } from '../../scripts/root.mjs';
+import { checkProgram } from './check-program.ts';
 
 const objects = join(root, 'build', 'objects');
 const needed = /^(linear\.[\w.]*|base\.thread_pool|simd\.isa)\.cc-\w+\.o$/;
 const built = existsSync(objects) ? readdirSync(objects).filter((name) => needed.test(name)) : [];
-const compiler = process.env.CXX ?? 'c++';
-const canRun = built.length > 0 && spawnSync(compiler, ['--version']).status === 0;
+const compiler = findCompiler();
+const canRun = built.length > 0 && compiler !== undefined;
 const cpuFlags = existsSync('/proc/cpuinfo') ? readFileSync('/proc/cpuinfo', 'utf8') : '';
 const hasAvx512 = ['avx512_vnni', 'avx512_bf16'].every((flag) => cpuFlags.includes(flag));
 
-const folder = mkdtempSync(join(tmpdir(), 'kvasir-linear-'));
-const program = join(folder, 'linear_check');
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
+let program = '';
 
 function check(isa: string | undefined) {
   const env: NodeJS.ProcessEnv = { ...process.env };
@@ -32,13 +31,12 @@ function check(isa: string | undefined) {
 }
 
 describe.skipIf(!canRun)('linear kernels (needs compiled kernels and a C++ compiler)', () => {
-  beforeAll(() => {
-    const source = join(root, 'test', 'native', 'linear_check.cc');
-    const inputs = [source, ...built.map((name) => join(objects, name))];
-    const flags = ['-std=c++17', '-O1', '-ffp-contract=off', '-I', join(root, 'native'), '-pthread'];
-    const { status, stderr } = spawnSync(compiler, [...flags, ...inputs, '-o', program], { encoding: 'utf8' });
-    expect(stderr).toBe('');
-    expect(status).toBe(0);
+  beforeAll(async () => {
+    if (compiler === undefined) return;
+    const sources = [join(root, 'test', 'native', 'linear_check.cc')];
+    const flags = ['-std=c++17', '-O1', '-ffp-contract=off'];
+    const paths = built.map((name) => join(objects, name));
+    program = await checkProgram({ name: 'linear', compiler, flags, sources, objects: paths });
   });
 
   it('agree with a scalar reference and give the same bits for any batch and thread count', () => {

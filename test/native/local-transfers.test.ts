@@ -1,9 +1,6 @@
 // Page transfers within a process, compiled with a thread sanitizer: no races, and no write to pages of a closed receive buffer.
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
-import { afterAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { linked } from './sanitized-program.ts';
 
 const sources = [
@@ -14,10 +11,8 @@ const sources = [
   'base/memory',
   'attention/layout',
 ];
-const folder = mkdtempSync(join(tmpdir(), 'kvasir-local-transfers-'));
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
 const check = { check: 'local_transfers_check.cc', sources };
-const program = await linked(check, 'races', join(folder, 'check'), '1');
+const program = await linked(check, 'races', '1');
 
 describe.skipIf(program === undefined)(
   'page transfers within a process (need a C++ compiler with a thread sanitizer)',

@@ -1,9 +1,6 @@
 // Page transfers between processes, over TCP and shared memory, compiled with sanitizers: malformed frames, cut and corrupted connections, and no write to pages of a closed receive buffer.
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
-import { afterAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { availableIsas, loadNative } from '../../src/kernel/native/native.ts';
 import { linked, type Variant } from './sanitized-program.ts';
 
@@ -25,8 +22,6 @@ const sources = [
   'base/memory',
   'attention/layout',
 ];
-const folder = mkdtempSync(join(tmpdir(), 'kvasir-remote-transfers-'));
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 const native = loadNative();
 const isas: readonly string[] = native === undefined ? [] : availableIsas(native);
@@ -43,7 +38,7 @@ const check = {
   own: ['base/checksum', 'simd/isa', ...wideSources],
   flags: wide,
 };
-const programs = await Promise.all(kinds.map((kind) => linked(check, kind, join(folder, kind), '0')));
+const programs = await Promise.all(kinds.map((kind) => linked(check, kind, '0')));
 
 describe('page transfers between processes (need a C++ compiler with sanitizers)', () => {
   for (const [i, kind] of kinds.entries()) {
