@@ -76,7 +76,9 @@ interface Tolerance {
 
 function compare(engine: Engine, cases: readonly GoldenCase[], tolerance: Tolerance): void {
   for (const golden of cases) {
-    const found = distance(engine, golden);
+    // Tokens after those with golden log-probabilities only matter where they are compared.
+    const greedy = tolerance.sameTokens ? golden.greedy : golden.greedy.slice(0, golden.steps.length);
+    const found = distance(engine, { ...golden, greedy });
     expect(found.worst, golden.name).toBeLessThan(tolerance.worst);
     expect(found.rms, golden.name).toBeLessThan(tolerance.rms ?? tolerance.worst);
     if (tolerance.sameTokens) expect(found.differsAt, golden.name).toBeUndefined();
@@ -90,7 +92,10 @@ for (const backend of backends) {
   for (const { folder, bf16Max } of smallModels) {
     describeModel(folder, backend, (engineOf) => {
       test('f32: the same tokens, log-probabilities within 1e-3', () => {
-        compare(engineOf('f32'), goldenCases(folder), exact);
+        // The reference is the slowest by far: it runs the prompts that are longer than any window, and not the longest.
+        const cases = goldenCases(folder).filter(({ prompt }) => backend.native || prompt.length <= 150);
+        expect(cases.length).toBeGreaterThan(2);
+        compare(engineOf('f32'), cases, exact);
       });
       // The portable kernels are the slowest: they run short prompts only.
       if (backend.native)
