@@ -3,6 +3,7 @@ import { digestWords } from '../../util/blake2s.ts';
 import type { LayerGroup } from '../../util/step.ts';
 import type { BlockChain } from '../protocol/kv-events.ts';
 import type { BlockTable } from './block-table.ts';
+import { CheckInterval } from './check-interval.ts';
 import type { TierListener } from './events/kv-event-log.ts';
 import { type EvictionKind, EvictionQueue } from './eviction.ts';
 import { ExtraPageRows, type HostRows } from './extra-page-rows.ts';
@@ -78,6 +79,7 @@ export class BlockCache {
   readonly pinned = new Set<BlockTable>();
   #lending: LendingMemory | undefined;
   #evicted = 0;
+  readonly #checks = new CheckInterval();
 
   constructor(config: BlockCacheConfig) {
     const {
@@ -421,8 +423,14 @@ export class BlockCache {
     this.#evicted++;
   }
 
-  /** Throws unless every page is free or belongs to one block, and cached blocks can be evicted in some order. */
-  check(): void {
+  /** Counts the changes of all that `#checkStructures` reads. */
+  get #changes(): number {
+    let changes = this.receivePages.changes + (this.#lending?.changes ?? 0) + (this.lower?.changes ?? 0);
+    for (const group of this.groups) changes += group.changes + group.pool.changes;
+    return changes;
+  }
+
+  #checkStructures(): void {
     this.pages.check();
     const owners = new Int32Array(this.pages.ids);
     for (const group of this.groups) group.check(owners);
@@ -430,7 +438,13 @@ export class BlockCache {
     for (const group of this.#windowed) for (const whole of this.#whole) group.checkSameDigests(whole);
     this.#lending?.check(owners);
     this.extraRows?.check(owners);
-    this.lower?.check();
+    this.lower?.checkSlots();
+  }
+
+  /** Throws unless every page is free or belongs to one block, and cached blocks can be evicted in some order. */
+  check(): void {
+    if (this.#checks.isDue(this.#changes)) this.#checkStructures();
+    this.lower?.checkTransfers();
     const { cachedPages, lentPages, pages } = this;
     const usedPages = this.usedPages + (this.#lending?.localPages ?? 0);
     if (usedPages + cachedPages + lentPages + pages.free !== pages.total) {

@@ -25,6 +25,7 @@ export class BlockPool {
   #freeRowCount: number;
   #used = 0;
   #cached = 0;
+  #changes = 0;
 
   /**
    * Has rows for as many blocks as all pages can hold. @param extraRows rows behind the pool's own, for blocks outside
@@ -64,6 +65,11 @@ export class BlockPool {
     return this.#cached * this.layers;
   }
 
+  /** Counts the changes of states, references and pages. */
+  get changes(): number {
+    return this.#changes;
+  }
+
   state(block: BlockId): BlockState {
     return stateNames[this.#state[block]] as BlockState;
   }
@@ -77,6 +83,7 @@ export class BlockPool {
     if (this.#pages.free < this.layers) return undefined;
     const block = this.#freeRows[this.#freeRowCount - 1];
     this.#pages.allocate(this.layers, this.pageTable, block * this.layers);
+    this.#changes++;
     this.#freeRowCount--;
     this.#state[block] = isUsed;
     this.#refs[block] = 1;
@@ -87,6 +94,7 @@ export class BlockPool {
   /** Exchanges the block's page of a layer for `other`, a page outside the pool. Returns the block's old page. */
   exchange(block: BlockId, layer: number, other: number): number {
     if (this.#state[block] !== isUsed) throw this.#error('exchange a page of', block);
+    this.#changes++;
     const at = block * this.layers + layer;
     const page = this.pageTable[at];
     this.#pages.exchange(page, other);
@@ -97,6 +105,7 @@ export class BlockPool {
   /** Adds a reference; a cached block becomes used. */
   retain(block: BlockId): void {
     if (this.#state[block] === isFree) throw this.#error('retain', block);
+    this.#changes++;
     if (this.#state[block] === isCached) {
       this.#state[block] = isUsed;
       this.#cached--;
@@ -110,6 +119,7 @@ export class BlockPool {
    */
   release(block: BlockId, keep: boolean): boolean {
     if (this.#state[block] !== isUsed) throw this.#error('release', block);
+    this.#changes++;
     const refs = this.#refs[block] - 1;
     this.#refs[block] = refs;
     if (refs > 0) return false;
@@ -123,6 +133,7 @@ export class BlockPool {
   /** Frees the pages of a cached block. */
   drop(block: BlockId): void {
     if (this.#state[block] !== isCached) throw this.#error('drop', block);
+    this.#changes++;
     this.#cached--;
     this.#state[block] = isFree;
     this.#pages.release(this.pageTable, block * this.layers, this.layers);

@@ -258,7 +258,7 @@ export class GroupCache {
   check(owners: Int32Array): void {
     this.pool.check(owners);
     this.#index.check();
-    this.#tree?.check((block) => this.#index.depth(block));
+    this.#tree?.check(this.#index);
     for (let block = 0; block < this.pool.total; block++) {
       const state = this.pool.state(block);
       const evictable = state === 'cached' && this.#isEvictable(block);
@@ -323,21 +323,22 @@ export class PrefixTree {
   }
 
   /**
-   * Throws unless each parent is one level above its children and counts are right. @param depth 0 for a block that is
-   * not indexed
+   * Throws unless each parent is one level above its children and counts are right. @param index has depth 0 for a block
+   * that is not indexed
    */
-  check(depth: (block: BlockId) => number): void {
+  check(index: BlockIndex): void {
     const children = new Int32Array(this.#children.length);
     for (let block = 0; block < children.length; block++) {
       const parent = this.parent(block);
       if (parent !== undefined) children[parent] = children[parent] + 1;
-      if (depth(block) > 0 && (parent === undefined ? 0 : depth(parent)) !== depth(block) - 1)
-        throw new Error(`Prefix tree broken: block ${block} at depth ${depth(block)} has no parent above it`);
+      const depth = index.depth(block);
+      if (depth > 0 && (parent === undefined ? 0 : index.depth(parent)) !== depth - 1)
+        throw new Error(`Prefix tree broken: block ${block} at depth ${depth} has no parent above it`);
     }
-    const wrong = children.findIndex((count, block) => count !== this.#children[block]);
-    if (wrong >= 0)
-      throw new Error(
-        `Prefix tree broken: ${children[wrong]} children of block ${wrong}, ${this.#children[wrong]} are counted`,
-      );
+    for (let block = 0; block < children.length; block++)
+      if (children[block] !== this.#children[block])
+        throw new Error(
+          `Prefix tree broken: ${children[block]} children of block ${block}, ${this.#children[block]} are counted`,
+        );
   }
 }

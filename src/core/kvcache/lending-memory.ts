@@ -3,6 +3,7 @@
 
 import type { BlockId } from '../protocol/ids.ts';
 import { BlockPool } from './block-pool.ts';
+import { CheckInterval } from './check-interval.ts';
 import { PagePool } from './page-pool.ts';
 
 /** The memory that the pages come from: a block cache, or a pool of their own. */
@@ -23,6 +24,7 @@ export class LendingMemory {
   readonly #source: PageSource;
   readonly #pool: BlockPool;
   readonly #isRemote: Uint8Array;
+  readonly #checks = new CheckInterval();
   #lent = 0;
 
   constructor(source: PageSource) {
@@ -67,6 +69,11 @@ export class LendingMemory {
     return this.#pool.pageTable;
   }
 
+  /** Counts allocations, exchanges and releases. */
+  get changes(): number {
+    return this.#pool.changes;
+  }
+
   /** Undefined when too many pages are in use. */
   allocate(caller: BlockOwner): BlockId | undefined {
     if (!this.#source.makeFree(this.#source.blockPages)) return undefined;
@@ -105,6 +112,7 @@ export class LendingMemory {
 
   /** Throws unless free + used + lent pages are all pages: for memory with a page pool of its own. */
   checkStandalone(): void {
+    if (!this.#checks.isDue(this.changes)) return;
     this.#source.pages.check();
     this.check();
     const { free, total } = this.#source.pages;

@@ -69,6 +69,7 @@ export class ReceivePages {
   readonly #stack: Int32Array;
   readonly #inUse = new Set<ReceivedPrompt>();
   #free: number;
+  #changes = 0;
 
   constructor(total: number) {
     this.total = total;
@@ -80,9 +81,15 @@ export class ReceivePages {
     return this.#free;
   }
 
+  /** Counts allocations and releases. */
+  get changes(): number {
+    return this.#changes;
+  }
+
   /** Undefined when too few pages are free. */
   allocate(layout: ReceiveLayout): ReceivedPrompt | undefined {
     if (layout.pageCount > this.#free) return undefined;
+    this.#changes++;
     this.#free -= layout.pageCount;
     const prompt = { layout, pages: this.#stack.slice(this.#free, this.#free + layout.pageCount).reverse() };
     this.#inUse.add(prompt);
@@ -91,6 +98,7 @@ export class ReceivePages {
 
   release(prompt: ReceivedPrompt): void {
     if (!this.#inUse.delete(prompt)) throw new Error('Cannot free receive pages: they are not in use');
+    this.#changes++;
     for (const page of prompt.pages.toReversed()) this.#stack[this.#free++] = page;
   }
 

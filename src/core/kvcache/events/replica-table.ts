@@ -1,5 +1,6 @@
 // The holders of each block: an open-addressing table from digests to instances, in one typed array.
 import { digestWords } from '../../../util/blake2s.ts';
+import { CheckInterval } from '../check-interval.ts';
 import { HolderSets } from './holder-sets.ts';
 
 /** (slots, 8 words): digest; state; holders. Half a cache line. */
@@ -46,6 +47,9 @@ export class ReplicaTable {
   #mask: number;
   #blocks = 0;
   #remembered = 0;
+  /** Counts added and removed holders. */
+  #changes = 0;
+  readonly #checks = new CheckInterval();
   /** Clock hand: where the search for the next remembered block to drop starts. */
   #hand = 0;
 
@@ -82,6 +86,7 @@ export class ReplicaTable {
 
   /** From now on the instance holds the block of the digest at `words[at..at+4]`; false when it did already. */
   add(words: Uint32Array, at: number, instance: number): boolean {
+    this.#changes++;
     let slot = this.find(words, at);
     if (this.#words[slot + stateAt] === 0) {
       if (this.#blocks + this.#remembered >= takenShare * (this.#mask + 1)) {
@@ -209,6 +214,7 @@ export class ReplicaTable {
   }
 
   #removeHolder(slot: number, instance: number): boolean {
+    this.#changes++;
     const last = (this.holders(slot) ?? 0) - 1;
     if (this.#isSet(slot)) {
       if (!this.#sets.remove(this.#words[slot + holdersAt], instance)) return false;
@@ -287,6 +293,7 @@ export class ReplicaTable {
    * Throws unless every block is found by its digest, its holders are counted once, and every set belongs to one block.
    */
   check(): void {
+    if (!this.#checks.isDue(this.#changes)) return;
     const held = new Int32Array(this.held.length);
     const holders = new Int32Array(this.held.length);
     let [blocks, remembered, sets] = [0, 0, 0];
@@ -296,7 +303,7 @@ export class ReplicaTable {
       if (this.find(this.#words, slot) !== slot) throw new Error(`Prefix index broken: slot ${slot} is not found`);
       const listed = this.list(slot, holders);
       for (let i = 0; i < listed; i++) held[holders[i]]++;
-      if (listed !== count || new Set(holders.subarray(0, listed)).size !== count)
+      if (listed !== count || hasRepeated(holders, listed))
         throw new Error(`Prefix index broken: slot ${slot} has ${count} holders, ${listed} are listed`);
       if (count === 0) remembered++;
       else blocks++;
@@ -304,12 +311,18 @@ export class ReplicaTable {
     }
     if (blocks !== this.#blocks || remembered !== this.#remembered || sets !== this.#sets.size)
       throw new Error(`Prefix index broken: ${blocks}/${remembered}/${sets} blocks are held/remembered/in sets`);
-    const wrong = held.findIndex((count, instance) => count !== this.held[instance]);
-    if (wrong >= 0)
-      throw new Error(
-        `Prefix index broken: instance ${wrong} holds ${held[wrong]} blocks, ${this.held[wrong]} are counted`,
-      );
+    for (let instance = 0; instance < held.length; instance++)
+      if (held[instance] !== this.held[instance])
+        throw new Error(
+          `Prefix index broken: instance ${instance} holds ${held[instance]} blocks, ${this.held[instance]} are counted`,
+        );
   }
+}
+
+function hasRepeated(values: Int32Array, count: number): boolean {
+  if (count > 16) return new Set(values.subarray(0, count)).size !== count;
+  for (let i = 1; i < count; i++) for (let j = 0; j < i; j++) if (values[i] === values[j]) return true;
+  return false;
 }
 
 function powerOfTwo(least: number): number {

@@ -41,6 +41,7 @@ export class BlockTier {
   #arriving = 0;
   #reserved = 0;
   #evictions = 0;
+  #changes = 0;
 
   constructor(capacity: number, eviction: EvictionKind, evicted: Evicted) {
     this.capacity = capacity;
@@ -66,6 +67,11 @@ export class BlockTier {
   /** (slots, 4 words): digests, undefined for free slots. Valid until the next `take`. */
   get digests(): Uint32Array {
     return this.#digests;
+  }
+
+  /** Counts the changes of slots, pins and reserved memory. */
+  get changes(): number {
+    return this.#changes;
   }
 
   get evictions(): number {
@@ -97,6 +103,7 @@ export class BlockTier {
     if (this.#freeCount === 0) this.#grow();
     const slot = this.#freeSlots[this.#freeCount - 1];
     if (this.#table.getOrSet(words, at, slot) !== undefined) return undefined;
+    this.#changes++;
     this.#freeCount--;
     for (let i = 0; i < digestWords; i++) this.#digests[slot * digestWords + i] = words[at + i];
     this.#state[slot] = isArriving;
@@ -116,6 +123,7 @@ export class BlockTier {
   /** @param tag for `takeTag`, below 256 */
   arrived(slot: SlotId, tag = 0): void {
     if (this.#state[slot] !== isArriving) throw new Error(`Cannot fill a slot: nothing is expected: slot ${slot}`);
+    this.#changes++;
     this.#state[slot] = isHeld;
     this.#tags[slot] = tag;
     this.#arriving--;
@@ -132,6 +140,7 @@ export class BlockTier {
 
   /** A higher tier has the block too, or not any more. */
   setAbove(slot: SlotId, above: boolean): void {
+    this.#changes++;
     this.#above[slot] = above ? 1 : 0;
   }
 
@@ -149,6 +158,7 @@ export class BlockTier {
    * empty tier; ignores slots beyond the capacity.
    */
   restore(blocks: Uint32Array): void {
+    this.#changes++;
     while (this.#state.length < this.capacity) this.#grow();
     for (let i = 0; i < blocks.length; i += 2 + digestWords) {
       const slot = blocks[i] as SlotId;
@@ -173,6 +183,7 @@ export class BlockTier {
   /** A reader pins the slot: it is not evicted until `unpin`, and counts as used until then. */
   pin(slot: SlotId): void {
     if (this.#state[slot] !== isHeld) throw new Error(`Cannot pin a slot: it holds nothing: slot ${slot}`);
+    this.#changes++;
     if (this.#pins[slot] === 0) this.#queue.remove(slot);
     this.#pins[slot] = this.#pins[slot] + 1;
   }
@@ -183,6 +194,7 @@ export class BlockTier {
 
   unpin(slot: SlotId): void {
     if (this.#pins[slot] === 0) throw new Error(`Cannot unpin a slot: it has no readers: slot ${slot}`);
+    this.#changes++;
     this.#pins[slot] = this.#pins[slot] - 1;
     if (this.#pins[slot] > 0) return;
     this.#queue.release(slot, false);
@@ -194,6 +206,7 @@ export class BlockTier {
   drop(slot: SlotId): void {
     if (this.#state[slot] === isFree || this.#pins[slot] > 0)
       throw new Error(`Cannot drop a slot: it is free or has ${this.#pins[slot]} readers: slot ${slot}`);
+    this.#changes++;
     if (this.#state[slot] === isHeld) this.#held--;
     else this.#arriving--;
     this.#queue.remove(slot);
@@ -204,6 +217,7 @@ export class BlockTier {
 
   /** From now on the memory of `slots` slots has another use. Evicts blocks without readers to free them. */
   setReserved(slots: number): void {
+    this.#changes++;
     this.#reserved = Math.min(slots, this.capacity);
     this.evictToFit();
   }
@@ -217,6 +231,12 @@ export class BlockTier {
   forEach(visit: (words: Uint32Array, at: number) => void): void {
     for (let slot = 0; slot < this.#state.length; slot++)
       if (this.#state[slot] !== isFree) visit(this.#digests, slot * digestWords);
+  }
+
+  /** Calls `visit` with every slot that holds contents, and the position of its digest. */
+  forEachHeld(visit: (slot: SlotId, words: Uint32Array, at: number) => void): void {
+    for (let slot = 0; slot < this.#state.length; slot++)
+      if (this.#state[slot] === isHeld) visit(slot, this.#digests, slot * digestWords);
   }
 
   #evictOne(): boolean {
@@ -263,16 +283,18 @@ export class BlockTier {
     for (let slot = 0; slot < this.#state.length; slot++) {
       const state = this.#state[slot] as 0 | 1 | 2;
       counts[state]++;
-      const known = this.#table.get(this.#digests, slot * digestWords) === slot;
       const evictable = state === isHeld && this.#pins[slot] === 0;
-      if (known !== (state !== isFree))
-        throw new Error(`Tier broken: slot ${slot} in state ${state} is indexed: ${known}`);
+      if (state !== isFree && this.#table.get(this.#digests, slot * digestWords) !== slot)
+        throw new Error(`Tier broken: slot ${slot} in state ${state} is not indexed`);
       if (this.#queue.has(slot) !== evictable || (state !== isHeld && this.#pins[slot] > 0))
         throw new Error(`Tier broken: slot ${slot} in state ${state} has ${this.#pins[slot]} readers`);
     }
     const [free, arriving, held] = counts;
     if (free !== this.#freeCount || arriving !== this.#arriving || held !== this.#held)
       throw new Error(`Tier broken: ${free} free, ${arriving} arriving, ${held} held slots do not match the counts`);
+    // Each of them has an entry of its own: any further entry would be one of a free slot.
+    if (this.#table.size !== held + arriving)
+      throw new Error(`Tier broken: ${this.#table.size} digests are indexed for ${held + arriving} slots`);
     if (held + arriving > this.capacity - this.#reserved && this.#queue.size > 0)
       throw new Error(`Tier broken: ${held + arriving} slots of ${this.capacity} with ${this.#reserved} reserved`);
   }

@@ -365,15 +365,23 @@ export class LowerTiers implements BlockListener {
     else this.listener.record(words, at, false, 0);
   }
 
-  /** Throws unless both tiers are sound and every block in transit is accounted for. */
-  check(): void {
+  /** Counts the changes of slots in both tiers. */
+  get changes(): number {
+    return this.host.changes + (this.ssd?.changes ?? 0);
+  }
+
+  /** Throws unless both tiers are sound and agree with device memory on the blocks that both hold. */
+  checkSlots(): void {
     this.host.check();
     this.ssd?.check();
-    this.host.forEach((words, at) => {
-      const slot = this.host.find(words, at);
-      if (slot !== undefined && this.host.isAbove(slot) !== this.#onDevice(words, at))
+    this.host.forEachHeld((slot, words, at) => {
+      if (this.host.isAbove(slot) !== this.#onDevice(words, at))
         throw new Error(`Tiers broken: device memory holds the block of slot ${slot}: ${!this.host.isAbove(slot)}`);
     });
+  }
+
+  /** Throws unless every block in transit is accounted for. */
+  checkTransfers(): void {
     if (this.host.arriving !== this.#expected)
       throw new Error(
         `Tiers broken: ${this.host.arriving} blocks are in transit to host memory, ${this.#expected} are expected`,

@@ -62,10 +62,10 @@ function checkReferences(cache: BlockCache, sequences: readonly Sequence[]): voi
           `Batcher broken: arrival ${arrival} holds blocks ${first} to ${first + blocks.length} of group ${g}: ${computed} tokens`,
         );
     }
-    const leaked = refs.findIndex((count, block) => count !== group.pool.refs(block));
-    if (leaked >= 0)
-      throw new Error(
-        `Batcher broken: block ${leaked} has ${group.pool.refs(leaked)} references, ${refs[leaked]} are accounted for: group ${g}`,
-      );
+    for (let block = 0; block < refs.length; block++)
+      if (refs[block] !== group.pool.refs(block))
+        throw new Error(
+          `Batcher broken: block ${block} has ${group.pool.refs(block)} references, ${refs[block]} are accounted for: group ${g}`,
+        );
   }
 }
