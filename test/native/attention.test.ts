@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { findCompiler } from '../../scripts/build-native.mjs';
 import { root } from '../../scripts/root.mjs';
-import { checkProgram } from './check-program.ts';
+import { checkProgram } from './check-programs.ts';
 
 const objectFolder = join(root, 'build', 'objects');
 const built = existsSync(objectFolder) ? readdirSync(objectFolder) : [];

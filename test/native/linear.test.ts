@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { findCompiler } from '../../scripts/build-native.mjs';
 import { root } from '../../scripts/root.mjs';
-import { checkProgram } from './check-program.ts';
+import { checkProgram } from './check-programs.ts';
 
 const objects = join(root, 'build', 'objects');
 const needed = /^(linear\.[\w.]*|base\.thread_pool|simd\.isa)\.cc-\w+\.o$/;

@@ -1,7 +1,7 @@
 // Page transfers within a process, compiled with a thread sanitizer: no races, and no write to pages of a closed receive buffer.
 import { spawnSync } from 'node:child_process';
 import { describe, expect, it } from 'vitest';
-import { linked } from './sanitized-program.ts';
+import { linked } from './check-programs.ts';
 
 const sources = [
   'transfer/local_page_sender',

@@ -1,7 +1,7 @@
 // Remote attention servers, compiled with sanitizers: no races, no reads of recalled pages, no malformed frame accepted, and answers with the bits of one pool.
 import { spawnSync } from 'node:child_process';
 import { describe, expect, it } from 'vitest';
-import { linked, type Variant } from './sanitized-program.ts';
+import { linked, type Variant } from './check-programs.ts';
 
 const sources = [
   'remote/server',

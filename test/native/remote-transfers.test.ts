@@ -2,7 +2,7 @@
 import { spawnSync } from 'node:child_process';
 import { describe, expect, it } from 'vitest';
 import { availableIsas, loadNative } from '../../src/kernel/native/native.ts';
-import { linked, type Variant } from './sanitized-program.ts';
+import { linked, type Variant } from './check-programs.ts';
 
 const sources = [
   'transfer/page_receiver',

@@ -1,7 +1,7 @@
 // Attention workers, compiled with sanitizers: no races, no wrong reads of frames that lie, and the bits of one pool.
 import { spawnSync } from 'node:child_process';
 import { describe, expect, it } from 'vitest';
-import { linked, type Variant } from '../sanitized-program.ts';
+import { linked, type Variant } from '../check-programs.ts';
 
 const sources = [
   'workers/attention_worker',

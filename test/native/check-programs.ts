@@ -1,12 +1,11 @@
-// Test programs linked under a sanitizer from a check and native sources. Programs of one variant share their objects.
-import { spawnSync } from 'node:child_process';
-import { mkdtempSync, rmSync } from 'node:fs';
+// Check programs in C++, also linked under a sanitizer: compiled once for each state of their sources, flags and compiler, then kept in the build folder.
+import { spawn, spawnSync } from 'node:child_process';
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, renameSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { basename, join } from 'node:path';
-import { findCompiler, objectsFor, raced, sanitized } from '../../scripts/build-native.mjs';
+import { findCompiler, hash, objectsFor, raced, sanitized, textsOf } from '../../scripts/build-native.mjs';
 import { root } from '../../scripts/root.mjs';
 import { inCi } from '../ci.ts';
-import { checkProgram } from './check-program.ts';
 
 /** What the sanitizer detects: data races, or memory errors and undefined behaviour. */
 export const variants = { races: raced, faults: sanitized };
@@ -60,4 +59,51 @@ export async function linked(
 /** Returns undefined; fails in CI. */
 function missing(reason: string): undefined {
   if (inCi) throw new Error(`Cannot check with a sanitizer: ${reason}`);
+}
+
+const buildFolder = join(root, 'build', 'checks');
+
+interface CheckProgram {
+  readonly name: string;
+  readonly compiler: { readonly command: string; readonly prefix: readonly string[]; readonly name: string };
+  readonly flags: readonly string[];
+  readonly sources: readonly string[];
+  /** Paths of objects; a key of their content ends each name. */
+  readonly objects: readonly string[];
+}
+
+/**
+ * The path of the program, compiled and linked if no run before has done so.
+ * @throws Error with the output of the compiler if it rejects the program or has warnings
+ */
+export async function checkProgram({ name, compiler, flags, sources, objects }: CheckProgram): Promise<string> {
+  const texts = sources.flatMap((source) => textsOf(source));
+  const path = join(buildFolder, `${name}-${hash([compiler.name, ...flags, ...texts, ...objects])}`);
+  if (existsSync(path)) return path;
+  mkdirSync(buildFolder, { recursive: true });
+  // Written under another name and renamed, so that an interrupted compiler leaves no incomplete program.
+  const partial = `${path}.${process.pid}.tmp`;
+  const args = [...compiler.prefix, ...flags, '-I', join(root, 'native'), '-pthread', ...sources, ...objects];
+  await run(compiler.command, [...args, '-o', partial]);
+  renameSync(partial, path);
+  for (const other of readdirSync(buildFolder)) {
+    const isOlder = other.slice(0, other.lastIndexOf('-')) === name && join(buildFolder, other) !== path;
+    if (isOlder && !other.endsWith('.tmp')) rmSync(join(buildFolder, other), { force: true });
+  }
+  return path;
+}
+
+function run(command: string, args: readonly string[]): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const child = spawn(command, args, { stdio: ['ignore', 'ignore', 'pipe'] });
+    let output = '';
+    child.stderr.setEncoding('utf8').on('data', (text: string) => {
+      output += text;
+    });
+    child.on('error', reject);
+    child.on('close', (code) => {
+      if (code === 0 && output === '') resolve();
+      else reject(new Error(`${command} exited ${code}:\n${output}`));
+    });
+  });
 }
