@@ -4,7 +4,7 @@ import { freeModel, type LoadedModel, loadModel } from '../engine/load-model.ts'
 import { groupedStep, type PlainPages, plainPages } from '../engine/plain-step.ts';
 import type { KvPoolHandle } from '../kernel/backend.ts';
 import { loadNative } from '../kernel/native/addon.ts';
-import { AttentionWorker, WorkerLink } from '../kernel/native/attention-workers.ts';
+import { type AttentionForm, AttentionWorker, WorkerLink } from '../kernel/native/attention-workers.ts';
 import { createNativeBackend, type NativeBackend } from '../kernel/native/native.ts';
 import type { WorkerLinkCounts } from '../util/counts.ts';
 import { pageTokens, type Step } from '../util/step.ts';
@@ -25,10 +25,13 @@ export interface AttentionWorkersBench {
 export interface OverlapRow {
   readonly context: number;
   readonly overlapMs: number;
+  /** The form of the paper: one partial of all earlier keys, and one of the new key. */
+  readonly prevNewMs: number;
   /** Attention begins when K and V of the step have arrived. */
   readonly noOverlapMs: number;
-  /** Time saved by the overlap, in percent of the step without it: median over rounds. */
+  /** Time saved by the overlap, in percent of the step without it: medians over rounds. */
   readonly gainPercent: number;
+  readonly prevNewGainPercent: number;
 }
 
 /** Decode steps of two batches: medians of alternating rounds. */
@@ -148,20 +151,21 @@ class Setup {
   }
 
   overlap(context: number, repeats: number): OverlapRow {
-    const sides = [true, false].map((overlaps) => this.#connect('shared', overlaps, 1));
+    const forms = [[true], [true, 'prev-new'], [false]] as const;
+    const sides = forms.map(([overlaps, form]) => this.#connect('shared', overlaps, 1, form));
     try {
       const steps = sides.map(({ links }) => this.#step(1, context, 0, links[0]));
-      const times: number[][] = [[], []];
+      const times: number[][] = [[], [], []];
       for (let i = -warmUps; i < repeats; i++)
         for (const [side, step] of steps.entries()) {
           const ms = this.#run([step]);
           if (i >= 0) times[side].push(ms);
         }
-      const [on, off] = times;
-      const gains = on.map((ms, i) => 1 - ms / off[i]);
+      const [on, prevNew, off] = times;
+      const gain = (side: readonly number[]) => round(100 * (median(side.map((ms, i) => 1 - ms / off[i])) ?? 0));
       return {
-        ...{ context, overlapMs: middle(on), noOverlapMs: middle(off) },
-        gainPercent: round(100 * (median(gains) ?? 0)),
+        ...{ context, overlapMs: middle(on), prevNewMs: middle(prevNew), noOverlapMs: middle(off) },
+        ...{ gainPercent: gain(on), prevNewGainPercent: gain(prevNew) },
       };
     } finally {
       for (const { close } of sides) close();
@@ -230,7 +234,7 @@ class Setup {
   }
 
   /** A worker on its core, and a link for each batch. */
-  #connect(transport: 'shared' | 'tcp', overlaps: boolean, batches: number) {
+  #connect(transport: 'shared' | 'tcp', overlaps: boolean, batches: number, form?: AttentionForm) {
     const { type, kvHeads, headDim } = this.#model.kv;
     this.#onAttentionCore();
     const local = { host, token, transport } as const;
@@ -238,7 +242,7 @@ class Setup {
     this.#onModelCore();
     const shard = { type, kvHeads, headDim };
     const { address } = worker;
-    const open = () => new WorkerLink({ backend: this.#backend, shard, address, token, transport });
+    const open = () => new WorkerLink({ backend: this.#backend, shard, address, token, transport, form });
     const links = Array.from({ length: batches }, open);
     const close = (): void => {
       for (const link of links) link.close();

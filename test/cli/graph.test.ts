@@ -43,6 +43,32 @@ test('draws a picture with every slice, its sends and its carried bytes', async 
   expect(svg.match(/NaN|undefined/)).toBeNull();
 });
 
+test('shows how batches rotate over model replicas, with the bytes that move and no idle time', async () => {
+  const reports = JSON.parse(await graph('--rotation', '2,4', '--json')) as {
+    batches: number;
+    replicas: number;
+    movedBytesPerToken: number;
+    rows: { name: string; idle: number }[];
+  }[];
+  // Six of the seven slices carry 1,024 bytes.
+  expect(reports.map(({ movedBytesPerToken }) => movedBytesPerToken)).toEqual([0, 6 * 1024]);
+  expect(reports.map(({ rows }) => rows.map(({ idle }) => idle))).toEqual([
+    [0, 0],
+    [0, 0, 0, 0],
+  ]);
+  expect(await graph('--rotation', '4')).toMatch(/Model replica 2 +2\.0 1\.1 4\.1 3\.2/);
+});
+
+test('draws the rotation as the picture of the documentation', async () => {
+  const svg = await graph('--rotation', '2,4', '--svg');
+  await expect(`${svg}\n`).toMatchFileSnapshot('../../docs/internals/rotation.svg');
+  expect(svg.match(/NaN|undefined/)).toBeNull();
+});
+
+test.each(['1', '2,9', 'x', '2.5'])('refuses --rotation %s', async (batches) => {
+  await expect(graph('--rotation', batches)).rejects.toThrow('write numbers of batches from 2 to 8');
+});
+
 test('refuses --svg together with --json', async () => {
   const silent = graphCommand()
     .exitOverride()

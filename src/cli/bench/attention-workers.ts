@@ -25,7 +25,7 @@ export function attentionWorkersCommand(): Command {
     .addOption(modelFlag().default(undefined, 'random weights in the shape of a 1B Llama'))
     .option(
       '--contexts <list>',
-      'Decode one sequence of these lengths, with and without overlap (default: 1024,8192,32768)',
+      'Decode one sequence of these lengths, with overlap in both forms and without (default: 1024,8192,32768)',
     )
     .option(
       '--batches <list>',

@@ -1,25 +1,72 @@
 // `kvasir graph`: how a model is cut into slices for model workers, with attention between them.
 import { Command, Option } from 'commander';
+import { movedBytes, rotation } from '../../core/attention-workers/rotation.ts';
 import { type AttentionReport, groupsOf, type SliceReport, sliceReports, titleOf } from '../../graph/slice-report.ts';
 import { buildGraph } from '../../models/registry.ts';
 import { openModel } from '../../weights/open-model.ts';
 import { embeddedModel } from '../package-root.ts';
 import { locateCached } from '../serve/model/locate-model.ts';
 import { printTable } from '../terminal/table.ts';
+import { UsageError } from '../usage-error.ts';
 import { type GraphReport, slicesSvg } from './graph-svg.ts';
+import { type RotationReport, rotationReport, rotationSvg } from './rotation-svg.ts';
 
 export function graphCommand(): Command {
   return new Command('graph')
     .description('Print the slices of a model for model workers and attention workers')
     .argument('[model]', 'GGUF file, Hugging Face directory, or a cached model of the hub (default: kvasir-tiny)')
+    .option('--rotation <batches>', 'Print how this number of batches rotates over one model replica less: 2,4')
     .option('--json', 'Print one JSON object')
     .addOption(new Option('--svg', 'Print a picture of the slices as SVG').conflicts('json'))
-    .action((model: string | undefined, { json, svg }: { json?: boolean; svg?: boolean }) => {
+    .action((model: string | undefined, { json, svg, rotation: batches }: GraphFlags) => {
       const report = reportOf(model === undefined ? embeddedModel : locateCached(model));
+      if (batches !== undefined) return printRotations(report, batchesOf(batches), { json, svg });
       if (json === true) console.log(JSON.stringify(report));
       else if (svg === true) console.log(slicesSvg(report));
       else print(report);
     });
+}
+
+interface GraphFlags {
+  readonly json?: boolean | undefined;
+  readonly svg?: boolean | undefined;
+  readonly rotation?: string | undefined;
+}
+
+/** @throws UsageError */
+function batchesOf(text: string): readonly number[] {
+  const all = text.split(',').map(Number);
+  if (all.every((batches) => Number.isInteger(batches) && batches >= 2 && batches <= 8)) return all;
+  throw new UsageError(`Cannot use --rotation ${text}: write numbers of batches from 2 to 8, for example 2,4`);
+}
+
+function printRotations(
+  { architecture, slices }: GraphReport,
+  all: readonly number[],
+  { json, svg }: Omit<GraphFlags, 'rotation'>,
+): void {
+  const carried = slices.map(({ carriedBytesPerToken }) => carriedBytesPerToken);
+  const reports = all.map((batches) =>
+    rotationReport(batches, slices.length, movedBytes(rotation(batches, slices.length), carried) / batches),
+  );
+  if (json === true) console.log(JSON.stringify(reports));
+  else if (svg === true) console.log(rotationSvg(`${architecture}: rotation of batches over model replicas`, reports));
+  else for (const report of reports) printRotation(report);
+}
+
+function printRotation({ batches, replicas, movedBytesPerToken, rows }: RotationReport): void {
+  const turnsShown = 8;
+  const title = `${batches} batches on ${replicas} replica${replicas === 1 ? '' : 's'}: batch.slice, in order`;
+  const table = rows.map(({ name, idle, spans }) => ({
+    at: name,
+    order: spans
+      .slice(0, turnsShown)
+      .map(({ batch, slice }) => `${batch + 1}.${slice}`)
+      .join(' '),
+    'idle%': Math.round(100 * idle),
+  }));
+  printTable(table, title);
+  console.log(`${movedBytesPerToken} bytes of carried context per token move between replicas\n`);
 }
 
 function reportOf(path: string): GraphReport {
