@@ -5,8 +5,8 @@ import { parseSloBound } from '../../core/router/admission/slo.ts';
 import { addInstanceFlags } from '../options/cluster-options.ts';
 import { readConfig, readOptions } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';
-import { type PlanObserver, type PlanTrial, planClusters } from '../simulate/plan-clusters.ts';
-import { type DopPlan, planDopFromFlags } from '../simulate/plan-dop.ts';
+import { type PlanObserver, type PlanTrial, planClusters, type RawFlags } from '../simulate/plan-clusters.ts';
+import { type DopCurves, type DopPlan, dopCurves, planDopFromFlags } from '../simulate/plan-dop.ts';
 import { addRunFlags, givenFlags } from '../simulate/simulated-run.ts';
 import { bar } from '../terminal/bars.ts';
 import { percent, readable } from '../terminal/fields.ts';
@@ -42,11 +42,9 @@ export function planCommand(): Command {
       const flags = givenFlags(given);
       if (config !== undefined) flags.config = config;
       const options = config === undefined ? flags : { ...readConfig(config), ...flags };
-      if (options.dop === true || options.dop === 'auto') {
-        const plan = await planDopFromFlags({ ...flags, hardware: hardware ?? options.hardware });
-        if (json === true) console.log(JSON.stringify(plan));
-        else printDopPlan(plan);
-        return;
+      if (options.dop !== undefined) {
+        const { dop } = options;
+        return await runDopPlan({ ...flags, hardware: hardware ?? options.hardware }, dop, json === true);
       }
       if (hardware === undefined) throw new UsageError('Cannot plan without hardware: use --hardware NAME,NAME...');
       if (options.ttftSlo === undefined || options.tbtSlo === undefined)
@@ -87,6 +85,36 @@ function addDopPlanFlags(command: Command): Command {
     .option('--model-devices-max <n>', 'Use at most this number of devices for model workers (default: one machine)')
     .option('--attention-devices-max <n>', 'Use at most this number for attention workers (default: one machine)')
     .option('--dop-rows <n>', 'List this number of choices (default: 12)');
+}
+
+/** @param dop (a, b), whose curves are printed; otherwise all divisions are compared */
+async function runDopPlan(flags: RawFlags, dop: unknown, json: boolean): Promise<void> {
+  const isSearch = dop === true || dop === 'auto';
+  const plan = isSearch ? await planDopFromFlags(flags) : await dopCurves(flags, String(dop));
+  if (json) console.log(JSON.stringify(plan));
+  else if ('curves' in plan) printDopCurves(plan);
+  else printDopPlan(plan);
+}
+
+function printDopCurves({ curves, model, dop, staggeredBatches, contextTokens, alpha }: DopCurves): void {
+  const rounded = (value: number, digits = 1) => Number(value.toFixed(digits));
+  printTable(
+    curves.map((row) => ({
+      sequences: row.sequences,
+      't_m, ms': rounded(row.modelMs),
+      't_a, ms': rounded(row.attentionMs),
+      'network, ms': rounded(row.networkMs),
+      'TBT, ms': rounded(row.tbtMs),
+      'tokens/s': Math.round(row.tokensPerSecond),
+      MFU: percent(row.modelMfu),
+      MBU: percent(row.attentionMbu),
+      'GB/s': rounded(row.gigabytesPerSecondMin),
+    })),
+    `${model} on (${dop}), ${staggeredBatches} staggered batches, sequences of ${readable(contextTokens)} tokens`,
+  );
+  console.log(
+    `  MFU of the model part, MBU of the attention part; GB/s of each NIC at which the network adds ${percent(alpha)}`,
+  );
 }
 
 function printDopPlan({ dop, coupled, model, contextTokens, alpha }: DopPlan): void {

@@ -265,6 +265,7 @@ function instanceParts(
   rechecksAdmission: boolean,
   costs: Map<string, StepCostModel>,
 ): Omit<InstanceSpec, 'role'> {
+  const { dop } = options;
   const costOptions = { ...options, kv: 'bf16' } as const;
   const key = JSON.stringify([options.hardware, options.tp, options.pp, options.precision, options.dop]);
   const cost = costs.get(key) ?? costOf(costOptions);
@@ -311,6 +312,7 @@ function instanceParts(
       coalesce: options.coalesce,
       aheadOfUse: options.aheadOfUse,
       decodeOnly: options.decodeOnly,
+      attentionWorkers: dop === undefined ? undefined : { workers: dopOf(dop).attentionDevices },
       handOff: {
         layerWise: options.stream,
         receiveTokens,

@@ -23,18 +23,9 @@ const planSchema = z.object({
   dopRows: count.default(12),
 });
 
-/** @param flags those of `plan`, with `--dop` alone */
+/** @param flags those of `plan`; `--dop` without (a, b) */
 export async function planDopFromFlags(flags: RawFlags) {
-  const { objective, alpha, modelDevicesMax, attentionDevicesMax, dopRows, ...rest } = flags;
-  const settings = readOptions(planSchema, { objective, alpha, modelDevicesMax, attentionDevicesMax, dopRows });
-  const options = readOptions(simulationSchema, { ...rest, dop: undefined });
-  const { inputTokens, outputTokens } = await meanLengths(options);
-  const limits = {
-    contextTokens: Math.round(inputTokens + outputTokens / 2),
-    tbtUsMax: tbtUsMaxOf(options),
-    sequencesMax: options.sequences,
-    alpha: settings.alpha,
-  };
+  const { settings, options, limits, lengths } = await problemOf(flags, undefined);
   const choices = planDop(candidatesOf(options, settings), limits, settings.objective);
   if (choices.length === 0)
     throw new Error(
@@ -42,11 +33,64 @@ export async function planDopFromFlags(flags: RawFlags) {
     );
   return {
     model: options.model,
-    ...{ inputTokens, outputTokens, contextTokens: limits.contextTokens, alpha: settings.alpha },
+    ...lengths,
+    contextTokens: limits.contextTokens,
+    alpha: settings.alpha,
     objective: settings.objective,
     dop: choices.slice(0, settings.dopRows).map(figuresOf),
     coupled: coupledRows(options, limits),
   };
+}
+
+/** The curves of one division by number of sequences, up to its memory. @param dop (a, b) */
+export async function dopCurves(flags: RawFlags, dop: string) {
+  const { options, limits, lengths } = await problemOf(flags, dop);
+  const { contextTokens, alpha } = limits;
+  const cost = attentionWorkersCost({ ...options, dop, tp: undefined, kv: 'bf16' });
+  const most = Math.min(options.sequences, Math.floor(cost.kvCapacityTokens / contextTokens));
+  const counts = [...curveSequences.filter((sequences) => sequences < most), most];
+  const curves = counts.map((sequences) => {
+    const shape = decodeShape(sequences, sequences * contextTokens);
+    const { modelUs, attentionUs, networkUs, stepUs } = cost.parts(shape);
+    const { modelFlops, attentionBandwidth } = cost.utilisation(shape);
+    return {
+      sequences,
+      modelMs: modelUs / 1000,
+      attentionMs: attentionUs / 1000,
+      networkMs: networkUs / 1000,
+      tbtMs: stepUs / 1000,
+      tokensPerSecond: (sequences * 1e6) / stepUs,
+      modelMfu: modelFlops,
+      attentionMbu: attentionBandwidth,
+      gigabytesPerSecondMin: cost.bytesPerSecondMin(shape, alpha) / 1e9,
+    };
+  });
+  return {
+    model: options.model,
+    dop,
+    staggeredBatches: options.staggeredBatches,
+    ...lengths,
+    contextTokens,
+    alpha,
+    curves,
+  };
+}
+
+const curveSequences = [1, 2, 4, 10, 20, 40, 100, 200, 300, 400, 600, 800, 1000, 1500, 2000, 3000];
+
+/** Settings of the search, and what follows from the workload. */
+async function problemOf(flags: RawFlags, dop: string | undefined) {
+  const { objective, alpha, modelDevicesMax, attentionDevicesMax, dopRows, ...rest } = flags;
+  const settings = readOptions(planSchema, { objective, alpha, modelDevicesMax, attentionDevicesMax, dopRows });
+  const options = readOptions(simulationSchema, { ...rest, dop });
+  const lengths = await meanLengths(options);
+  const limits = {
+    contextTokens: Math.round(lengths.inputTokens + lengths.outputTokens / 2),
+    tbtUsMax: tbtUsMaxOf(options),
+    sequencesMax: options.sequences,
+    alpha: settings.alpha,
+  };
+  return { settings, options, limits, lengths };
 }
 
 /** Mean lengths of the first requests of the workload. */
@@ -166,3 +210,4 @@ function figuresOf({ modelDevices, attentionDevices, batches, parts, cost, ...ch
 }
 
 export type DopPlan = Awaited<ReturnType<typeof planDopFromFlags>>;
+export type DopCurves = Awaited<ReturnType<typeof dopCurves>>;

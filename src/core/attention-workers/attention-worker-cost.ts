@@ -1,7 +1,7 @@
 // Step time of model workers and attention workers (Lamina, section 4): the model part, the attention part, their messages,
 // and staggered batches that overlap them.
 
-import { kvBytesPerTokenOf } from '../cost/memory.ts';
+import { kvBytesPerTokenOf, parameters } from '../cost/memory.ts';
 import { searchRowsWithin } from '../cost/micro-batches.ts';
 import { RooflineCost, type StepCostModel, stageOf } from '../cost/roofline.ts';
 import type { DeviceShape, InstanceShape } from '../cost/shapes.ts';
@@ -138,6 +138,24 @@ export class AttentionWorkersCost implements StepCostModel {
     const { query, keysAndValues, result } = this.rowBytes;
     const bytes = (shape.rows / used) * (query + keysAndValues + result);
     return (bytes * 1e6) / (alpha * (modelUs + attentionUs)) / this.#nics;
+  }
+
+  /**
+   * Share of the model devices' peak arithmetic in the model part of a batch, and share of the attention devices' peak
+   * bandwidth in its attention part (MFU and MBU; Lamina, figures 2 and 3).
+   */
+  utilisation(shape: StepShape): { readonly modelFlops: number; readonly attentionBandwidth: number } {
+    const { replica, attentionDevice, attentionWorkers, batches } = this.#shape;
+    const { modelUs, attentionUs } = this.parts(shape);
+    const used = Math.max(1, Math.min(batches, shape.rows));
+    const operations = (2 * parameters(replica.model) * shape.rows) / used;
+    const modelPeak = (replica.device.operationsPerSecond * replica.tensorParallel) / 1e6;
+    const bytes = (this.kvBytesPerToken * shape.decodeKeys) / used;
+    const attentionPeak = (attentionDevice.memoryBytesPerSecond * attentionWorkers) / 1e6;
+    return {
+      modelFlops: operations / (modelUs * modelPeak),
+      attentionBandwidth: bytes / (attentionUs * attentionPeak),
+    };
   }
 
   /** NICs that carry the messages of a batch at a time. */
