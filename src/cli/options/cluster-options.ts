@@ -296,19 +296,7 @@ function instanceParts(
       blocks: options.cacheBlocks,
       eviction: options.eviction,
       pinShare: options.pinMemory,
-      limits: {
-        tokensMax: Math.max(options.chunkTokens, options.sequences + options.blockTokens),
-        logitRowsMax: options.sequences + 1,
-        sequencesMax: options.sequences,
-        stepUsDecoding: options.stepMs * 1000,
-        stepUsPrefill: Number.MAX_SAFE_INTEGER,
-        background: {
-          ...backgroundLimits,
-          memoryShare: options.batchMemory,
-          stepUs: options.batchStepMs * 1000,
-        },
-        byArrival: options.sharing === 'arrival',
-      },
+      limits: stepLimits(options),
       coalesce: options.coalesce,
       aheadOfUse: options.aheadOfUse,
       decodeOnly: options.decodeOnly,
@@ -320,6 +308,22 @@ function instanceParts(
       },
       ...tiers,
     },
+  };
+}
+
+function stepLimits(options: ClusterOptions) {
+  return {
+    tokensMax: Math.max(options.chunkTokens, options.sequences + options.blockTokens),
+    logitRowsMax: options.sequences + 1,
+    sequencesMax: options.sequences,
+    stepUsDecoding: options.stepMs * 1000,
+    stepUsPrefill: Number.MAX_SAFE_INTEGER,
+    background: {
+      ...backgroundLimits,
+      memoryShare: options.batchMemory,
+      stepUs: options.batchStepMs * 1000,
+    },
+    byArrival: options.sharing === 'arrival',
   };
 }
 

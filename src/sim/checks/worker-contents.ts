@@ -1,4 +1,5 @@
 // The keys and values at the attention workers of an instance: no step attends to tokens that a lost worker held.
+import type { RequestId } from '../../core/protocol/ids.ts';
 import type { RunningLengths } from '../../core/scheduler/executor/length-executor.ts';
 
 /** Rows of a step in flight: tokens from `from` on of a sequence with these blocks. */
@@ -13,6 +14,8 @@ export class WorkerContents {
   /** By block: leading tokens with keys and values at every attention worker. */
   readonly #written = new Map<number, number>();
   #rows: readonly Rows[] = [];
+  /** Requests that arrived with KV, which the workers had at the first step. */
+  readonly #arrived = new Set<RequestId>();
 
   constructor(blockTokens: number) {
     this.#blockTokens = blockTokens;
@@ -30,6 +33,10 @@ export class WorkerContents {
       const { computed, planned, table } = sequence;
       const held = table.groups[0].blocks;
       const blocks = Array.from({ length: held.length }, (_, i) => held.at(i));
+      if (computed > 0 && sequence.receivedTokens === computed && !this.#arrived.has(id)) {
+        this.#arrived.add(id);
+        this.#write(blocks, 0, computed);
+      }
       for (let at = 0; at < computed; at += this.#blockTokens) {
         const required = Math.min(this.#blockTokens, computed - at);
         const written = this.#writtenOf(blocks[at / this.#blockTokens]);
@@ -46,13 +53,14 @@ export class WorkerContents {
   stepEnded(steps: number): void {
     for (const { from, planned, blocks } of this.#rows) {
       // In a run of steps every row decodes.
-      const to = from + (steps > 1 ? steps : planned);
-      for (let at = from; at < to; at++) {
-        const block = blocks[Math.floor(at / this.#blockTokens)];
-        this.#written.set(block, (at % this.#blockTokens) + 1);
-      }
+      this.#write(blocks, from, from + (steps > 1 ? steps : planned));
     }
     this.#rows = [];
+  }
+
+  #write(blocks: readonly number[], from: number, to: number): void {
+    for (let at = from; at < to; at++)
+      this.#written.set(blocks[Math.floor(at / this.#blockTokens)], (at % this.#blockTokens) + 1);
   }
 
   #writtenOf(block: number): number {
