@@ -20,9 +20,11 @@ Napi::Value bind_create_attention_worker(Arguments& in, Napi::Env env) {
 
 Napi::Value bind_attention_worker_port(Arguments& in, Napi::Env env) { return number(env, registries().attention_workers.get(in.handle("attention worker"))->port()); }
 
-/** (attention worker) => { steps, calls, rows, earlyCalls, earlySeconds, lateSeconds, idleSeconds, bytesIn, bytesOut, broken, refused, signs } */
+/** (attention worker) => { steps, calls, rows, earlyCalls, earlySeconds, lateSeconds, idleSeconds, bytesIn, bytesOut, broken, refused, signs, pulledPages, pullYields } */
 Napi::Value bind_attention_worker_counts(Arguments& in, Napi::Env env) {
-  const AttentionWorkerCounts counts = registries().attention_workers.get(in.handle("attention worker"))->counts();
+  const auto worker = registries().attention_workers.get(in.handle("attention worker"));
+  const AttentionWorkerCounts counts = worker->counts();
+  const PullCounts pulls = worker->puller().counts();
   Napi::Object result = Napi::Object::New(env);
   result.Set("steps", static_cast<double>(counts.steps));
   result.Set("calls", static_cast<double>(counts.calls));
@@ -36,7 +38,34 @@ Napi::Value bind_attention_worker_counts(Arguments& in, Napi::Env env) {
   result.Set("broken", static_cast<double>(counts.broken));
   result.Set("refused", static_cast<double>(counts.refused));
   result.Set("signs", static_cast<double>(counts.signs));
+  result.Set("pulledPages", static_cast<double>(pulls.pages));
+  result.Set("pullYields", static_cast<double>(pulls.yields));
   return result;
+}
+
+/** (attention worker, pool, shard, pages (n, 2): page of the pool, page of the worker) => number of the pull */
+Napi::Value bind_pull_pages(Arguments& in, Napi::Env env) {
+  const auto worker = registries().attention_workers.get(in.handle("attention worker"));
+  auto source = registries().pools.get(in.handle("KV pool"));
+  const int shard = in.integer("shard", 0, 1 << 16);
+  const Span<int32_t> words = in.array<int32_t>("pages");
+  if (words.size % 2 != 0) throw std::runtime_error("Cannot pull pages: they are not pairs");
+  std::vector<PulledPage> pages;
+  for (size_t i = 0; i < words.size; i += 2) pages.push_back({words[i], words[i + 1]});
+  return number(env, worker->puller().pull(std::move(source), shard, std::move(pages)));
+}
+
+/** (attention worker, pull) => true once all its pages are there */
+Napi::Value bind_is_pulled(Arguments& in, Napi::Env env) {
+  const auto worker = registries().attention_workers.get(in.handle("attention worker"));
+  return Napi::Boolean::New(env, worker->puller().is_done(in.integer("pull", 0, INT32_MAX)));
+}
+
+/** (attention worker, pull): nothing of it is written afterwards */
+Napi::Value bind_cancel_pull(Arguments& in, Napi::Env env) {
+  const auto worker = registries().attention_workers.get(in.handle("attention worker"));
+  worker->puller().cancel(in.integer("pull", 0, INT32_MAX));
+  return env.Undefined();
 }
 
 /** (attention worker): ends its connections; running calls end first */
@@ -110,6 +139,9 @@ void bind_attention_workers(Napi::Env env, Napi::Object exports) {
   bind<bind_create_attention_worker>(env, exports, "createAttentionWorker");
   bind<bind_attention_worker_port>(env, exports, "attentionWorkerPort");
   bind<bind_attention_worker_counts>(env, exports, "attentionWorkerCounts");
+  bind<bind_pull_pages>(env, exports, "pullPages");
+  bind<bind_is_pulled>(env, exports, "isPulled");
+  bind<bind_cancel_pull>(env, exports, "cancelPull");
   bind<bind_free_attention_worker>(env, exports, "freeAttentionWorker");
   bind<bind_open_worker_link>(env, exports, "openWorkerLink");
   bind<bind_begin_worker_link>(env, exports, "beginWorkerLink");

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "net/listener.hpp"
+#include "workers/page_puller.hpp"
 #include "workers/shard_attention.hpp"
 
 namespace kvasir {
@@ -41,6 +42,7 @@ class AttentionWorker {
 
   int port() const { return listener_.port(); }
   AttentionWorkerCounts counts() const;
+  PagePuller& puller() { return puller_; }
 
  private:
   void serve(Connection& connection, const std::atomic<bool>& ended);
@@ -79,7 +81,7 @@ class AttentionWorker {
   const std::shared_ptr<Backend> backend_;
   const std::shared_ptr<KvPool> pool_;
   const bool overlaps_;
-  std::mutex computing_;  // held while a call uses the threads
+  PagePuller puller_;  // a call holds it while it uses the threads
   mutable std::mutex mutex_;  // guards `counts_`
   AttentionWorkerCounts counts_;
   std::atomic<uint64_t> ranges_done_{0};  // of all calls

@@ -1,6 +1,7 @@
 // An attention worker and the model worker's link to it: in this process with threads and pages of its own, or in
 // another process. A lost one is opened again.
 import { randomBytes } from 'node:crypto';
+import type { KvPoolHandle } from '../kernel/backend.ts';
 import { type AttentionForm, AttentionWorker, WorkerLink } from '../kernel/native/attention-workers.ts';
 import { createNativeBackend, type NativeBackend } from '../kernel/native/native.ts';
 import type { WorkerLinkCounts } from '../util/counts.ts';
@@ -22,6 +23,8 @@ export interface LocalAttentionWorkerOptions extends SharedOptions {
   readonly threads: number;
   /** Pages of the worker. */
   readonly pages: number;
+  /** Index of the worker's shard of the KV heads. */
+  readonly shard: number;
 }
 
 export interface RemoteAttentionWorkerOptions extends SharedOptions {
@@ -34,13 +37,24 @@ export interface RemoteAttentionWorkerOptions extends SharedOptions {
 /** What is open while a worker serves. */
 interface OpenWorker {
   readonly links: readonly WorkerLink[];
+  /** Undefined: it is in another process. */
+  readonly worker?: AttentionWorker;
   close(): void;
 }
 
 /** An attempt to open a worker: undefined while it lasts. @throws Error if it has failed */
 type Attempt = () => OpenWorker | undefined;
 
+/** Pages that a worker copies while no attention call needs its threads. */
+export interface PagePull {
+  /** False if the worker was lost meanwhile. */
+  readonly isDone: boolean;
+  /** When it returns, nothing more is written. */
+  cancel(): void;
+}
+
 export class LinkedAttentionWorker {
+  readonly #shard: number;
   readonly #begin: () => Attempt;
   readonly #links: number;
   #attempt: Attempt | undefined;
@@ -50,7 +64,8 @@ export class LinkedAttentionWorker {
   #earlier = noCounts;
 
   /** @param begin creates or finds a worker with empty pages */
-  private constructor(links: number, begin: () => Attempt) {
+  private constructor(links: number, begin: () => Attempt, shard = 0) {
+    this.#shard = shard;
     this.#links = links;
     this.#begin = begin;
   }
@@ -59,7 +74,7 @@ export class LinkedAttentionWorker {
   static local(options: LocalAttentionWorkerOptions): LinkedAttentionWorker {
     const token = randomBytes(16).toString('hex');
     const backend = createNativeBackend({ threads: options.threads, isa: options.backend.isa });
-    return new LinkedAttentionWorker(options.links, () => () => openLocal(options, backend, token));
+    return new LinkedAttentionWorker(options.links, () => () => openLocal(options, backend, token), options.shard);
   }
 
   /** A worker in another process. */
@@ -110,6 +125,27 @@ export class LinkedAttentionWorker {
       this.#attempt = undefined;
       return { why: error instanceof Error ? error.message : String(error) };
     }
+  }
+
+  /**
+   * Copies the worker's shard of pages of a pool of this process. @param pages (n, 2): page of the pool, page of the
+   * worker @returns undefined if the worker is lost
+   */
+  pull(pool: KvPoolHandle, pages: Int32Array): PagePull | undefined {
+    const open = this.#worker;
+    if (open === undefined) return undefined;
+    const { worker } = open;
+    if (worker === undefined) throw new Error('Cannot pull pages: the attention worker is in another process');
+    const number = worker.pull(pool, this.#shard, pages);
+    const isOpen = (): boolean => this.#worker === open;
+    return {
+      get isDone() {
+        return isOpen() && worker.isPulled(number);
+      },
+      cancel: () => {
+        if (isOpen()) worker.cancelPull(number);
+      },
+    };
   }
 
   #take(worker: OpenWorker): 'open' | { readonly why: string } {
@@ -168,7 +204,7 @@ function openLocal(options: LocalAttentionWorkerOptions, workerBackend: NativeBa
     worker = new AttentionWorker({ ...local, backend: workerBackend, pool, host: '127.0.0.1' });
     const { address } = worker;
     while (links.length < options.links) links.push(new WorkerLink({ ...local, backend, shard, form, address }));
-    return { links, close };
+    return { links, worker, close };
   } catch (error) {
     close();
     throw error;

@@ -67,6 +67,10 @@ export interface AttentionWorkerCounts {
   readonly refused: number;
   /** Signs of progress, sent while calls waited for their results. */
   readonly signs: number;
+  /** Pages of prompts that other instances computed. */
+  readonly pulledPages: number;
+  /** Times that a pull waited for attention calls. */
+  readonly pullYields: number;
 }
 
 /** A model worker's traffic with one attention worker. */

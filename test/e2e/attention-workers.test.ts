@@ -131,6 +131,21 @@ describe.skipIf(loadNative() === undefined)('serve --dop (needs the native kerne
     },
   );
 
+  it.each(['1', '2'])(
+    'decodes prompts of a prefill instance with the bits of one instance, in %s batches',
+    async (batches) => {
+      const expected = await completionsOf(await serve());
+      const config = join(root, 'test', 'e2e', 'prefill-apart.yaml');
+      const server = await serve('--config', config, '--staggered-batches', batches);
+      expect(await completionsOf(server)).toEqual(expected);
+      const computed = async (instance: number) =>
+        (await metric(server, `kvasir_instance_prompt_tokens_computed_total{instance="${instance}"}`)) ?? 0;
+      expect(await metricSum(server, 'kvasir_attention_worker_calls_total')).toBeGreaterThan(0);
+      expect(await metric(server, 'kvasir_kv_pages_used')).toBe(0);
+      expect(await computed(1)).toBe(0);
+    },
+  );
+
   it.each([
     ['--dop 1,3', '3 attention workers: they cannot share 2 KV heads equally: use --partition requests'],
     ['--partition requests', 'it needs --dop 1,N'],
@@ -141,6 +156,11 @@ describe.skipIf(loadNative() === undefined)('serve --dop (needs the native kerne
     ['--staggered-batches 2', 'it needs --dop or --attention-workers'],
     ['--dop 1,2 --staggered-batches 3', 'staggered-batches'],
     ['--dop 1,2 --borrow', 'pages at attention workers cannot be lent'],
+    ['--dop 1,2 --instances 2', 'only prefill instances can be beside one decode instance'],
+    [
+      `--attention-workers processes --config ${join(root, 'test', 'e2e', 'prefill-apart.yaml')}`,
+      'prompts of prefill instances reach attention workers in threads only',
+    ],
   ])('is refused in one line with %s', async (flags, why) => {
     const child = spawnSync(process.execPath, [command, 'serve', '--port', '0', ...flags.split(' ')], {
       encoding: 'utf8',

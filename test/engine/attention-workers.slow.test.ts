@@ -337,6 +337,33 @@ describe.skipIf(nativeBackends.length === 0)('attention workers (need the native
     expect(counts().map(({ rows }) => rows)).toEqual([601 * oddSpec.layers, 601 * oddSpec.layers]);
   });
 
+  test('decode with the same bits over pages that they pulled from the pool of another instance', async () => {
+    const expected = [single.rows([sequence(0, 600)]), single.rows([sequence(600, 3)])].flat();
+    // Blocks 0 to 31 of both pools have the same pages.
+    const pages = 32 * oddSpec.layers;
+    const pairs = Int32Array.from({ length: 2 * pages }, (_, i) => i >> 1);
+    const pulls = cluster.workers.map(({ worker }, shard) => worker.pull(single.engine.pool, shard, pairs));
+    // Steps over other blocks run meanwhile.
+    const beside = { ...sequence(0, 300), blocks: blocksFor(320, 40) };
+    expect(cluster.rows([beside])).toEqual(single.rows([beside]));
+    await expect.poll(() => cluster.workers.every(({ worker }, i) => worker.isPulled(pulls[i]))).toBe(true);
+    expect(cluster.workers.map(({ worker }) => worker.counts.pulledPages)).toEqual([pages, pages]);
+    expect(cluster.rows([sequence(600, 3)])).toEqual(expected.slice(1));
+  });
+
+  test('pull nothing more after a cancel', () => {
+    const [{ worker }] = cluster.workers;
+    const before = worker.counts.pulledPages;
+    const pages = Int32Array.from({ length: 2 * 60_000 }, (_, i) => (i >> 1) % (32 * oddSpec.layers));
+    const pull = worker.pull(single.engine.pool, 0, pages);
+    worker.cancelPull(pull);
+    expect(worker.isPulled(pull)).toBe(true);
+    const { pulledPages } = worker.counts;
+    expect(pulledPages - before).toBeLessThan(60_000);
+    cluster.rows([sequence(0, 20)]);
+    expect(worker.counts.pulledPages).toBe(pulledPages);
+  });
+
   test('keep the bits when a step was aborted and runs again', () => {
     const expected = [single.rows([sequence(0, 600)]), single.rows([sequence(600, 3)])].flat();
     expect(cluster.run([sequence(0, 600)], Int32Array.of(1))).toEqual({ kind: 'aborted' });

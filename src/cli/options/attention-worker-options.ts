@@ -31,7 +31,8 @@ interface DopOptions {
   readonly attentionForm: AttentionForm;
   readonly token?: string | undefined;
   readonly nats?: string | undefined;
-  readonly instances?: readonly unknown[] | undefined;
+  readonly instances?: readonly { readonly role: string }[] | undefined;
+  readonly roleSwitch: boolean;
   readonly borrow: boolean;
   readonly hostMemory?: number | undefined;
   readonly ssd?: string | undefined;
@@ -62,7 +63,15 @@ export function servedAttentionWorkers(options: DopOptions): ServedAttentionWork
       'attention workers at addresses need the --token of these processes',
     ],
     [options.nats !== undefined, 'an instance with attention workers serves alone: remove --nats'],
-    [instances.length > 1, `there are ${instances.length} instances, and their pages cannot move between them`],
+    [
+      instances.length > 1 && !isPrefillBeside(instances),
+      `there are ${instances.length} instances, and only prefill instances can be beside one decode instance`,
+    ],
+    [
+      instances.length > 1 && where !== 'threads',
+      'prompts of prefill instances reach attention workers in threads only',
+    ],
+    [options.roleSwitch, 'an instance with attention workers keeps its role: remove --role-switch'],
     [options.borrow, 'pages at attention workers cannot be lent: remove --borrow'],
     [options.hostMemory !== undefined, 'pages at attention workers have no lower tier: remove --host-memory'],
     [options.ssd !== undefined, 'pages at attention workers have no lower tier: remove --ssd'],
@@ -74,6 +83,12 @@ export function servedAttentionWorkers(options: DopOptions): ServedAttentionWork
   const shared = { partition, form, batches: options.staggeredBatches ?? batchesByDefault };
   if (addresses !== undefined && token !== undefined) return { ...shared, addresses, token };
   return where === 'processes' ? { ...shared, processes: workers } : { ...shared, threads: workers };
+}
+
+/** True for one decode instance, which has the attention workers, and prefill instances. */
+function isPrefillBeside(instances: readonly { readonly role: string }[]): boolean {
+  const others = instances.filter(({ role }) => role !== 'prefill');
+  return others.length === 1 && others[0].role === 'decode';
 }
 
 /** Options of `join --role attention`. */

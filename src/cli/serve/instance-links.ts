@@ -35,16 +35,19 @@ export function fetchBytesPerToken({ groups, pageBytes }: KvShape): number | und
   return (group.layers * pageBytes) / pageTokens;
 }
 
-/** Undefined if the instance neither sends nor receives prompts. */
+/** Undefined if the instance neither sends nor receives prompts. @param over replaces the messenger by one over it */
 export function createHandOffs(
   { peers, pages, settings }: InstanceThreadData<InstanceSettings>,
   { bus, address }: ThreadEndpoint,
   memory: PagedMemory,
   wake: () => void,
+  over: (messenger: Messenger) => Messenger = (messenger) => messenger,
 ): LiveHandOffs | undefined {
   if (peers === 'none') return undefined;
   const { pool, kv, layers } = memory;
-  const messenger = createMessenger(settings.lending === undefined ? pages : pagesBesideLending(pages), pool, wake);
+  const messenger = over(
+    createMessenger(settings.lending === undefined ? pages : pagesBesideLending(pages), pool, wake),
+  );
   return new LiveHandOffs({
     ...{ messenger, shape: { groups: kv.groups, layers }, pageBytes: kv.pageBytes },
     post: (to, wire) => publishTo(bus, 'peer', [to, address], wire),

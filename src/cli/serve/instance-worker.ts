@@ -24,7 +24,7 @@ import type { BlockRoot, FromInstance, InstanceThreadData } from '../../runtime/
 import type { LiveHandOffs } from '../../runtime/transfer/live-hand-offs.ts';
 import { pageTokens } from '../../util/step.ts';
 import { openModel } from '../../weights/open-model.ts';
-import { defaultInstanceBytes, openAttentionWorkers } from './attention/attention-workers.ts';
+import { defaultInstanceBytes, openAttentionWorkers, pulledPages } from './attention/attention-workers.ts';
 import { createBackend } from './backend.ts';
 import { blockRoot } from './block-root.ts';
 import {
@@ -60,7 +60,8 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
   const { settings, loaded, hashKey, role } = data;
   const log = createThreadLog(own);
   const backend = createBackend(settings.threads, log);
-  const { model, root } = loaded ?? load(settings, backend);
+  // The programs of model workers have linears of their own.
+  const { model, root } = (settings.attentionWorkers === undefined ? loaded : undefined) ?? load(settings, backend);
   const { contextTokens, kvBytes = defaultInstanceBytes(settings, model.kv) } = settings;
   // Sized for the longest prompt, so that every prompt can be received.
   const receivePages = data.receivesPrompts ? pagesFor(model.kv.groups, contextTokens, pageTokens) : 0;
@@ -68,7 +69,7 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
   const lent = borrowingPages(settings, model.kv);
   const otherPages = receivePages + lent.staging + (sizes?.pages ?? 0) + lent.host;
   const otherBytes = otherPages * model.kv.pageBytes;
-  const attentionWorkers = await openAttentionWorkers(settings, backend, model, kvBytes, log);
+  const attentionWorkers = await openAttentionWorkers(settings, backend, model, kvBytes + otherBytes, log);
   const engine = createEngine(model, backend, kvBytes + otherBytes, attentionWorkers?.pages);
   const wake = (): void => loop.wake();
   const memory = { kv: model.kv, pool: engine.pool, layers: engine.layers };
@@ -100,7 +101,9 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
     ...{ pinShare: settings.pinShare, isBackpressured: (id: RequestId) => pipeline?.isBackpressured(id) === true },
   });
   const handOffs =
-    backend.isa !== 'reference' || data.receivesPrompts ? createHandOffs(data, own, memory, wake) : undefined;
+    backend.isa !== 'reference' || data.receivesPrompts
+      ? openHandOffs(data, own, memory, wake, attentionWorkers, receivePages, backend)
+      : undefined;
   const tracer = new StepTracer(data.traces);
   const steps = stepsOf(engine, machine, settings, attentionWorkers?.live);
   const pipeline = handOffs && createPipeline(data, { engine, backend, model }, handOffs, wake);
@@ -114,7 +117,8 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
     ...{ capacityTokens: machine.capacityTokens, role },
   };
   // Pages of the reference backend belong to this thread.
-  return { loop, ready: { description, root, shared: backend.isa === 'reference' ? undefined : model } };
+  const isOwn = backend.isa === 'reference' || attentionWorkers !== undefined;
+  return { loop, ready: { description, root, shared: isOwn ? undefined : model } };
 }
 
 /** The engine as the loop runs it. */
@@ -127,6 +131,26 @@ function stepsOf(
   const predictUs = (shape: Parameters<TokenInstance['predictUs']>[0]): number => machine.predictUs(shape);
   const runner = workers === undefined ? engine : overAttentionWorkers(engine, workers, predictUs);
   return record === undefined ? runner : recorded(runner, record);
+}
+
+/** With attention workers, prompts are received in a staging pool. */
+function openHandOffs(
+  data: InstanceThreadData<InstanceSettings>,
+  own: ThreadEndpoint,
+  memory: Parameters<typeof createHandOffs>[2],
+  wake: () => void,
+  workers: Awaited<ReturnType<typeof openAttentionWorkers>>,
+  receivePages: number,
+  backend: Backend,
+): LiveHandOffs | undefined {
+  if (workers === undefined) return createHandOffs(data, own, memory, wake);
+  if (data.peers === 'none') return undefined;
+  const { type, kvHeads, headDim } = memory.kv;
+  const pool = backend.createKvPool({ pages: receivePages, type, kvHeads, headDim });
+  const staging = { handle: pool, pages: receivePages };
+  return createHandOffs(data, own, { ...memory, pool }, wake, (messenger) =>
+    pulledPages(workers, staging, messenger, wake),
+  );
 }
 
 /** @param pagesAtWorkers undefined: the pages lie here */
@@ -168,7 +192,7 @@ function aheadOfUse({ awaitsPrefixes }: InstanceSettings, { isa }: Backend): boo
 }
 
 function describe(settings: InstanceSettings, backend: Backend, model: LoadedModel) {
-  const { weights, contextTokens } = settings;
+  const { weights, contextTokens, attentionWorkers } = settings;
   const { isa, threads } = backend;
   return {
     weights: `${weights} (${model.packedTypes.join(', ')})`,
@@ -176,7 +200,8 @@ function describe(settings: InstanceSettings, backend: Backend, model: LoadedMod
     inputs: [...new Set(model.compiled.linears.map((linear) => linear.inputs))].join(', '),
     ...{ isa, threads, contextTokens },
     weightBytes: model.weightsBytes,
-    fetchBytesPerToken: isa === 'reference' ? undefined : fetchBytesPerToken(model.kv),
+    fetchBytesPerToken:
+      isa === 'reference' || attentionWorkers !== undefined ? undefined : fetchBytesPerToken(model.kv),
     stageLayers: stageLayers(settings, backend, model),
     aheadOfUse: aheadOfUse(settings, backend),
   };

@@ -91,7 +91,8 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
           tiers: tierSettings(serving, i, instances.length, own),
           record: serving.records?.[i],
           sendsAtEnd: serving.sendsAtEnd,
-          attentionWorkers: serving.attentionWorkers,
+          // Prefill instances keep the pages of their prompts until they are handed off.
+          attentionWorkers: own.role === 'prefill' ? undefined : serving.attentionWorkers,
           lending: lending && { lenders, rules: withHostMemory(lending, own.hostMemory ?? serving.hostMemory) },
         },
       })),

@@ -150,6 +150,11 @@ export interface NativeModule {
   ): number;
   attentionWorkerPort(worker: number): number;
   attentionWorkerCounts(worker: number): AttentionWorkerCounts;
+  /** Queues a pull of a shard of pages of `pool`. @param pages (n, 2): page of the pool, page of the worker @returns its number */
+  pullPages(worker: number, pool: number, shard: number, pages: Int32Array): number;
+  isPulled(worker: number, pull: number): boolean;
+  /** When it returns, nothing more of the pull is written. */
+  cancelPull(worker: number, pull: number): void;
   freeAttentionWorker(worker: number): void;
   /** Connects to the attention worker at the address. */
   openWorkerLink(...link: WorkerLinkArguments): number;

@@ -43,6 +43,23 @@ export class AttentionWorker {
     return this.#native.attentionWorkerCounts(this.#handle);
   }
 
+  /**
+   * Copies its shard of pages of a pool of this process, in order, while no attention call needs its threads.
+   * @param pages (n, 2): page of the pool, page of the worker @returns number of the pull
+   */
+  pull(pool: KvPoolHandle, shard: number, pages: Int32Array): number {
+    return this.#native.pullPages(this.#handle, pool, shard, pages);
+  }
+
+  isPulled(pull: number): boolean {
+    return this.#native.isPulled(this.#handle, pull);
+  }
+
+  /** When it returns, nothing more of the pull is written. */
+  cancelPull(pull: number): void {
+    this.#native.cancelPull(this.#handle, pull);
+  }
+
   /** Closes its connections, after running calls have ended. */
   close(): void {
     this.#native.freeAttentionWorker(this.#handle);

@@ -28,6 +28,9 @@ export class LiveAttentionWorkers {
   /** (workers): why the first attempt after the loss failed is in the log. */
   readonly #hasLogged: boolean[];
 
+  /** Called when a new worker has the place of a lost one, before steps run over it. */
+  onReplaced: (worker: number) => void = () => {};
+
   /** @param workers in the order of their KV heads, with equally many links */
   constructor(workers: readonly LinkedWorker[], log: (message: string) => void) {
     this.#workers = workers;
@@ -63,6 +66,7 @@ export class LiveAttentionWorkers {
     const outcome = this.#workers[index].reopen();
     if (outcome === 'open') {
       this.#dueUs[index] = Number.POSITIVE_INFINITY;
+      this.onReplaced(index);
       this.#log(`Attention worker ${index + 1} was lost and is replaced: its sequences are computed again`);
       return [{ kind: 'attentionWorkerReady', worker: index }];
     }

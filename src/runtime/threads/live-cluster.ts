@@ -171,7 +171,7 @@ export class LiveCluster extends ConductorDriver {
     this.placement.begin(
       first.root,
       messages.map(({ description }) => description.threads),
-      this.#transfersBetween(first, messages.length),
+      this.#transfersBetween(first, messages),
       this.#pipelineOf(first),
     );
     for (const [i, { description }] of messages.entries())
@@ -203,10 +203,16 @@ export class LiveCluster extends ConductorDriver {
   }
 
   /** Undefined if prefixes are not fetched. */
-  #transfersBetween({ description, shared }: ReadyMessage, instances: number): LearnedTransfers | undefined {
-    const bytesPerToken = description.fetchBytesPerToken;
-    if (shared === undefined || bytesPerToken === undefined || instances === 1) return undefined;
-    this.#transfers = new LearnedTransfers(instances, bytesPerToken);
+  #transfersBetween(
+    { description: { fetchBytesPerToken: bytesPerToken }, shared }: ReadyMessage,
+    messages: readonly ReadyMessage[],
+  ): LearnedTransfers | undefined {
+    // Pages at attention workers are not fetched.
+    const canAll = messages.every(
+      ({ description }, i) => this.#roles[i] === 'store' || description.fetchBytesPerToken !== undefined,
+    );
+    if (shared === undefined || bytesPerToken === undefined || !canAll || messages.length === 1) return undefined;
+    this.#transfers = new LearnedTransfers(messages.length, bytesPerToken);
     return this.#transfers;
   }
 

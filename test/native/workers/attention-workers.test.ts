@@ -5,6 +5,7 @@ import { linked, type Variant } from '../check-programs.ts';
 
 const sources = [
   'workers/attention_worker',
+  'workers/page_puller',
   'workers/shard_attention',
   'workers/worker_frames',
   'workers/worker_link',

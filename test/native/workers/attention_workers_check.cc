@@ -270,6 +270,34 @@ void send_lie(const Shard& shard, std::mt19937& random) {
   connection->shut_down();
 }
 
+/** Prompts of another pool arrive in pages that no step uses; some are cancelled on the way. */
+void pull_pages(const Shard& shard, int index, std::mt19937 random) {
+  constexpr int kFirst = kPages + 20, kCount = 20;
+  PagePuller& puller = shard.worker->puller();
+  const auto source = std::make_shared<KvPool>(Isa::portable, kWhole, kCount);
+  const size_t bytes = kShard.page_bytes();
+  for (int round = 0; round < 30; round++) {
+    std::vector<PulledPage> pages;
+    for (int page = 0; page < kCount; page++) {
+      std::memset(source->page(page), static_cast<int>(random() % 256), kWhole.page_bytes());
+      pages.push_back({page, kFirst + (page * 7 + round) % kCount});
+    }
+    const int pull = puller.pull(source, index, pages);
+    if (random() % 3 == 0) puller.cancel(pull);
+    else while (!puller.is_done(pull)) std::this_thread::yield();
+    expect(puller.is_done(pull), "a pull that ended or was cancelled is done");
+  }
+  std::vector<PulledPage> pages;
+  for (int page = 0; page < kCount; page++) {
+    for (size_t i = 0; i < kWhole.page_bytes(); i++) source->page(page)[i] = static_cast<uint8_t>(random());
+    pages.push_back({page, kFirst + page});
+  }
+  const int pull = puller.pull(source, index, pages);
+  while (!puller.is_done(pull)) std::this_thread::yield();
+  for (int page = 0; page < kCount; page++)
+    expect(std::memcmp(shard.pool->page(kFirst + page), source->page(page) + bytes * static_cast<size_t>(index), bytes) == 0, "a page has its shard");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -284,8 +312,10 @@ int main(int argc, char** argv) {
       std::mt19937 lies(seed);
       for (int i = 0; i < 40; i++) send_lie(*shards[0], lies);
     });
+    std::thread puller([&shards, seed = random()] { pull_pages(*shards[1], 1, std::mt19937(seed)); });
     for (int step = 0; step < 12; step++) steps.run(shards, random() % 4 == 0);
     liar.join();
+    puller.join();
     refuse_other_owners(*shards[0]);
     steps.run(shards, false);
     supersede(*shards[0]);

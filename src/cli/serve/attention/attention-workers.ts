@@ -7,6 +7,8 @@ import type { Backend } from '../../../kernel/backend.ts';
 import { AttentionWorker } from '../../../kernel/native/attention-workers.ts';
 import { NativeBackend } from '../../../kernel/native/native.ts';
 import { LiveAttentionWorkers } from '../../../runtime/attention-workers/live-attention-workers.ts';
+import { PulledPages, type StagingPool } from '../../../runtime/attention-workers/pulled-pages.ts';
+import type { Messenger } from '../../../runtime/transfer/messenger.ts';
 import { pageTokens } from '../../../util/step.ts';
 import { openModel } from '../../../weights/open-model.ts';
 import type { AttentionWorkerAddresses, AttentionWorkerOptions } from '../../options/attention-worker-options.ts';
@@ -49,7 +51,7 @@ export async function openAttentionWorkers(
   const perWorker = Math.min(...linked.map(({ pages }) => pages));
   const pages = byHeads ? perWorker : workers * perWorker;
   const machine = { attentionWorkers: { workers, partition } };
-  return { pages, live: new LiveAttentionWorkers(linked, log), machine };
+  return { pages, linked, live: new LiveAttentionWorkers(linked, log), machine };
 }
 
 function workersOf(settings: NonNullable<InstanceSettings['attentionWorkers']>): number {
@@ -85,8 +87,8 @@ function localWorkers(
 ): readonly LinkedAttentionWorker[] {
   // They compute at the same time.
   const spec = { ...shared, threads: Math.max(1, Math.floor(threads / workers)), pages };
-  return Array.from({ length: workers }, () => {
-    const worker = LinkedAttentionWorker.local(spec);
+  return Array.from({ length: workers }, (_, shard) => {
+    const worker = LinkedAttentionWorker.local({ ...spec, shard });
     const outcome = worker.reopen();
     if (typeof outcome === 'object') throw new Error(outcome.why);
     return worker;
@@ -115,6 +117,19 @@ function remoteWorkers(
       return worker;
     }),
   );
+}
+
+/** Prompts of other instances go through a staging pool here. */
+export function pulledPages(
+  workers: Awaited<ReturnType<typeof openAttentionWorkers>>,
+  staging: StagingPool,
+  messenger: Messenger,
+  wake: () => void,
+): Messenger {
+  if (workers === undefined) return messenger;
+  const pulled = new PulledPages(messenger, staging, workers.linked, wake);
+  workers.live.onReplaced = (worker) => pulled.onReplaced(worker);
+  return pulled;
 }
 
 /** The message of an attention worker to its parent process. */

@@ -1,0 +1,175 @@
+// Prompts on their way to attention workers: pulls, cancels, lost workers, and staging pages that are free again.
+import { describe, expect, test } from 'vitest';
+import { PulledPages } from '../../../src/runtime/attention-workers/pulled-pages.ts';
+import type { Messenger } from '../../../src/runtime/transfer/messenger.ts';
+import { Prng } from '../../../src/util/prng.ts';
+
+/** Copies a page whenever the test lets it. */
+class FakeWorker {
+  /** (pages of the worker): the page of the staging pool, and its content then. */
+  pages = new Map<number, string>();
+  isLost = false;
+  readonly #staging: ReadonlyMap<number, string>;
+  #pulls: { readonly pages: Int32Array; next: number; readonly life: number }[] = [];
+  #life = 0;
+
+  constructor(staging: ReadonlyMap<number, string>) {
+    this.#staging = staging;
+  }
+
+  pull(_pool: number, pages: Int32Array) {
+    if (this.isLost) return undefined;
+    const pull = { pages, next: 0, life: this.#life };
+    this.#pulls.push(pull);
+    const isDone = (): boolean => pull.life === this.#life && pull.next === pages.length / 2;
+    return {
+      get isDone() {
+        return isDone();
+      },
+      cancel: () => {
+        this.#pulls = this.#pulls.filter((other) => other !== pull);
+      },
+    };
+  }
+
+  /** Copies at most so many pages. */
+  work(count: number): void {
+    for (let i = 0; i < count; i++) {
+      const pull = this.#pulls.find(({ next, pages }) => next < pages.length / 2);
+      if (pull === undefined) return;
+      const [from, to] = pull.pages.subarray(2 * pull.next, 2 * pull.next + 2);
+      this.pages.set(to, this.#staging.get(from) ?? 'nothing');
+      pull.next++;
+    }
+  }
+
+  lose(): void {
+    this.isLost = true;
+    this.#life++;
+    this.#pulls = [];
+    this.pages = new Map();
+  }
+}
+
+function setup(stagingPages: number) {
+  const staging = new Map<number, string>();
+  const buffers = new Map<string, Int32Array>();
+  const complete: string[] = [];
+  let last = 0;
+  const inner = {
+    open: (pages: Int32Array) => {
+      buffers.set(String(++last), pages);
+      return String(last);
+    },
+    close: (handle: string) => void buffers.delete(handle),
+    received: () => complete.splice(0),
+  } as unknown as Messenger;
+  const workers = [new FakeWorker(staging), new FakeWorker(staging)];
+  const pulled = new PulledPages(inner, { handle: 7, pages: stagingPages }, workers, () => {});
+  /** A prompt has arrived in the staging pool. */
+  const arrive = (handle: string, content: string): void => {
+    for (const [i, page] of (buffers.get(handle) ?? new Int32Array(0)).entries()) staging.set(page, `${content}${i}`);
+    complete.push(handle);
+  };
+  const contents = (worker: number, pages: readonly number[]) => pages.map((page) => workers[worker].pages.get(page));
+  return { workers, pulled, arrive, contents, buffers };
+}
+
+describe('prompts of other instances at attention workers', () => {
+  test('a prompt is received once every worker has pulled its pages', () => {
+    const { workers, pulled, arrive, contents } = setup(10);
+    const handle = pulled.open(Int32Array.of(40, 41, 42));
+    expect([pulled.freePages, pulled.received()]).toEqual([7, []]);
+    arrive(handle, 'a');
+    expect(pulled.received()).toEqual([]);
+    workers[0].work(3);
+    workers[1].work(2);
+    expect(pulled.received()).toEqual([]);
+    workers[1].work(1);
+    expect([pulled.received(), pulled.received()]).toEqual([[handle], []]);
+    for (const worker of [0, 1]) expect(contents(worker, [40, 41, 42])).toEqual(['a0', 'a1', 'a2']);
+    pulled.close(handle);
+    expect(pulled.freePages).toBe(10);
+  });
+
+  test('a prompt that is cancelled in the middle of its pulls frees its pages, and nothing more is written', () => {
+    const { workers, pulled, arrive, contents, buffers } = setup(3);
+    const handle = pulled.open(Int32Array.of(1, 2, 3));
+    arrive(handle, 'a');
+    pulled.received();
+    for (const worker of workers) worker.work(1);
+    pulled.close(handle);
+    for (const worker of workers) worker.work(5);
+    expect([contents(0, [1, 2, 3]), pulled.freePages, buffers.size]).toEqual([['a0', undefined, undefined], 3, 0]);
+    expect(pulled.received()).toEqual([]);
+    // Another prompt gets the same pages.
+    const next = pulled.open(Int32Array.of(1, 2, 3));
+    arrive(next, 'b');
+    pulled.received();
+    for (const worker of workers) worker.work(3);
+    expect(pulled.received()).toEqual([next]);
+    expect(contents(1, [1, 2, 3])).toEqual(['b0', 'b1', 'b2']);
+  });
+
+  test('a worker that replaces a lost one pulls whole prompts: those in the middle, and those that wait for a step', () => {
+    const { workers, pulled, arrive, contents } = setup(10);
+    const [waiting, inTheMiddle] = [pulled.open(Int32Array.of(1, 2)), pulled.open(Int32Array.of(3, 4))];
+    arrive(waiting, 'a');
+    pulled.received();
+    for (const worker of workers) worker.work(2);
+    expect(pulled.received()).toEqual([waiting]);
+    arrive(inTheMiddle, 'b');
+    pulled.received();
+    for (const worker of workers) worker.work(1);
+    workers[1].lose();
+    expect(pulled.received()).toEqual([]);
+    workers[1].isLost = false;
+    // The pull of the prompt that waits ends before this returns.
+    const pull = workers[1].pull.bind(workers[1]);
+    workers[1].pull = (pool, pages) => {
+      const started = pull(pool, pages);
+      workers[1].work(2);
+      return started;
+    };
+    pulled.onReplaced(1);
+    expect(contents(1, [1, 2])).toEqual(['a0', 'a1']);
+    workers[0].work(1);
+    expect(pulled.received()).toEqual([inTheMiddle]);
+    expect(contents(1, [3, 4])).toEqual(['b0', 'b1']);
+  });
+
+  test.each([1, 2, 3, 4])('in a random history no page is lost or mixed up, seed %i', (seed) => {
+    const prng = new Prng(seed, 0);
+    const { workers, pulled, arrive, contents } = setup(24);
+    const open = new Map<string, { readonly pages: readonly number[]; arrived: boolean; received: boolean }>();
+    const free = Array.from({ length: 40 }, (_, page) => page);
+    for (let turn = 0; turn < 2_000; turn++) {
+      const handles = [...open.keys()];
+      const handle = handles[prng.integer(0, Math.max(0, handles.length - 1))];
+      const buffer = open.get(handle);
+      const count = prng.integer(1, 6);
+      if (prng.chance(0.2) && pulled.freePages >= count && free.length >= count) {
+        const pages = free.splice(0, count);
+        open.set(pulled.open(Int32Array.from(pages)), { pages, arrived: false, received: false });
+      } else if (buffer !== undefined && prng.chance(0.2) && !buffer.arrived) {
+        arrive(handle, `${handle}-`);
+        buffer.arrived = true;
+      } else if (buffer !== undefined && prng.chance(0.1)) {
+        pulled.close(handle);
+        open.delete(handle);
+        free.push(...buffer.pages);
+      }
+      for (const worker of workers) worker.work(prng.integer(0, 3));
+      for (const received of pulled.received()) {
+        const known = open.get(received);
+        if (known === undefined) throw new Error(`Receive buffer ${received} is closed`);
+        known.received = true;
+      }
+      for (const [name, { pages, received }] of open)
+        if (received)
+          for (const worker of [0, 1]) expect(contents(worker, pages)).toEqual(pages.map((_, i) => `${name}-${i}`));
+      const used = [...open.values()].reduce((sum, { pages }) => sum + pages.length, 0);
+      expect(pulled.freePages).toBe(24 - used);
+    }
+  });
+});
