@@ -2,7 +2,7 @@
 import type { AttentionForm } from '../../kernel/native/attention-workers.ts';
 import { UsageError } from '../usage-error.ts';
 import type { partitions } from './dop-options.ts';
-import { type JoinOptions, type ModelOptions, toFlag } from './options.ts';
+import { type InstanceOptions, type JoinOptions, type ModelOptions, toFlag } from './options.ts';
 
 /** Attention workers at the addresses of processes with this secret. */
 export interface AttentionWorkerAddresses {
@@ -31,8 +31,9 @@ interface DopOptions {
   readonly attentionForm: AttentionForm;
   readonly token?: string | undefined;
   readonly nats?: string | undefined;
-  readonly instances?: readonly { readonly role: string }[] | undefined;
+  readonly instances?: readonly InstanceOptions[] | undefined;
   readonly roleSwitch: boolean;
+  readonly cppGroup?: number | undefined;
   readonly borrow: boolean;
   readonly hostMemory?: number | undefined;
   readonly ssd?: string | undefined;
@@ -71,6 +72,15 @@ export function servedAttentionWorkers(options: DopOptions): ServedAttentionWork
       instances.length > 1 && where !== 'threads',
       'prompts of prefill instances reach attention workers in threads only',
     ],
+    [
+      instances.length > 1 && partition === 'requests',
+      'prompts of prefill instances reach attention workers by shards of the heads only: remove --partition requests',
+    ],
+    [
+      instances.some(({ role, hostMemory, ssd }) => role !== 'prefill' && (hostMemory ?? ssd) !== undefined),
+      'pages at attention workers have no lower tier: remove host-memory and ssd of the decode instance',
+    ],
+    [options.cppGroup !== undefined, 'prompts of pipeline groups do not reach attention workers: remove --cpp-group'],
     [options.roleSwitch, 'an instance with attention workers keeps its role: remove --role-switch'],
     [options.borrow, 'pages at attention workers cannot be lent: remove --borrow'],
     [options.hostMemory !== undefined, 'pages at attention workers have no lower tier: remove --host-memory'],
@@ -86,7 +96,7 @@ export function servedAttentionWorkers(options: DopOptions): ServedAttentionWork
 }
 
 /** True for one decode instance, which has the attention workers, and prefill instances. */
-function isPrefillBeside(instances: readonly { readonly role: string }[]): boolean {
+function isPrefillBeside(instances: readonly InstanceOptions[]): boolean {
   const others = instances.filter(({ role }) => role !== 'prefill');
   return others.length === 1 && others[0].role === 'decode';
 }
