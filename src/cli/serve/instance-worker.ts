@@ -42,8 +42,12 @@ import type { InstanceSettings } from './worker-settings.ts';
 
 const computeNiceness = 5;
 
-/** Opens the model and packs its weights. */
-function load(settings: InstanceSettings, backend: Backend): { readonly model: LoadedModel; readonly root: BlockRoot } {
+/** Opens the model and packs its weights. Programs of model workers have linears of their own, which are not shared. */
+function load(
+  { settings, loaded }: InstanceThreadData<InstanceSettings>,
+  backend: Backend,
+): { readonly model: LoadedModel; readonly root: BlockRoot } {
+  if (loaded !== undefined && settings.attentionWorkers === undefined) return loaded;
   const files = openModel(settings.model);
   try {
     const { weights, inputs, contextTokens, attentionWorkers } = settings;
@@ -57,11 +61,10 @@ function load(settings: InstanceSettings, backend: Backend): { readonly model: L
 }
 
 async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint): Promise<ServedInstance> {
-  const { settings, loaded, hashKey, role } = data;
+  const { settings, hashKey, role } = data;
   const log = createThreadLog(own);
   const backend = createBackend(settings.threads, log);
-  // The programs of model workers have linears of their own.
-  const { model, root } = (settings.attentionWorkers === undefined ? loaded : undefined) ?? load(settings, backend);
+  const { model, root } = load(data, backend);
   const { contextTokens, kvBytes = defaultInstanceBytes(settings, model.kv) } = settings;
   // Sized for the longest prompt, so that every prompt can be received.
   const receivePages = data.receivesPrompts ? pagesFor(model.kv.groups, contextTokens, pageTokens) : 0;
@@ -100,10 +103,7 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
     ...attentionWorkers?.machine,
     ...{ pinShare: settings.pinShare, isBackpressured: (id: RequestId) => pipeline?.isBackpressured(id) === true },
   });
-  const handOffs =
-    backend.isa !== 'reference' || data.receivesPrompts
-      ? openHandOffs(data, own, memory, wake, attentionWorkers, receivePages, backend)
-      : undefined;
+  const handOffs = openHandOffs(data, own, memory, wake, { backend, workers: attentionWorkers, receivePages });
   const tracer = new StepTracer(data.traces);
   const steps = stepsOf(engine, machine, settings, attentionWorkers?.live);
   const pipeline = handOffs && createPipeline(data, { engine, backend, model }, handOffs, wake);
@@ -117,8 +117,8 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
     ...{ capacityTokens: machine.capacityTokens, role },
   };
   // Pages of the reference backend belong to this thread.
-  const isOwn = backend.isa === 'reference' || attentionWorkers !== undefined;
-  return { loop, ready: { description, root, shared: isOwn ? undefined : model } };
+  const isShared = backend.isa !== 'reference' && attentionWorkers === undefined;
+  return { loop, ready: { description, root, shared: isShared ? model : undefined } };
 }
 
 /** The engine as the loop runs it. */
@@ -133,16 +133,22 @@ function stepsOf(
   return record === undefined ? runner : recorded(runner, record);
 }
 
+interface ReceivingMemory {
+  readonly backend: Backend;
+  readonly workers: Awaited<ReturnType<typeof openAttentionWorkers>>;
+  /** Pages for prompts of other instances. */
+  readonly receivePages: number;
+}
+
 /** With attention workers, prompts are received in a staging pool. */
 function openHandOffs(
   data: InstanceThreadData<InstanceSettings>,
   own: ThreadEndpoint,
   memory: Parameters<typeof createHandOffs>[2],
   wake: () => void,
-  workers: Awaited<ReturnType<typeof openAttentionWorkers>>,
-  receivePages: number,
-  backend: Backend,
+  { backend, workers, receivePages }: ReceivingMemory,
 ): LiveHandOffs | undefined {
+  if (backend.isa === 'reference' && !data.receivesPrompts) return undefined;
   if (workers === undefined) return createHandOffs(data, own, memory, wake);
   if (data.peers === 'none') return undefined;
   const { type, kvHeads, headDim } = memory.kv;

@@ -45,7 +45,7 @@ export interface ServingOptions extends TierOptions {
   readonly log?: (message: string) => void;
   /** Rules of memory lending; undefined: none. */
   readonly lending?: LendingRules | undefined;
-  /** Attention workers of the instance; undefined: none. */
+  /** Attention workers of the instance that decodes; undefined: none. */
   readonly attentionWorkers?: AttentionWorkersSettings | undefined;
   /** Settings of pipeline groups; undefined: none. */
   readonly pipeline?: PipelineSettings | undefined;
@@ -91,7 +91,6 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
           tiers: tierSettings(serving, i, instances.length, own),
           record: serving.records?.[i],
           sendsAtEnd: serving.sendsAtEnd,
-          // Prefill instances keep the pages of their prompts until they are handed off.
           attentionWorkers: own.role === 'prefill' ? undefined : serving.attentionWorkers,
           lending: lending && { lenders, rules: withHostMemory(lending, own.hostMemory ?? serving.hostMemory) },
         },
