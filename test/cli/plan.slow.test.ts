@@ -1,6 +1,6 @@
 // `kvasir plan` against simulations of every cluster, its printed command, and its errors.
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -231,7 +231,11 @@ describe('the choice of (a, b)', () => {
   ];
 
   it('lists divisions by price, with the bandwidth that they need, beside instances that are not divided', () => {
-    const plan = JSON.parse(kvasir(...dop, '--json').stdout);
+    const plot = join(folder, 'choices.svg');
+    const plan = JSON.parse(kvasir(...dop, '--json', '--plot', plot).stdout);
+    const divisions = new Set(plan.dop.map((row: { dop: string }) => row.dop));
+    // A mark for each division, and for each instance that is not divided.
+    expect(readFileSync(plot, 'utf8').match(/<circle/g)).toHaveLength(divisions.size + plan.coupled.length);
     expect(plan.contextTokens).toBe(Math.round(1155 + 211 / 2));
     const values = plan.dop.map(({ tokensPerPrice }: { tokensPerPrice: number }) => tokensPerPrice);
     expect(values).toEqual(values.toSorted((a: number, b: number) => b - a));

@@ -1,10 +1,12 @@
 // `kvasir plan`: the cheapest cluster that serves a workload within its SLO, by simulation.
+import { writeFileSync } from 'node:fs';
 import { Command, Option } from 'commander';
 import { z } from 'zod';
 import { parseSloBound } from '../../core/router/admission/slo.ts';
 import { addInstanceFlags } from '../options/cluster-options.ts';
 import { readConfig, readOptions } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';
+import { dopPlot } from '../simulate/dop-plot.ts';
 import { type PlanObserver, type PlanTrial, planClusters, type RawFlags } from '../simulate/plan-clusters.ts';
 import { type DopCurves, type DopPlan, dopCurves, planDopFromFlags } from '../simulate/plan-dop.ts';
 import { addRunFlags, givenFlags } from '../simulate/simulated-run.ts';
@@ -84,13 +86,19 @@ function addDopPlanFlags(command: Command): Command {
     .option('--alpha <share>', 'State the bandwidth at which the network slows a step by this share (default: 0.2)')
     .option('--model-devices-max <n>', 'Use at most this number of devices for model workers (default: one machine)')
     .option('--attention-devices-max <n>', 'Use at most this number for attention workers (default: one machine)')
-    .option('--dop-rows <n>', 'List this number of choices (default: 12)');
+    .option('--dop-rows <n>', 'List this number of choices (default: 12)')
+    .option('--plot <file>', 'With --dop, draw throughput by price of the listed choices into this SVG file');
 }
 
 /** @param dop (a, b), whose curves are printed; otherwise all divisions are compared */
-async function runDopPlan(flags: RawFlags, dop: unknown, json: boolean): Promise<void> {
+async function runDopPlan({ plot, ...flags }: RawFlags, dop: unknown, json: boolean): Promise<void> {
   const isSearch = dop === true || dop === 'auto';
   const plan = isSearch ? await planDopFromFlags(flags) : await dopCurves(flags, String(dop));
+  if (plot !== undefined) {
+    if ('curves' in plan)
+      throw new UsageError(`Cannot use --plot with --dop ${plan.dop}: it shows all choices of --dop`);
+    writeFileSync(String(plot), dopPlot(plan));
+  }
   if (json) console.log(JSON.stringify(plan));
   else if ('curves' in plan) printDopCurves(plan);
   else printDopPlan(plan);
