@@ -74,7 +74,7 @@ Napi::Value bind_free_attention_worker(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** The arguments of a link: backend, kvType, kvHeads, headDim, host, port, transport, key, deadlineMs, form. */
+/** The arguments of a link: backend, kvType, kvHeads, headDim, host, port, transport, key, deadlineMs, form, firstPage. */
 template <class Opened>
 std::shared_ptr<Opened> open_link(Arguments& in) {
   const auto backend = registries().backends.get(in.handle("backend"));
@@ -86,7 +86,8 @@ std::shared_ptr<Opened> open_link(Arguments& in) {
   const HashKey key = key_argument(in);
   const std::chrono::milliseconds deadline(in.integer("deadlineMs", 1, INT32_MAX));
   const auto form = static_cast<AttentionForm>(in.integer("form", 0, 1));
-  return std::make_shared<Opened>(backend->isa, KvLayout{type, kv_heads, head_dim}, address, transport, key, deadline, form);
+  const int first_page = in.integer("firstPage", 0, INT32_MAX);
+  return std::make_shared<Opened>(backend->isa, KvLayout{type, kv_heads, head_dim}, address, transport, key, deadline, form, first_page);
 }
 
 /** (arguments of a link) => link to the attention worker at that address */

@@ -37,8 +37,8 @@ std::shared_ptr<const uint64_t> link_owner(const HostPort& address) {
 }
 
 WorkerLink::WorkerLink(Isa isa, const KvLayout& layout, const HostPort& address, Transport transport, const HashKey& key, std::chrono::milliseconds deadline,
-                       AttentionForm form)
-    : isa_(isa), layout_(layout), deadline_(deadline), form_(form), owner_(link_owner(address)), connection_(open_connection(address, transport, key, layout, kConnectMs, ended_)) {
+                       AttentionForm form, int first_page)
+    : isa_(isa), layout_(layout), deadline_(deadline), form_(form), first_page_(first_page), owner_(link_owner(address)), connection_(open_connection(address, transport, key, layout, kConnectMs, ended_)) {
   const std::string name = "Cannot use attention worker " + address.host + ":" + std::to_string(address.port) + ": ";
   ModelWorkerHello own;
   own.owner = *owner_;
@@ -91,7 +91,7 @@ void WorkerLink::begin(const StepView& step, const WorkerShare& share, const std
       if (std::equal(pages, pages + group.layers, known.begin() + at)) continue;
       std::copy_n(pages, group.layers, known.begin() + at);
       group.changed.push_back(block);
-      for (int layer = 0; layer < group.layers; layer++) group.pages.push_back(pages[layer] - share.first_page);
+      for (int layer = 0; layer < group.layers; layer++) group.pages.push_back(pages[layer] - share.first_page + first_page_);
     }
     shard.groups.push_back(std::move(group));
   }
@@ -205,13 +205,13 @@ bool WorkerLink::receive_frame(AttentionFrame& frame, std::vector<float>& values
 }
 
 WorkerLinkAttempt::WorkerLinkAttempt(Isa isa, const KvLayout& layout, const HostPort& address, Transport transport, const HashKey& key,
-                                     std::chrono::milliseconds deadline, AttentionForm form)
+                                     std::chrono::milliseconds deadline, AttentionForm form, int first_page)
     : state_(std::make_shared<State>()) {
   std::thread([=, state = state_] {
     std::shared_ptr<WorkerLink> link;
     std::string error;
     try {
-      link = std::make_shared<WorkerLink>(isa, layout, address, transport, key, deadline, form);
+      link = std::make_shared<WorkerLink>(isa, layout, address, transport, key, deadline, form, first_page);
     } catch (const std::exception& failure) {
       error = failure.what();
     }

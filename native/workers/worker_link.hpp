@@ -43,12 +43,13 @@ class WorkerLink {
  public:
   /**
    * Connects to the attention worker at `address`, whose pages have `layout`. The link breaks if the worker sends
-   * neither a result nor a sign of progress for `deadline`. `form` is that of every query.
+   * neither a result nor a sign of progress for `deadline`. `form` is that of every query. The pages of the link begin at
+   * `first_page`: links for several shards have pages of their own.
    * @throws std::runtime_error if it does not answer, belongs to another process, or computes with another instruction
    * set than `isa`
    */
   WorkerLink(Isa isa, const KvLayout& layout, const HostPort& address, Transport transport, const HashKey& key, std::chrono::milliseconds deadline,
-             AttentionForm form = AttentionForm::ranges);
+             AttentionForm form = AttentionForm::ranges, int first_page = 0);
   WorkerLink(const WorkerLink&) = delete;
   WorkerLink& operator=(const WorkerLink&) = delete;
 
@@ -88,6 +89,7 @@ class WorkerLink {
   const KvLayout layout_;
   const std::chrono::milliseconds deadline_;
   const AttentionForm form_;
+  const int first_page_;
   std::atomic<bool> ended_{false};
   const std::shared_ptr<const uint64_t> owner_;
   std::unique_ptr<Connection> connection_;
@@ -105,7 +107,7 @@ class WorkerLinkAttempt {
  public:
   /** Arguments as those of the link. */
   WorkerLinkAttempt(Isa isa, const KvLayout& layout, const HostPort& address, Transport transport, const HashKey& key, std::chrono::milliseconds deadline,
-                    AttentionForm form = AttentionForm::ranges);
+                    AttentionForm form = AttentionForm::ranges, int first_page = 0);
   WorkerLinkAttempt(const WorkerLinkAttempt&) = delete;
   WorkerLinkAttempt& operator=(const WorkerLinkAttempt&) = delete;
 

@@ -28,10 +28,18 @@ export interface LocalAttentionWorkerOptions extends SharedOptions {
 }
 
 export interface RemoteAttentionWorkerOptions extends SharedOptions {
-  /** Host and port of the worker. */
-  readonly address: string;
+  /** Host and port of each worker of the instance; `index` is this one. */
+  readonly addresses: readonly string[];
+  readonly index: number;
   /** The secret that both processes have. */
   readonly token: string;
+}
+
+/** Pages of another worker of the instance. */
+interface ShardHome {
+  readonly worker: number;
+  readonly firstPage: number;
+  readonly pages: number;
 }
 
 /** What is open while a worker serves. */
@@ -55,7 +63,7 @@ export interface PagePull {
 
 export class LinkedAttentionWorker {
   readonly #shard: number;
-  readonly #begin: () => Attempt;
+  readonly #begin: (home: ShardHome | undefined) => Attempt;
   readonly #links: number;
   #attempt: Attempt | undefined;
   #worker: OpenWorker | undefined;
@@ -64,7 +72,7 @@ export class LinkedAttentionWorker {
   #earlier = noCounts;
 
   /** @param begin creates or finds a worker with empty pages */
-  private constructor(links: number, begin: () => Attempt, shard = 0) {
+  private constructor(links: number, begin: (home: ShardHome | undefined) => Attempt, shard = 0) {
     this.#shard = shard;
     this.#links = links;
     this.#begin = begin;
@@ -79,7 +87,7 @@ export class LinkedAttentionWorker {
 
   /** A worker in another process. */
   static remote(options: RemoteAttentionWorkerOptions): LinkedAttentionWorker {
-    return new LinkedAttentionWorker(options.links, () => beginRemote(options));
+    return new LinkedAttentionWorker(options.links, (home) => beginRemote(options, home));
   }
 
   /** Pages of the worker. */
@@ -104,23 +112,29 @@ export class LinkedAttentionWorker {
   /** Closes the links if one is broken, and a worker of this process with them. True if one was. */
   closeIfBroken(): boolean {
     if (this.#worker?.links.some(({ isBroken }) => isBroken) !== true) return false;
-    this.#earlier = this.counts;
-    this.#worker.close();
-    this.#worker = undefined;
+    this.close();
     return true;
+  }
+
+  /** Closes the links, and a worker of this process with them. */
+  close(): void {
+    this.#earlier = this.counts;
+    this.#worker?.close();
+    this.#worker = undefined;
   }
 
   /**
    * Replaces the lost worker by one with empty pages: begins an attempt, or asks for the outcome of the attempt in
    * progress. Never waits for another process.
+   * @param home pages of another worker for the shard; undefined: the worker's own place
    */
-  reopen(): 'open' | 'opening' | { readonly why: string } {
+  reopen(home?: ShardHome): 'open' | 'opening' | { readonly why: string } {
     try {
-      this.#attempt ??= this.#begin();
+      this.#attempt ??= this.#begin(home);
       const worker = this.#attempt();
       if (worker === undefined) return 'opening';
       this.#attempt = undefined;
-      return this.#take(worker);
+      return this.#take(worker, home);
     } catch (error) {
       this.#attempt = undefined;
       return { why: error instanceof Error ? error.message : String(error) };
@@ -148,21 +162,24 @@ export class LinkedAttentionWorker {
     };
   }
 
-  #take(worker: OpenWorker): 'open' | { readonly why: string } {
+  #take(worker: OpenWorker, home: ShardHome | undefined): 'open' | { readonly why: string } {
     const [{ pages }] = worker.links;
-    if (this.#pages !== undefined && pages < this.#pages) {
+    const required = home === undefined ? (this.#pages ?? 0) : home.firstPage + home.pages;
+    if (pages < required) {
       worker.close();
-      return { why: `it has ${pages} pages, and had ${this.#pages}` };
+      return { why: `it has ${pages} pages, and ${required} are required` };
     }
-    this.#pages ??= pages;
+    if (home === undefined) this.#pages ??= pages;
     this.#worker = worker;
     return 'open';
   }
 }
 
-function beginRemote(options: RemoteAttentionWorkerOptions): Attempt {
-  const { backend, address, token, form } = options;
-  const begin = () => WorkerLink.begin({ backend, shard: shardOf(options), address, token, form });
+function beginRemote(options: RemoteAttentionWorkerOptions, home: ShardHome | undefined): Attempt {
+  const { backend, addresses, token, form } = options;
+  const address = addresses[home?.worker ?? options.index];
+  const begin = () =>
+    WorkerLink.begin({ backend, shard: shardOf(options), address, token, form, firstPage: home?.firstPage });
   const links: WorkerLink[] = [];
   const close = (): void => {
     for (const link of links) link.close();

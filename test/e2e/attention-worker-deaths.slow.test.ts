@@ -21,8 +21,8 @@ async function startWorkers() {
   return workers;
 }
 
-async function serve(addresses?: readonly string[]): Promise<RunningServer> {
-  const flags = addresses === undefined ? [] : ['--attention-workers', addresses.join(',')];
+async function serve(addresses?: readonly string[], ...more: readonly string[]): Promise<RunningServer> {
+  const flags = addresses === undefined ? [] : ['--attention-workers', addresses.join(','), ...more];
   const server = await startServer(['--threads', '1', ...flags], env);
   killed.push(() => server.process.kill('SIGKILL'));
   return server;
@@ -100,6 +100,26 @@ describe.skipIf(loadNative() === undefined)('attention workers at addresses (nee
     expect(await streamed).toEqual(expected);
     expect(await metricSum(server, 'kvasir_attention_worker_up')).toBe(2);
     expect(await metric(server, 'kvasir_kv_pages_used')).toBe(0);
+    await server.stop();
+  }, 120_000);
+
+  it('share the KV heads of one that does not return, with the tokens of an undisturbed run', async () => {
+    const workers = await startWorkers();
+    const server = await serve(
+      workers.map(({ address }) => address),
+      ...['--move-shards-after', '1'],
+    );
+    const expected = await streamOf(server);
+    const pages = (await metric(server, 'kvasir_kv_pages_free')) + (await metric(server, 'kvasir_kv_pages_cached'));
+    const tokens = await streamOf(server, (count) => {
+      if (count === 60) workers[1].process.kill('SIGKILL');
+    });
+    expect(tokens).toEqual(expected);
+    expect(server.output()).toContain('Attention worker 2 was lost and its shard moves to worker 1');
+    expect(await metricSum(server, 'kvasir_attention_worker_up')).toBe(2);
+    const left = (await metric(server, 'kvasir_kv_pages_free')) + (await metric(server, 'kvasir_kv_pages_cached'));
+    expect(left).toBe(Math.floor(pages / 2));
+    expect(await streamOf(server)).toEqual(expected);
     await server.stop();
   }, 120_000);
 });

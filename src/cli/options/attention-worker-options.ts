@@ -8,6 +8,8 @@ import { type InstanceOptions, type JoinOptions, type ModelOptions, toFlag } fro
 export interface AttentionWorkerAddresses {
   readonly addresses: readonly string[];
   readonly token: string;
+  /** Time after which another worker takes the shard of a lost one; undefined: never. */
+  readonly moveAfterS?: number | undefined;
 }
 
 interface SharedSettings {
@@ -27,6 +29,7 @@ interface DopOptions {
   readonly dop?: string | undefined;
   readonly attentionWorkers?: 'threads' | 'processes' | readonly string[] | undefined;
   readonly staggeredBatches?: number | undefined;
+  readonly moveShardsAfter?: number | undefined;
   readonly partition: (typeof partitions)[number];
   readonly attentionForm: AttentionForm;
   readonly token?: string | undefined;
@@ -47,6 +50,11 @@ const batchesByDefault = 1;
 export function servedAttentionWorkers(options: DopOptions): ServedAttentionWorkers | undefined {
   const { dop, attentionWorkers: where = 'threads', token, instances = [], partition, attentionForm: form } = options;
   const addresses = typeof where === 'string' ? undefined : where;
+  const { moveShardsAfter: moveAfterS } = options;
+  if (moveAfterS !== undefined && (addresses === undefined || partition !== 'heads'))
+    throw new UsageError(
+      'Cannot use --move-shards-after: it needs --attention-workers at addresses, partitioned by heads',
+    );
   if (dop === undefined && addresses === undefined) {
     if (options.staggeredBatches !== undefined)
       throw new UsageError('Cannot use --staggered-batches: it needs --dop or --attention-workers');
@@ -91,7 +99,7 @@ export function servedAttentionWorkers(options: DopOptions): ServedAttentionWork
   if (conflict !== undefined)
     throw new UsageError(`Cannot use ${dop === undefined ? '--attention-workers' : `--dop ${dop}`}: ${conflict[1]}`);
   const shared = { partition, form, batches: options.staggeredBatches ?? batchesByDefault };
-  if (addresses !== undefined && token !== undefined) return { ...shared, addresses, token };
+  if (addresses !== undefined && token !== undefined) return { ...shared, addresses, token, moveAfterS };
   return where === 'processes' ? { ...shared, processes: workers } : { ...shared, threads: workers };
 }
 

@@ -27,6 +27,7 @@ export const dopFields = {
     )
     .optional(),
   staggeredBatches: numeric(z.number().int().min(1).max(2)).optional(),
+  moveShardsAfter: numeric(z.number().min(0)).optional(),
   partition: z.enum(partitions).default('heads'),
   attentionForm: z.enum(attentionForms).default('ranges'),
 };
@@ -56,6 +57,10 @@ export function addDopFlags(command: Command): Command {
     .option(
       '--staggered-batches <n>',
       'Run the sequences of a step as this number of batches, 1 or 2: attention of one overlaps the other (default: 1)',
+    )
+    .option(
+      '--move-shards-after <s>',
+      'Move the shard of an attention worker that does not return within this time to another one (default: wait)',
     )
     .addOption(
       new Option(

@@ -37,6 +37,8 @@ export class AttentionWorkers<Request extends Identified, S extends RunningReque
   readonly #byRequests: boolean;
   /** Workers that have lost their blocks since the last step. */
   readonly #lost = new Set<number>();
+  /** Pages that the instance may use; undefined: all. Fewer while some workers hold the shards of others. */
+  #pages: number | undefined;
 
   constructor(context: InstanceContext<Request, S>, { workers, partition }: AttentionWorkersConfig) {
     super();
@@ -53,7 +55,7 @@ export class AttentionWorkers<Request extends Identified, S extends RunningReque
         else this.#ignore(event, 'the attention worker is lost already');
         return 'replan';
       case 'attentionWorkerReady':
-        if (this.#ready[event.worker] === false) this.#ready[event.worker] = true;
+        if (this.#ready[event.worker] === false) this.#return(event);
         else this.#ignore(event, 'the attention worker is not lost');
         return 'replan';
       default:
@@ -78,13 +80,25 @@ export class AttentionWorkers<Request extends Identified, S extends RunningReque
     if (!this.#byRequests) this.#context.abortStep();
   }
 
+  #return({ worker, pages }: Extract<AttentionWorkerEvent, { kind: 'attentionWorkerReady' }>): void {
+    this.#ready[worker] = true;
+    this.#pages = pages ?? this.#pages;
+  }
+
   override get placement(): SequencePlacement | undefined {
     if (!this.#byRequests) return undefined;
     return (options) => chooseWorker(options.filter(({ worker }) => this.#ready[worker]));
   }
 
   override beforeStep(): void {
-    if (this.#lost.size === 0) return;
+    if (this.#lost.size > 0) this.#recompute();
+    const { kvCache } = this.#context;
+    if (this.#pages === undefined || this.#pages === kvCache.pages.total) return;
+    kvCache.limitPages(this.#pages);
+    this.#context.failTooLong();
+  }
+
+  #recompute(): void {
     const { scheduler, kvCaches } = this.#context;
     for (const sequence of [...scheduler.running])
       if (!this.#byRequests || this.#lost.has(sequence.worker)) scheduler.recompute(sequence);

@@ -62,8 +62,6 @@ export class BlockCache {
   readonly groups: readonly GroupCache[];
   /** Pages of one block over all groups. */
   readonly blockPages: number;
-  /** Tokens of the longest sequence that the pages can hold; infinite where windows bound the blocks of a sequence. */
-  readonly capacityTokens: number;
   /** Host memory and SSD; undefined where evicted blocks are lost. */
   readonly lower: LowerTiers | undefined;
   /** Page-table rows of local blocks outside block tables; undefined where every block is in a table. */
@@ -78,6 +76,8 @@ export class BlockCache {
   /** Tables of pinned prefixes. */
   readonly pinned = new Set<BlockTable>();
   #lending: LendingMemory | undefined;
+  readonly #capacityOf: (pages: number) => number;
+  #capacityTokens: number;
   #evicted = 0;
   readonly #checks = new CheckInterval();
 
@@ -99,7 +99,8 @@ export class BlockCache {
     this.blockPages = blockPages(groups);
     this.pages = new PagePool(pages, firstPage + receivePages + (stagingBlocks ?? 0) * this.blockPages);
     this.receivePages = new ReceivePages(receivePages);
-    this.capacityTokens = capacityTokens(groups, pages - Math.floor(pages * pinShare), blockTokens);
+    this.#capacityOf = (count) => capacityTokens(groups, count - Math.floor(count * pinShare), blockTokens);
+    this.#capacityTokens = this.#capacityOf(pages);
     const ends = [0];
     for (const { layers } of groups) ends.push(ends[ends.length - 1] + Math.floor(pages / layers));
     this.#queue = new EvictionQueue(ends[groups.length], eviction);
@@ -401,6 +402,17 @@ export class BlockCache {
       }
     }
     this.lower?.invalidate(chain, blocks);
+  }
+
+  /** Tokens of the longest sequence that the pages can hold; infinite where windows bound the blocks of a sequence. */
+  get capacityTokens(): number {
+    return this.#capacityTokens;
+  }
+
+  /** Uses the lowest `pages` pages from now on. The others must be free. */
+  limitPages(pages: number): void {
+    this.pages.limit(pages);
+    this.#capacityTokens = this.#capacityOf(pages);
   }
 
   /** Evicts every block that is not in use: the memory of all contents is lost. */

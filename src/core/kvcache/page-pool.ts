@@ -2,20 +2,35 @@
 
 /** Allocates page ids first..first+total-1. */
 export class PagePool {
-  readonly total: number;
   /** Number of page ids, including the `first` ones outside the pool. */
   readonly ids: number;
   readonly #stack: Int32Array;
   readonly #inUse: Uint8Array;
+  #total: number;
   #free: number;
 
   constructor(total: number, first = 0) {
-    this.total = total;
+    this.#total = total;
     this.ids = first + total;
     // Lowest ids on top, so that a new pool fills from one end.
     this.#stack = Int32Array.from({ length: total }, (_, i) => this.ids - 1 - i);
     this.#inUse = new Uint8Array(this.ids);
     this.#free = total;
+  }
+
+  get total(): number {
+    return this.#total;
+  }
+
+  /** Allocates the lowest `total` pages from now on, at most those of the beginning. The others must be free. */
+  limit(total: number): void {
+    const first = this.ids - this.#stack.length;
+    for (let page = first + total; page < this.ids; page++)
+      if (this.#inUse[page] === 1) throw new Error(`Cannot limit the pages to ${total}: page ${page} is in use`);
+    this.#total = total;
+    this.#free = 0;
+    for (let page = first + total - 1; page >= first; page--)
+      if (this.#inUse[page] === 0) this.#stack[this.#free++] = page;
   }
 
   get free(): number {

@@ -239,8 +239,11 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
    * unanswered until it comes.
    */
   | { readonly kind: 'attentionWorkerLost'; readonly worker: number }
-  /** A lost attention worker is back, or another one has its place, with empty pages. Unknown or duplicate: ignored. */
-  | { readonly kind: 'attentionWorkerReady'; readonly worker: number }
+  /**
+   * A lost attention worker is back, or another one has its place, with empty pages. `pages`: those that the instance may
+   * use from now on; undefined: as many as before. Unknown or duplicate: ignored.
+   */
+  | { readonly kind: 'attentionWorkerReady'; readonly worker: number; readonly pages?: number | undefined }
   /** Blocks that all other instances together may lend. */
   | { readonly kind: 'lenders'; readonly lendableBlocks: number }
   /** The time is `nextUs`. */

@@ -15,7 +15,15 @@ import { encodingVersion } from '../encode.ts';
 /** The attention worker of a link: threads, form of its pages, and address. */
 export type WorkerLinkArguments = readonly [
   ...[backend: number, kvType: number, kvHeads: number, headDim: number],
-  ...[host: string, port: number, transport: number, key: Uint8Array, deadlineMs: number, form: number],
+  ...[
+    host: string,
+    port: number,
+    transport: number,
+    key: Uint8Array,
+    deadlineMs: number,
+    form: number,
+    firstPage: number,
+  ],
 ];
 
 /** The functions that native/addon/ binds. Handles are integers, valid in every thread of the process. */

@@ -85,6 +85,8 @@ export interface WorkerLinkOptions {
   readonly form?: AttentionForm | undefined;
   /** The link breaks if neither a result nor a sign of progress arrives for this long; 20,000 by default. */
   readonly deadlineMs?: number | undefined;
+  /** The first page of the attention worker that the link uses: links for several shards have pages of their own. 0 by default. */
+  readonly firstPage?: number | undefined;
 }
 
 /** A model worker's connection to one attention worker, for `Step.attentionWorkers`. */
@@ -131,12 +133,13 @@ export class WorkerLink {
 }
 
 function argumentsOf(options: WorkerLinkOptions): WorkerLinkArguments {
-  const { backend, shard, address, token, transport = 'auto', form = 'ranges', deadlineMs = 20_000 } = options;
+  const { backend, shard, address, token, transport = 'auto', form = 'ranges' } = options;
+  const { deadlineMs = 20_000, firstPage = 0 } = options;
   const cut = address.lastIndexOf(':');
   return [
     ...([backend.handle, kvTypeCodes[shard.type], shard.kvHeads, shard.headDim] as const),
     ...([address.slice(0, cut), Number(address.slice(cut + 1)), transportCodes[transport]] as const),
-    ...([keyOf(token), deadlineMs, attentionForms.indexOf(form)] as const),
+    ...([keyOf(token), deadlineMs, attentionForms.indexOf(form), firstPage] as const),
   ];
 }
 

@@ -1,4 +1,5 @@
 // The attention workers of an instance: links for its steps, and the replacement of lost workers.
+import { firstPage, newHome, pagesPerShard } from '../../core/attention-workers/shard-homes.ts';
 import type { InstanceEvent } from '../../core/protocol/events.ts';
 import type { AttentionWorkerSnapshot } from '../../core/protocol/ports.ts';
 import type { WorkerLinkCounts } from '../../util/counts.ts';
@@ -11,8 +12,26 @@ export interface LinkedWorker {
   readonly counts: WorkerLinkCounts;
   /** Closes broken links, and the worker with them. True if one was broken. */
   closeIfBroken(): boolean;
-  /** Replaces the lost worker by one with empty pages: begins an attempt, or asks for the outcome of the one in progress. */
-  reopen(): 'open' | 'opening' | { readonly why: string };
+  /** Closes all links. */
+  close(): void;
+  /**
+   * Replaces the lost worker by one with empty pages: begins an attempt, or asks for the outcome of the one in progress.
+   * @param home the other worker that takes the shard; undefined: the worker's own place
+   */
+  reopen(home?: ShardHome): 'open' | 'opening' | { readonly why: string };
+}
+
+/** Pages of another worker. */
+export interface ShardHome {
+  readonly worker: number;
+  readonly firstPage: number;
+  readonly pages: number;
+}
+
+/** When other workers take the shard of a lost one, and the pages that each worker has. */
+export interface ShardMoves {
+  readonly afterUs: number;
+  readonly pages: number;
 }
 
 /** Time between two attempts to replace a lost worker, and between two looks at an attempt in progress. */
@@ -27,14 +46,26 @@ export class LiveAttentionWorkers {
   readonly #dueUs: number[];
   /** (workers): why the first attempt after the loss failed is in the log. */
   readonly #hasLogged: boolean[];
+  /** Undefined: a lost worker is waited for. */
+  readonly #moves: ShardMoves | undefined;
+  /** (shards of the KV heads): the worker that holds each. */
+  readonly #homes: number[];
+  /** (workers): when the worker was lost. */
+  readonly #lostUs: number[];
+  /** (workers): the attempt in progress or the last one since the loss, and the other worker where it opens the shard. */
+  readonly #attempts: ({ readonly home: ShardHome | undefined; readonly isOver: boolean } | undefined)[];
 
   /** Called when a new worker has the place of a lost one, before steps run over it. */
   onReplaced: (worker: number) => void = () => {};
 
   /** @param workers in the order of their KV heads, with equally many links */
-  constructor(workers: readonly LinkedWorker[], log: (message: string) => void) {
+  constructor(workers: readonly LinkedWorker[], log: (message: string) => void, moves?: ShardMoves) {
     this.#workers = workers;
     this.#log = log;
+    this.#moves = moves;
+    this.#homes = [...workers.keys()];
+    this.#lostUs = workers.map(() => 0);
+    this.#attempts = workers.map(() => undefined);
     this.#dueUs = workers.map(() => Number.POSITIVE_INFINITY);
     this.#hasLogged = workers.map(() => false);
     this.#handles = this.#linkHandles();
@@ -52,30 +83,68 @@ export class LiveAttentionWorkers {
   /** Workers that were lost, and those that have been replaced. */
   poll(nowUs: number): readonly InstanceEvent[] {
     const events: InstanceEvent[] = [];
-    for (const [index, worker] of this.#workers.entries()) {
-      const hasBroken = worker.closeIfBroken();
-      if (hasBroken) events.push({ kind: 'attentionWorkerLost', worker: index });
-      if (hasBroken) this.#hasLogged[index] = false;
+    const broken = this.#closeBroken();
+    for (const index of this.#workers.keys()) {
+      const hasBroken = broken.includes(index);
+      if (hasBroken) {
+        events.push({ kind: 'attentionWorkerLost', worker: index });
+        this.#hasLogged[index] = false;
+        this.#lostUs[index] = nowUs;
+        this.#attempts[index] = undefined;
+      }
       if (hasBroken || nowUs >= this.#dueUs[index]) events.push(...this.#reopen(index, nowUs));
     }
     if (events.length > 0) this.#handles = this.#linkHandles();
     return events;
   }
 
+  /** Closes links that are broken, and all others to the same worker: their last frames may still be on their way. */
+  #closeBroken(): readonly number[] {
+    const broken = [...this.#workers.keys()].filter((index) => this.#workers[index].closeIfBroken());
+    const homes = new Set(broken.map((index) => this.#homes[index]));
+    if (homes.size === 0) return broken;
+    const beside = [...this.#workers.keys()].filter(
+      (index) => homes.has(this.#homes[index]) && !this.#workers[index].isLost,
+    );
+    for (const index of beside) this.#workers[index].close();
+    return [...broken, ...beside];
+  }
+
   #reopen(index: number, nowUs: number): readonly InstanceEvent[] {
-    const outcome = this.#workers[index].reopen();
-    if (outcome === 'open') {
-      this.#dueUs[index] = Number.POSITIVE_INFINITY;
-      this.onReplaced(index);
-      this.#log(`Attention worker ${index + 1} was lost and is replaced: its sequences are computed again`);
-      return [{ kind: 'attentionWorkerReady', worker: index }];
-    }
+    const last = this.#attempts[index];
+    const home = last?.isOver === false ? last.home : this.#nextHome(index, nowUs);
+    const outcome = this.#workers[index].reopen(home);
+    this.#attempts[index] = { home, isOver: outcome !== 'opening' };
+    if (outcome === 'open') return [this.#opened(index, home)];
     this.#dueUs[index] = nowUs + (outcome === 'opening' ? lookUs : retryUs);
     if (outcome !== 'opening' && !this.#hasLogged[index]) {
       this.#hasLogged[index] = true;
       this.#log(`Attention worker ${index + 1} is lost, steps wait until it is replaced: ${outcome.why}`);
     }
     return [];
+  }
+
+  #opened(index: number, home: ShardHome | undefined): InstanceEvent {
+    this.#dueUs[index] = Number.POSITIVE_INFINITY;
+    this.#homes[index] = home?.worker ?? index;
+    this.onReplaced(index);
+    const by = home === undefined ? 'is replaced' : `its shard moves to worker ${home.worker + 1}`;
+    this.#log(`Attention worker ${index + 1} was lost and ${by}: its sequences are computed again`);
+    const pages = this.#moves && pagesPerShard(this.#homes, this.#moves.pages);
+    return { kind: 'attentionWorkerReady', worker: index, ...(pages !== undefined && { pages }) };
+  }
+
+  /** Where the next attempt opens the shard: after the time, at another worker and at its own place in turn. */
+  #nextHome(index: number, nowUs: number): ShardHome | undefined {
+    if (this.#moves === undefined || nowUs < this.#lostUs[index] + this.#moves.afterUs) return undefined;
+    if (this.#attempts[index]?.home !== undefined) return undefined;
+    const ready = this.#workers.map(({ isLost }) => !isLost);
+    const worker = newHome(index, this.#homes, ready);
+    if (worker === undefined) return undefined;
+    const { pages } = this.#moves;
+    const homes = this.#homes.map((home, shard) => (shard === index ? worker : home));
+    const first = firstPage(index, worker, homes.length, pages);
+    return { worker, firstPage: first, pages: pagesPerShard(homes, pages) };
   }
 
   /** Adds the traffic with each worker to what the machine reports. */

@@ -30,6 +30,8 @@ interface Worker {
 const [noticeUs, duplicateUs] = [40_000, 20_000];
 /** Probabilities that a broken connection is noticed at once, that an event arrives twice, and that one names no worker. */
 const [atOnceRatio, duplicateRatio, orphanRatio] = [0.3, 0.3, 0.1];
+/** Probability that a return moves shards, and the share of the pages that is left then. */
+const [movedRatio, movedShare] = [0.2, 0.8];
 /** Random stream of this file alone. */
 const stream = 42;
 
@@ -44,6 +46,8 @@ export class SimulatedAttentionWorkers {
   readonly #workers: readonly (readonly Worker[])[];
   /** (instances): partitioned by requests, a sequence lies whole at one worker. */
   readonly #byRequests: readonly boolean[];
+  /** (instances): pages that the instance may use, fewer while some workers hold the shards of others. */
+  readonly #pages: number[];
   /** (instances, attention workers; one for all that share the KV heads); undefined without checks. */
   readonly #contents: readonly (readonly WorkerContents[])[] | undefined;
 
@@ -57,6 +61,7 @@ export class SimulatedAttentionWorkers {
       })),
     );
     this.#byRequests = instances.map(({ machine }) => machine.attentionWorkers?.partition === 'requests');
+    this.#pages = instances.map(() => Number.POSITIVE_INFINITY);
     const partsOf = (index: InstanceIndex) => (this.#byRequests[index] ? this.#workers[index].length : 1);
     this.#contents = checking
       ? instances.map((_, i) => Array.from({ length: partsOf(i) }, () => new WorkerContents(blockTokens)))
@@ -85,6 +90,7 @@ export class SimulatedAttentionWorkers {
     const lost = workers.findIndex(({ isHeldLost }, worker) => isHeldLost && this.#uses(index, worker));
     if (lost >= 0)
       throw new Error(`Attention workers broken: instance ${index} starts a step while worker ${lost} is lost`);
+    if (this.#pages[index] < Number.POSITIVE_INFINITY) this.#checkPages(index);
     for (const [part, contents] of this.#contents?.[index].entries() ?? [])
       contents.stepStarted(
         inFlight.filter((running) => this.#isAnswered(index, running) && this.#partOf(index, running) === part),
@@ -117,6 +123,7 @@ export class SimulatedAttentionWorkers {
   /** The next incarnation connects again, and takes the pages of all workers as empty. */
   instanceFailed(index: InstanceIndex): void {
     for (const contents of this.#contents?.[index] ?? []) contents.clear();
+    this.#pages[index] = Number.POSITIVE_INFINITY;
     for (const worker of this.#workers[index]) {
       worker.isHeldLost = false;
       worker.losses = 0;
@@ -178,7 +185,7 @@ export class SimulatedAttentionWorkers {
       throw new Error(
         `Attention workers broken: worker ${place} was lost ${worker.losses} times, the instance has counted ${counted}`,
       );
-    const ready = { kind: 'attentionWorkerReady', worker: place } as const;
+    const ready = { kind: 'attentionWorkerReady', worker: place, ...this.#movedPages(index) } as const;
     const { faults } = this.#host;
     worker.isLinked = true;
     worker.isHeldLost = false;
@@ -190,6 +197,29 @@ export class SimulatedAttentionWorkers {
     this.#after(index, this.#prng.exponentialUs(duplicateUs), () => {
       if (!worker.isHeldLost) this.#host.deliverToInstance(index, ready);
     });
+  }
+
+  /** Sometimes the shard of a lost worker is at another one from now on, or all are at their own workers again. */
+  #movedPages(index: InstanceIndex): { readonly pages?: number } {
+    const { blocks } = this.#host.config.instances[index].machine;
+    const canMove = blocks !== undefined && this.#workers[index].length > 1 && !this.#byRequests[index];
+    if (!canMove || !this.#prng.chance(movedRatio)) return {};
+    const pages = this.#prng.chance(0.5) ? Math.floor(blocks * movedShare) : blocks;
+    this.#pages[index] = pages;
+    return { pages };
+  }
+
+  /** Throws if the step in flight uses a page that its workers do not have for the instance. */
+  #checkPages(index: InstanceIndex): void {
+    const { inFlight, pools } = this.#host.instances[index];
+    for (const { id, sequence } of inFlight) {
+      const { blocks } = sequence.table.groups[0];
+      for (let i = 0; i < blocks.length; i++) {
+        const page = pools[0].pageTable[blocks.at(i)];
+        if (page >= this.#pages[index])
+          throw new Error(`Attention workers broken: request ${id} uses page ${page} of ${this.#pages[index]}`);
+      }
+    }
   }
 
   /** Sometimes an event names a worker that does not exist. */

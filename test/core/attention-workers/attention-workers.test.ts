@@ -98,6 +98,29 @@ describe('an instance with attention workers', () => {
     ]);
   });
 
+  test('uses fewer pages while one worker holds the shard of another, and fails what no longer fits', () => {
+    const world = new World({ ...config, pages: 60 });
+    const [short, long] = [
+      request('a', promptOf(1, 70), { maxTokens: 40 }),
+      request('b', promptOf(2, 100), { maxTokens: 600 }),
+    ];
+    world.submit(short, long);
+    for (let step = 0; step < 5; step++) world.finishStep();
+    const { total } = world.instance.snapshot().pages;
+    lose(world, 1);
+    world.deliver({ kind: 'attentionWorkerReady', worker: 1, pages: Math.floor(total / 2) });
+    expect(world.instance.snapshot().pages.total).toBe(Math.floor(total / 2));
+    world.finishAll();
+    expectComplete(world, short);
+    expect(world.of('b').events.at(-1)).toMatchObject({ kind: 'failed' });
+    lose(world, 0);
+    world.deliver({ kind: 'attentionWorkerReady', worker: 0, pages: total });
+    const again = request('c', promptOf(2, 100), { maxTokens: 600 });
+    world.submit(again);
+    world.finishAll();
+    expectComplete(world, again);
+  });
+
   test('without them, their events are ignored', () => {
     const world = new World();
     world.deliver(lost(0));

@@ -1,7 +1,9 @@
 // Random losses of attention workers and failed replacements: what the driver reports must agree with the workers.
+import { firstPage, pagesPerShard } from '../../../src/core/attention-workers/shard-homes.ts';
 import type {
   LinkedWorker,
   LiveAttentionWorkers,
+  ShardHome,
 } from '../../../src/runtime/attention-workers/live-attention-workers.ts';
 import { Prng } from '../../../src/util/prng.ts';
 
@@ -34,13 +36,25 @@ export class FakeWorker implements LinkedWorker {
     return [this.handle, 10 * this.handle];
   }
 
-  reopen(): 'open' | 'opening' | { readonly why: string } {
+  /** Its process does not exist: it can be replaced by another worker only. */
+  isDown = false;
+  /** Where the shard is; undefined: at its own place. */
+  home: ShardHome | undefined;
+
+  close(): void {
+    this.isLost = true;
+    this.handle = 0;
+  }
+
+  reopen(home?: ShardHome): 'open' | 'opening' | { readonly why: string } {
     this.calls++;
     if (this.looks-- > 0) return 'opening';
     this.attempts++;
     if (this.failures-- > 0) return { why: 'there is no memory' };
+    if (home === undefined && this.isDown) return { why: 'its process does not exist' };
     this.isLost = false;
     this.handle = 9;
+    this.home = home;
     return 'open';
   }
 }
@@ -48,20 +62,29 @@ export class FakeWorker implements LinkedWorker {
 /** Time within which a lost worker is tried again, and at most once for each loss besides. */
 const retryUs = 1_000_000;
 
+/** Time within which a shard moves, once it may: some attempts fail. */
+const movesWithinUs = 15_000_000;
+
 /** @throws Error on the first broken rule */
 export function runReplacements(Live: typeof LiveAttentionWorkers, seed: number): void {
   const prng = new Prng(seed, 1);
   const workers = Array.from({ length: prng.integer(1, 4) }, (_, i) => new FakeWorker(i + 1));
-  const live = new Live(workers, () => {});
+  const moves = prng.chance(0.5) ? { afterUs: prng.integer(0, 2_000_000), pages: 120 } : undefined;
+  const live = new Live(workers, () => {}, moves);
+  const lostUs = workers.map(() => 0);
   const ready = workers.map(() => true);
   const calledUs = workers.map(() => 0);
   let losses = 0;
   let us = 0;
   for (let turn = 0; turn < 300; turn++) {
     us = prng.chance(0.1) && live.nextUs > us && live.nextUs < Infinity ? live.nextUs : us + prng.integer(1, 200_000);
-    for (const worker of workers) {
-      if (worker.isLost || !prng.chance(0.02)) continue;
+    for (const [i, worker] of workers.entries()) {
+      if (moves !== undefined && prng.chance(0.01)) worker.isDown = !worker.isDown;
+      // A process that ends breaks all links to it.
+      const isAtDead = workers[worker.home?.worker ?? i].isDown;
+      if (worker.isLost || !(isAtDead || prng.chance(0.02))) continue;
       worker.isBroken = true;
+      lostUs[i] = us;
       worker.failures = prng.integer(0, 3);
       worker.looks = prng.integer(0, 3);
     }
@@ -75,6 +98,8 @@ export function runReplacements(Live: typeof LiveAttentionWorkers, seed: number)
         throw new Error(`Replacements broken: ${event.kind} comes twice for worker ${event.worker}`);
       ready[event.worker] = isReady;
       if (!isReady) losses++;
+      if (!isReady && lost[event.worker] === false) lostUs[event.worker] = us;
+      if (isReady) checkPages(workers, moves?.pages, event.pages);
     }
     for (const [i, worker] of workers.entries()) {
       if (worker.isLost === ready[i])
@@ -82,6 +107,9 @@ export function runReplacements(Live: typeof LiveAttentionWorkers, seed: number)
       for (const [batch, handles] of live.handles.entries())
         if (handles[i] !== worker.handles[batch])
           throw new Error(`Replacements broken: steps use links ${handles}, and worker ${i} has ${worker.handles}`);
+      const others = workers.some(({ isLost }) => !isLost);
+      if (moves !== undefined && worker.isLost && others && us > lostUs[i] + moves.afterUs + movesWithinUs)
+        throw new Error(`Replacements broken: the shard of worker ${i} does not move to another one`);
       const isCalled = worker.calls > calls[i];
       if (isCalled) calledUs[i] = us;
       if (!isCalled && lost[i] && us >= calledUs[i] + retryUs)
@@ -93,4 +121,16 @@ export function runReplacements(Live: typeof LiveAttentionWorkers, seed: number)
     if (tried > losses + workers.length * (1 + us / retryUs))
       throw new Error(`Replacements broken: ${tried} attempts within ${us / 1e6} s after ${losses} losses`);
   }
+}
+
+/** @throws Error if the instance uses more pages than the shards have, or two shards share pages */
+function checkPages(workers: readonly FakeWorker[], pages: number | undefined, reported: number | undefined): void {
+  if (pages === undefined) return;
+  const homes = workers.map(({ home }, i) => home?.worker ?? i);
+  const firsts = workers.map(({ home }) => home?.firstPage ?? 0);
+  if (reported !== pagesPerShard(homes, pages))
+    throw new Error(`Replacements broken: the instance uses ${reported} pages with shards at ${homes}`);
+  for (const [shard, home] of homes.entries())
+    if (firsts[shard] !== firstPage(shard, home, homes.length, pages))
+      throw new Error(`Replacements broken: shard ${shard} begins at page ${firsts[shard]} of worker ${home}`);
 }

@@ -61,6 +61,9 @@ for (const seed of ${JSON.stringify(seeds)}) {
 }`;
 }
 
+/** The driver of attention workers, which random histories of losses run. */
+const driver = 'runtime/attention-workers/live-attention-workers';
+
 /** The compiled core and simulator. The files of a mutant replace theirs while its seeds run. */
 export class Mutants {
   readonly #folder = mkdtempSync(join(tmpdir(), 'kvasir-mutants-'));
@@ -68,7 +71,9 @@ export class Mutants {
 
   constructor() {
     writeFileSync(join(this.#folder, 'package.json'), '{"type":"module"}');
-    const entries = [lending, requests, workers].map(({ entry }) => join(root, 'src', `${entry}.ts`));
+    const entries = [...[lending, requests, workers].map(({ entry }) => entry), driver].map((entry) =>
+      join(root, 'src', `${entry}.ts`),
+    );
     this.#compile(join(root, 'src'), entries, this.#compiled);
   }
 
@@ -91,10 +96,12 @@ export class Mutants {
     }
   }
 
-  /** The compiled file of a patch that changes one file without imports at run time. */
+  /** The compiled file of a patch that changes one file. */
   moduleOf(patch: string): string {
     const [path] = this.#mutate(patch);
-    return join(this.#folder, 'mutant', path);
+    const copy = join(this.#compiled, dirname(path), `${basename(patch)}.js`);
+    cpSync(join(this.#folder, 'mutant', path), copy);
+    return copy;
   }
 
   close(): void {

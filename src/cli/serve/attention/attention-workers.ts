@@ -51,7 +51,9 @@ export async function openAttentionWorkers(
   const perWorker = Math.min(...linked.map(({ pages }) => pages));
   const pages = byHeads ? perWorker : workers * perWorker;
   const machine = { attentionWorkers: { workers, partition } };
-  return { pages, linked, live: new LiveAttentionWorkers(linked, log), machine };
+  const moveAfterS = 'addresses' in attentionWorkers ? attentionWorkers.moveAfterS : undefined;
+  const moves = moveAfterS === undefined ? undefined : { afterUs: 1e6 * moveAfterS, pages };
+  return { pages, linked, live: new LiveAttentionWorkers(linked, log, moves), machine };
 }
 
 function workersOf(settings: NonNullable<InstanceSettings['attentionWorkers']>): number {
@@ -103,8 +105,8 @@ function remoteWorkers(
 ): Promise<readonly LinkedAttentionWorker[]> {
   const end = performance.now() + startMs;
   return Promise.all(
-    addresses.map(async (address) => {
-      const worker = LinkedAttentionWorker.remote({ ...shared, address, token });
+    addresses.map(async (address, index) => {
+      const worker = LinkedAttentionWorker.remote({ ...shared, addresses, index, token });
       let hasLogged = false;
       for (let outcome = worker.reopen(); outcome !== 'open'; outcome = worker.reopen()) {
         if (typeof outcome === 'object') {
