@@ -156,6 +156,7 @@ describe.skipIf(loadNative() === undefined)('serve --dop (needs the native kerne
     ['--dop 1,2 --attention-workers 127.0.0.1:9101', 'there are 1 --attention-workers'],
     ['--attention-workers processes', 'it needs --dop 1,N'],
     ['--staggered-batches 2', 'it needs --dop or --attention-workers'],
+    ['--dop 1,2 --move-shards-after 5', 'it needs --attention-workers at addresses, partitioned by heads'],
     ['--dop 1,2 --staggered-batches 3', 'staggered-batches'],
     ['--dop 1,2 --borrow', 'pages at attention workers cannot be lent'],
     ['--dop 1,2 --instances 2', 'only prefill instances can be beside one decode instance'],
