@@ -60,6 +60,28 @@ describe('attention workers of a live instance', () => {
     expect(live.poll(1_000_000)).toEqual([{ kind: 'attentionWorkerReady', worker: 0 }]);
   });
 
+  test('a shard moves to another worker after the time, and both are lost with that worker', () => {
+    const workers = [new FakeWorker(1), new FakeWorker(2)];
+    const live = new LiveAttentionWorkers(workers, () => {}, { afterUs: 2_500_000, pages: 101 });
+    const events = (us: number) => live.poll(us).map((event) => JSON.stringify(event));
+    const lost = (worker: number) => JSON.stringify({ kind: 'attentionWorkerLost', worker });
+    const ready = (worker: number) => JSON.stringify({ kind: 'attentionWorkerReady', worker, pages: 50 });
+    workers[1].isBroken = true;
+    workers[1].isDown = true;
+    expect(events(0)).toEqual([lost(1)]);
+    expect([events(1_000_000), events(2_000_000)]).toEqual([[], []]);
+    expect(events(3_000_000)).toEqual([ready(1)]);
+    expect(workers[1].home).toEqual({ worker: 0, firstPage: 50, pages: 50 });
+    workers[0].isBroken = true;
+    expect(events(4_000_000)).toEqual([lost(0), ready(0), lost(1)]);
+    expect([events(5_000_000), events(6_000_000)]).toEqual([[], []]);
+    expect(events(7_000_000)).toEqual([ready(1)]);
+    // Its process exists again: the shard returns there at the next loss.
+    workers[1].isDown = false;
+    workers[1].isBroken = true;
+    expect(events(8_000_000)).toEqual([lost(0), ready(0), lost(1), ready(1).replace('50', '101')]);
+  });
+
   test('in random histories each loss and each replacement is reported once, and steps use the links of that moment', () => {
     for (let seed = 1; seed <= 100; seed++) runReplacements(LiveAttentionWorkers, seed);
   });
