@@ -87,7 +87,7 @@ export function joinCommand(): Command {
 
 /** Serves until SIGTERM or SIGINT. @throws Error in one line */
 async function runAttentionWorker(options: AttentionWorkerOptions): Promise<void> {
-  const { serveAttentionWorker } = await import('../serve/attention/attention-workers.ts');
+  const { serveAttentionWorker } = await import('../serve/attention/serve-attention-worker.ts');
   await serveAttentionWorker(options);
 }
 

@@ -4,7 +4,7 @@ import { fileURLToPath } from 'node:url';
 import { RestartedProcess } from '../../../runtime/processes/restarted-process.ts';
 import type { AttentionWorkerAddresses, ServedAttentionWorkers } from '../../options/attention-worker-options.ts';
 import { type ServeOptions, toFlag } from '../../options/options.ts';
-import type { AttentionWorkerMessage } from './attention-workers.ts';
+import type { AttentionWorkerMessage } from './serve-attention-worker.ts';
 
 const command = fileURLToPath(new URL('../../main.js', import.meta.url));
 
