@@ -55,6 +55,15 @@ Napi::Value bind_pull_pages(Arguments& in, Napi::Env env) {
   return number(env, worker->puller().pull(std::move(source), shard, std::move(pages)));
 }
 
+/** (attention worker, receive buffer, shard, pages (slots): of the worker) => number of the pull, which lasts until it is cancelled */
+Napi::Value bind_pull_received(Arguments& in, Napi::Env env) {
+  const auto worker = registries().attention_workers.get(in.handle("attention worker"));
+  auto buffer = registries().receive_buffers.get(in.handle("receive buffer"));
+  const int shard = in.integer("shard", 0, 1 << 16);
+  const Span<int32_t> pages = in.array<int32_t>("pages");
+  return number(env, worker->puller().pull_received(std::move(buffer), shard, {pages.data, pages.data + pages.size}));
+}
+
 /** (attention worker, pull) => true once all its pages are there */
 Napi::Value bind_is_pulled(Arguments& in, Napi::Env env) {
   const auto worker = registries().attention_workers.get(in.handle("attention worker"));
@@ -141,6 +150,7 @@ void bind_attention_workers(Napi::Env env, Napi::Object exports) {
   bind<bind_attention_worker_port>(env, exports, "attentionWorkerPort");
   bind<bind_attention_worker_counts>(env, exports, "attentionWorkerCounts");
   bind<bind_pull_pages>(env, exports, "pullPages");
+  bind<bind_pull_received>(env, exports, "pullReceived");
   bind<bind_is_pulled>(env, exports, "isPulled");
   bind<bind_cancel_pull>(env, exports, "cancelPull");
   bind<bind_free_attention_worker>(env, exports, "freeAttentionWorker");

@@ -41,6 +41,17 @@ bool ReceiveBuffer::write(int slot_index, const uint8_t* bytes) {
   return open;
 }
 
+void ReceiveBuffer::page_received(int index) {
+  if (arrivals_) arrivals_->page_arrived(index);
+  std::lock_guard<std::mutex> lock(observing_);
+  for (const auto& observer : observers_) observer(index);
+}
+
+void ReceiveBuffer::observe(std::function<void(int slot)> observer) {
+  std::lock_guard<std::mutex> lock(observing_);
+  observers_.push_back(std::move(observer));
+}
+
 void ReceiveBuffer::complete() {
   {
     std::lock_guard<std::mutex> lock(writing_);

@@ -50,10 +50,10 @@ class ReceiveBuffer {
   }
   /** The page of a slot; valid inside `while_open` only. */
   uint8_t* slot(int index) const { return pool_->page(pages_[index]); }
-  /** Reports that the slot holds a complete page. */
-  void page_received(int index) {
-    if (arrivals_) arrivals_->page_arrived(index);
-  }
+  /** Reports that the slot holds a complete page. It may be received again. */
+  void page_received(int index);
+  /** `observer` is called with each slot received from now on, by the thread that has received it. */
+  void observe(std::function<void(int slot)> observer);
   /** Closes the buffer to writers and reports its completion. */
   void complete();
   /** No thread writes to its pages after it returns. */
@@ -67,6 +67,8 @@ class ReceiveBuffer {
   int number_ = 0;
   std::mutex writing_;
   bool closed_ = false;
+  std::mutex observing_;  // guards `observers_`
+  std::vector<std::function<void(int)>> observers_;
 };
 
 }  // namespace kvasir

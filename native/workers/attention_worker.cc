@@ -30,7 +30,7 @@ AttentionWorker::AttentionWorker(std::shared_ptr<Backend> backend, std::shared_p
     : backend_(std::move(backend)),
       pool_(std::move(pool)),
       overlaps_(overlaps),
-      puller_(pool_),
+      puller_(std::make_shared<PagePuller>(pool_)),
       signs_(*this),
       listener_(address, transport, key, pool_->layout, [this](Connection& connection, const std::atomic<bool>& ended) { serve(connection, ended); }) {}
 
@@ -169,7 +169,7 @@ bool AttentionWorker::serve_frame(Session& session, const WorkerFrame& frame, co
       std::vector<uint8_t> query;
       if (!shard.accepts_query(frame) || !body.receive(slopes, frame.slopes) || !body.receive(query, frame.bytes) || !body.receive_sum()) return false;
       set_computes(session, frame, true);
-      const PagePuller::Call computing(puller_);
+      const PagePuller::Call computing(*puller_);
       const auto begin = Clock::now();
       shard.query(frame, std::move(slopes), std::move(query), ended);
       session.early_nanoseconds = nanoseconds_since(begin);
@@ -190,7 +190,7 @@ bool AttentionWorker::serve_frame(Session& session, const WorkerFrame& frame, co
       result.early_nanoseconds = session.early_nanoseconds;
       set_computes(session, frame, true);
       {
-        const PagePuller::Call computing(puller_);
+        const PagePuller::Call computing(*puller_);
         const auto begin = Clock::now();
         shard.keys(keys, ended);
         result.late_nanoseconds = nanoseconds_since(begin);

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "kv/kv_pool.hpp"
+#include "kv/receive_buffer.hpp"
 
 namespace kvasir {
 
@@ -28,7 +28,7 @@ struct PullCounts {
  * Attention calls have the pool to themselves: a pull copies page by page, in the given order, and only between them
  * (Lamina, section 5: attention workers pull the KV of prefilled prompts in their idle times).
  */
-class PagePuller {
+class PagePuller : public std::enable_shared_from_this<PagePuller> {
  public:
   explicit PagePuller(std::shared_ptr<KvPool> pool);
   ~PagePuller();
@@ -58,7 +58,13 @@ class PagePuller {
    * @returns the number of the pull @throws std::runtime_error if a page does not exist or the layouts do not match
    */
   int pull(std::shared_ptr<KvPool> source, int shard, std::vector<PulledPage> pages);
-  /** True once all pages of the pull are here. Unknown numbers: true. */
+  /**
+   * Pulls each slot of a receive buffer over a pool with all KV heads when it is received, and again if it is received
+   * again: layer by layer, while the prompt is still computed. `pages` (slots): the pages of the worker. It lasts until
+   * `cancel`.
+   */
+  int pull_received(std::shared_ptr<ReceiveBuffer> buffer, int shard, std::vector<int32_t> pages);
+  /** True once all pages of the pull are here, or all that were received. Unknown numbers: true. */
   bool is_done(int pull) const;
   /** Drops the pages that are not pulled yet. Nothing of them is written after it returns. */
   void cancel(int pull);
@@ -72,6 +78,19 @@ class PagePuller {
     std::vector<PulledPage> pages;
     size_t next;
   };
+  /** Slots that were received and are not pulled yet, in order. */
+  struct ReceivedPull {
+    int number;
+    std::shared_ptr<ReceiveBuffer> buffer;
+    int shard;
+    std::vector<int32_t> pages;
+    std::deque<int> slots;
+    std::vector<uint8_t> is_queued;  // (slots)
+  };
+
+  void slot_received(int pull, int slot);
+  bool has_work() const;
+  void copy_slot(ReceivedPull& pull);
 
   void serve();
   void copy_next();
@@ -82,6 +101,7 @@ class PagePuller {
   mutable std::mutex mutex_;   // guards the next members; taken after `copying_`
   std::condition_variable changed_;
   std::deque<Pull> pulls_;
+  std::deque<ReceivedPull> received_;
   int last_ = 0;
   bool ended_ = false;
   PullCounts counts_;

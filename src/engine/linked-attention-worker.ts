@@ -55,8 +55,9 @@ type Attempt = () => OpenWorker | undefined;
 
 /** Pages that a worker copies while no attention call needs its threads. */
 export interface PagePull {
-  /** False if the worker was lost meanwhile. */
+  /** All pages, or all received ones, are there. False if the worker was lost meanwhile. */
   readonly isDone: boolean;
+  readonly isLost: boolean;
   /** When it returns, nothing more is written. */
   cancel(): void;
 }
@@ -146,15 +147,27 @@ export class LinkedAttentionWorker {
    * worker @returns undefined if the worker is lost
    */
   pull(pool: KvPoolHandle, pages: Int32Array): PagePull | undefined {
+    return this.#beginPull((worker) => worker.pull(pool, this.#shard, pages));
+  }
+
+  /** The same for each page that a buffer receives, until it is cancelled. @param pages (slots): of the worker */
+  pullReceived(receiveBuffer: number, pages: Int32Array): PagePull | undefined {
+    return this.#beginPull((worker) => worker.pullReceived(receiveBuffer, this.#shard, pages));
+  }
+
+  #beginPull(begin: (worker: AttentionWorker) => number): PagePull | undefined {
     const open = this.#worker;
     if (open === undefined) return undefined;
     const { worker } = open;
     if (worker === undefined) throw new Error('Cannot pull pages: the attention worker is in another process');
-    const number = worker.pull(pool, this.#shard, pages);
+    const number = begin(worker);
     const isOpen = (): boolean => this.#worker === open;
     return {
       get isDone() {
         return isOpen() && worker.isPulled(number);
+      },
+      get isLost() {
+        return !isOpen();
       },
       cancel: () => {
         if (isOpen()) worker.cancelPull(number);

@@ -148,6 +148,35 @@ describe.skipIf(loadNative() === undefined)('serve --dop (needs the native kerne
     },
   );
 
+  it('frees all pages of prompts that are cancelled on their way to the attention workers', async () => {
+    const prompt = livePrompt(7, 900);
+    const expected = await streamOf(await serve(), prompt);
+    const server = await serve('--config', join(root, 'test', 'e2e', 'prefill-apart.yaml'));
+    const cancelled = Array.from({ length: 16 }, async (_, i) => {
+      const body = { model: 'kvasir-tiny-q8_0', prompt: livePrompt(10 + i, 900), max_tokens: 50, ignore_eos: true };
+      const signal = AbortSignal.timeout(40 * i);
+      await fetch(`${server.url}/v1/completions`, { method: 'POST', body: JSON.stringify(body), signal }).then(
+        (response) => response.text(),
+        () => undefined,
+      );
+    });
+    await Promise.allSettled(cancelled);
+    const memory = async () => {
+      const { instances } = (await (await fetch(`${server.url}/api/cluster`)).json()) as {
+        instances: readonly { pages: { used: number }; landing_pages: { total: number; free: number } | null }[];
+      };
+      return instances.map(({ pages, landing_pages: landing }) => [
+        pages.used,
+        landing && landing.total - landing.free,
+      ]);
+    };
+    await expect.poll(memory, { timeout: 20_000 }).toEqual([
+      [0, 0],
+      [0, 0],
+    ]);
+    expect(await streamOf(server, prompt)).toEqual(expected);
+  });
+
   it.each([
     ['--dop 1,3', '3 attention workers: they cannot share 2 KV heads equally: use --partition requests'],
     ['--partition requests', 'it needs --dop 1,N'],

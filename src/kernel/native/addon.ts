@@ -160,6 +160,8 @@ export interface NativeModule {
   attentionWorkerCounts(worker: number): AttentionWorkerCounts;
   /** Queues a pull of a shard of pages of `pool`. @param pages (n, 2): page of the pool, page of the worker @returns its number */
   pullPages(worker: number, pool: number, shard: number, pages: Int32Array): number;
+  /** Pulls a shard of each slot that a buffer receives. @param pages (slots): of the worker @returns its number */
+  pullReceived(worker: number, receiveBuffer: number, shard: number, pages: Int32Array): number;
   isPulled(worker: number, pull: number): boolean;
   /** When it returns, nothing more of the pull is written. */
   cancelPull(worker: number, pull: number): void;

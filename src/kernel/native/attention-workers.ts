@@ -51,6 +51,15 @@ export class AttentionWorker {
     return this.#native.pullPages(this.#handle, pool, shard, pages);
   }
 
+  /**
+   * The same for each slot of a receive buffer when it is received, until the pull is cancelled.
+   * @param pages (slots): of the worker
+   */
+  pullReceived(receiveBuffer: number, shard: number, pages: Int32Array): number {
+    return this.#native.pullReceived(this.#handle, receiveBuffer, shard, pages);
+  }
+
+  /** True once all its pages are there, or all that were received. */
   isPulled(pull: number): boolean {
     return this.#native.isPulled(this.#handle, pull);
   }

@@ -31,6 +31,11 @@ export class NativeMessenger {
     return String(this.#buffers.open(pages, layers));
   }
 
+  /** The receive buffer itself, for pulls of received pages. */
+  localBuffer(buffer: string): number {
+    return Number(buffer);
+  }
+
   arrivals(buffer: string, blocks: number): number | undefined {
     return this.#buffers.arrivals(Number(buffer), blocks);
   }

@@ -5,7 +5,9 @@ import type { Messenger, ReceiveBufferHandle } from '../transfer/messenger.ts';
 
 /** Pages that a worker copies in its idle time. */
 interface PagePull {
+  /** All pages, or all received ones, are there. */
   readonly isDone: boolean;
+  readonly isLost: boolean;
   /** When it returns, nothing more is written. */
   cancel(): void;
 }
@@ -13,6 +15,8 @@ interface PagePull {
 export interface PullingWorker {
   /** @param pages (n, 2): page of the staging pool, page of the worker @returns undefined if the worker is lost */
   pull(pool: number, pages: Int32Array): PagePull | undefined;
+  /** Pulls each page that the buffer receives, until the pull is cancelled. @param pages (slots): of the worker */
+  pullReceived(receiveBuffer: number, pages: Int32Array): PagePull | undefined;
 }
 
 /** The staging pool: its handle, and its pages. */
@@ -25,7 +29,9 @@ export interface StagingPool {
 interface Staged {
   /** (n, 2): page of the staging pool, page of the workers. */
   readonly pages: Int32Array;
-  /** (workers); empty until all pages are in the staging pool. */
+  /** All pages are in the staging pool. */
+  isComplete: boolean;
+  /** (workers); undefined: none. */
   pulls: readonly (PagePull | undefined)[];
   /** The instance knows of it. */
   isReported: boolean;
@@ -75,7 +81,12 @@ export class PulledPages implements Messenger {
     const staged = Int32Array.from(pages, () => this.#free.pop() ?? 0);
     const handle = this.#inner.open(staged);
     const pairs = Int32Array.from({ length: 2 * pages.length }, (_, i) => (i % 2 === 0 ? staged : pages)[i >> 1]);
-    this.#buffers.set(handle, { pages: pairs, pulls: [], isReported: false });
+    const buffer = this.#inner.localBuffer?.(handle);
+    const received = Int32Array.from(pages);
+    const pulls = this.#workers.map((worker) =>
+      buffer === undefined ? undefined : worker.pullReceived(buffer, received),
+    );
+    this.#buffers.set(handle, { pages: pairs, isComplete: false, pulls, isReported: false });
     return handle;
   }
 
@@ -94,7 +105,9 @@ export class PulledPages implements Messenger {
   received(): readonly ReceiveBufferHandle[] {
     for (const handle of this.#inner.received()) {
       const staged = this.#buffers.get(handle);
-      if (staged !== undefined) staged.pulls = this.#pull(staged);
+      if (staged === undefined) continue;
+      staged.isComplete = true;
+      staged.pulls = this.#pull(staged);
     }
     const received: ReceiveBufferHandle[] = [];
     for (const [handle, staged] of this.#buffers) {
@@ -112,7 +125,8 @@ export class PulledPages implements Messenger {
    */
   onReplaced(worker: number): void {
     for (const staged of this.#buffers.values()) {
-      if (staged.pulls.length === 0) continue;
+      // A prompt that is still received is pulled whole once it is complete.
+      if (!staged.isComplete) continue;
       const pull = this.#workers[worker].pull(this.#staging.handle, staged.pages);
       staged.pulls = staged.pulls.map((earlier, at) => (at === worker ? pull : earlier));
       // No step runs meanwhile, and the worker copies at the speed of memory.
@@ -120,14 +134,17 @@ export class PulledPages implements Messenger {
     }
   }
 
-  #pull({ pages }: Staged): Staged['pulls'] {
-    return this.#workers.map((worker) => worker.pull(this.#staging.handle, pages));
+  /** Workers that have pulled nothing yet, or were lost since, pull the whole prompt. */
+  #pull({ pages, pulls }: Staged): Staged['pulls'] {
+    return this.#workers.map((worker, i) =>
+      pulls[i]?.isLost === false ? pulls[i] : worker.pull(this.#staging.handle, pages),
+    );
   }
 
   /** Looks again while pulls are in progress. */
   #look(): void {
     if (this.#timer !== undefined) return;
-    const waits = [...this.#buffers.values()].some(({ pulls, isReported }) => pulls.length > 0 && !isReported);
+    const waits = [...this.#buffers.values()].some(({ isComplete, isReported }) => isComplete && !isReported);
     if (!waits) return;
     this.#timer = setTimeout(() => {
       this.#timer = undefined;
@@ -159,6 +176,6 @@ export class PulledPages implements Messenger {
 
 const sleeper = new Int32Array(new SharedArrayBuffer(4));
 
-function isPulled({ pulls }: Staged): boolean {
-  return pulls.length > 0 && pulls.every((pull) => pull?.isDone === true);
+function isPulled({ isComplete, pulls }: Staged): boolean {
+  return isComplete && pulls.every((pull) => pull?.isDone === true);
 }

@@ -19,6 +19,7 @@ const sources = [
   'base/checksum',
   'net/keyed_hash',
   'kv/kv_pool',
+  'kv/receive_buffer',
   'base/shared_mapping',
   'base/memory',
   'base/thread_pool',

@@ -276,6 +276,10 @@ void pull_pages(const Shard& shard, int index, std::mt19937 random) {
   PagePuller& puller = shard.worker->puller();
   const auto source = std::make_shared<KvPool>(Isa::portable, kWhole, kCount);
   const size_t bytes = kShard.page_bytes();
+  const auto check_pages = [&](const char* what) {
+    for (int page = 0; page < kCount; page++)
+      expect(std::memcmp(shard.pool->page(kFirst + page), source->page(page) + bytes * static_cast<size_t>(index), bytes) == 0, what);
+  };
   for (int round = 0; round < 30; round++) {
     std::vector<PulledPage> pages;
     for (int page = 0; page < kCount; page++) {
@@ -294,8 +298,25 @@ void pull_pages(const Shard& shard, int index, std::mt19937 random) {
   }
   const int pull = puller.pull(source, index, pages);
   while (!puller.is_done(pull)) std::this_thread::yield();
-  for (int page = 0; page < kCount; page++)
-    expect(std::memcmp(shard.pool->page(kFirst + page), source->page(page) + bytes * static_cast<size_t>(index), bytes) == 0, "a page has its shard");
+  check_pages("a page has its shard");
+  // Pages that a receive buffer gets, some of them twice, are pulled on the way.
+  const auto queue = std::make_shared<CompletionQueue>([] {});
+  std::vector<int32_t> slots, targets;
+  for (int page = 0; page < kCount; page++) {
+    slots.push_back(page);
+    targets.push_back(kFirst + page);
+  }
+  const auto buffer = std::make_shared<ReceiveBuffer>(source, queue, slots);
+  const int received = puller.pull_received(buffer, index, targets);
+  std::vector<uint8_t> bytes_of_page(kWhole.page_bytes());
+  for (int i = 0; i < 3 * kCount; i++) {
+    for (uint8_t& byte : bytes_of_page) byte = static_cast<uint8_t>(random());
+    expect(buffer->write(i % kCount, bytes_of_page.data()), "an open buffer is written");
+  }
+  buffer->complete();
+  while (!puller.is_done(received)) std::this_thread::yield();
+  check_pages("a received page has its shard");
+  puller.cancel(received);
 }
 
 }  // namespace

@@ -10,21 +10,27 @@ class FakeWorker {
   pages = new Map<number, string>();
   isLost = false;
   readonly #staging: ReadonlyMap<number, string>;
-  #pulls: { readonly pages: Int32Array; next: number; readonly life: number }[] = [];
+  #pulls: { readonly pages: number[]; next: number; readonly life: number }[] = [];
+  /** By receive buffer: a pull of what it receives, and the pages of its slots. */
+  readonly #streams = new Map<number, { readonly pages: number[]; readonly to: Int32Array; readonly life: number }>();
   #life = 0;
 
   constructor(staging: ReadonlyMap<number, string>) {
     this.#staging = staging;
   }
 
-  pull(_pool: number, pages: Int32Array) {
+  pull(_pool: number, pages: ArrayLike<number>) {
     if (this.isLost) return undefined;
-    const pull = { pages, next: 0, life: this.#life };
+    const pull = { pages: Array.from(pages), next: 0, life: this.#life };
     this.#pulls.push(pull);
-    const isDone = (): boolean => pull.life === this.#life && pull.next === pages.length / 2;
+    const isLost = (): boolean => pull.life !== this.#life;
     return {
+      pull,
       get isDone() {
-        return isDone();
+        return !isLost() && pull.next === pull.pages.length / 2;
+      },
+      get isLost() {
+        return isLost();
       },
       cancel: () => {
         this.#pulls = this.#pulls.filter((other) => other !== pull);
@@ -32,12 +38,23 @@ class FakeWorker {
     };
   }
 
+  pullReceived(buffer: number, to: Int32Array) {
+    const started = this.pull(0, []);
+    if (started !== undefined) this.#streams.set(buffer, { pages: started.pull.pages, to, life: this.#life });
+    return started;
+  }
+
+  slotReceived(buffer: number, slot: number, from: number): void {
+    const stream = this.#streams.get(buffer);
+    if (stream?.life === this.#life) stream.pages.push(from, stream.to[slot]);
+  }
+
   /** Copies at most so many pages. */
   work(count: number): void {
     for (let i = 0; i < count; i++) {
       const pull = this.#pulls.find(({ next, pages }) => next < pages.length / 2);
       if (pull === undefined) return;
-      const [from, to] = pull.pages.subarray(2 * pull.next, 2 * pull.next + 2);
+      const [from, to] = pull.pages.slice(2 * pull.next, 2 * pull.next + 2);
       this.pages.set(to, this.#staging.get(from) ?? 'nothing');
       pull.next++;
     }
@@ -51,7 +68,8 @@ class FakeWorker {
   }
 }
 
-function setup(stagingPages: number) {
+/** @param streams pages are pulled when they are received, and not once the prompt is complete */
+function setup(stagingPages: number, streams = false) {
   const staging = new Map<number, string>();
   const buffers = new Map<string, Int32Array>();
   const complete: string[] = [];
@@ -63,16 +81,23 @@ function setup(stagingPages: number) {
     },
     close: (handle: string) => void buffers.delete(handle),
     received: () => complete.splice(0),
+    ...(streams && { localBuffer: Number }),
   } as unknown as Messenger;
   const workers = [new FakeWorker(staging), new FakeWorker(staging)];
   const pulled = new PulledPages(inner, { handle: 7, pages: stagingPages }, workers, () => {});
   /** A prompt has arrived in the staging pool. */
   const arrive = (handle: string, content: string): void => {
-    for (const [i, page] of (buffers.get(handle) ?? new Int32Array(0)).entries()) staging.set(page, `${content}${i}`);
+    for (const slot of (buffers.get(handle) ?? new Int32Array(0)).keys()) arriveSlot(handle, slot, content);
     complete.push(handle);
   };
+  const arriveSlot = (handle: string, slot: number, content: string): void => {
+    const page = buffers.get(handle)?.[slot];
+    if (page === undefined) return;
+    staging.set(page, `${content}${slot}`);
+    for (const worker of workers) worker.slotReceived(Number(handle), slot, page);
+  };
   const contents = (worker: number, pages: readonly number[]) => pages.map((page) => workers[worker].pages.get(page));
-  return { workers, pulled, arrive, contents, buffers };
+  return { workers, pulled, arrive, arriveSlot, contents, buffers };
 }
 
 describe('prompts of other instances at attention workers', () => {
@@ -90,6 +115,38 @@ describe('prompts of other instances at attention workers', () => {
     for (const worker of [0, 1]) expect(contents(worker, [40, 41, 42])).toEqual(['a0', 'a1', 'a2']);
     pulled.close(handle);
     expect(pulled.freePages).toBe(10);
+  });
+
+  test('pages are pulled while the prompt is received, and again when they are received again', () => {
+    const { workers, pulled, arrive, arriveSlot, contents } = setup(4, true);
+    const handle = pulled.open(Int32Array.of(40, 41));
+    arriveSlot(handle, 0, 'early');
+    for (const worker of workers) worker.work(1);
+    expect([contents(0, [40, 41]), pulled.received()]).toEqual([['early0', undefined], []]);
+    arrive(handle, 'a');
+    expect(pulled.received()).toEqual([]);
+    for (const worker of workers) worker.work(2);
+    expect(pulled.received()).toEqual([handle]);
+    expect(contents(1, [40, 41])).toEqual(['a0', 'a1']);
+  });
+
+  test('a worker that replaces one lost while the prompt is received pulls the whole prompt', () => {
+    const { workers, pulled, arrive, arriveSlot, contents } = setup(4, true);
+    const handle = pulled.open(Int32Array.of(40, 41));
+    arriveSlot(handle, 0, 'a');
+    for (const worker of workers) worker.work(1);
+    workers[0].lose();
+    workers[0].isLost = false;
+    pulled.onReplaced(0);
+    arriveSlot(handle, 1, 'a');
+    arrive(handle, 'a');
+    expect(pulled.received()).toEqual([]);
+    for (const worker of workers) worker.work(5);
+    expect(pulled.received()).toEqual([handle]);
+    expect([contents(0, [40, 41]), contents(1, [40, 41])]).toEqual([
+      ['a0', 'a1'],
+      ['a0', 'a1'],
+    ]);
   });
 
   test('a prompt that is cancelled in the middle of its pulls frees its pages, and nothing more is written', () => {
@@ -138,9 +195,9 @@ describe('prompts of other instances at attention workers', () => {
     expect(contents(1, [3, 4])).toEqual(['b0', 'b1']);
   });
 
-  test.each([1, 2, 3, 4])('in a random history no page is lost or mixed up, seed %i', (seed) => {
+  test.each([1, 2, 3, 4])('in a random history of losses and cancels no page is lost or mixed up, seed %i', (seed) => {
     const prng = new Prng(seed, 0);
-    const { workers, pulled, arrive, contents } = setup(24);
+    const { workers, pulled, arrive, arriveSlot, contents } = setup(24, seed % 2 === 0);
     const open = new Map<string, { readonly pages: readonly number[]; arrived: boolean; received: boolean }>();
     const free = Array.from({ length: 40 }, (_, page) => page);
     for (let turn = 0; turn < 2_000; turn++) {
@@ -159,7 +216,24 @@ describe('prompts of other instances at attention workers', () => {
         open.delete(handle);
         free.push(...buffer.pages);
       }
+      if (buffer !== undefined && !buffer.arrived && prng.chance(0.3))
+        arriveSlot(handle, prng.integer(0, buffer.pages.length - 1), 'early');
+      const [lost] = workers;
+      if (prng.chance(0.02)) lost.lose();
       for (const worker of workers) worker.work(prng.integer(0, 3));
+      if (lost.isLost && prng.chance(0.2)) {
+        lost.isLost = false;
+        // Pulls of prompts that wait for a step end before `onReplaced` returns.
+        const waits = [...open.values()].reduce((sum, { pages }) => sum + pages.length, 0);
+        const pull = lost.pull.bind(lost);
+        lost.pull = (pool, pages) => {
+          const started = pull(pool, pages);
+          lost.work(10 * waits);
+          return started;
+        };
+        pulled.onReplaced(0);
+        lost.pull = pull;
+      }
       for (const received of pulled.received()) {
         const known = open.get(received);
         if (known === undefined) throw new Error(`Receive buffer ${received} is closed`);
@@ -167,7 +241,8 @@ describe('prompts of other instances at attention workers', () => {
       }
       for (const [name, { pages, received }] of open)
         if (received)
-          for (const worker of [0, 1]) expect(contents(worker, pages)).toEqual(pages.map((_, i) => `${name}-${i}`));
+          for (const worker of lost.isLost ? [1] : [0, 1])
+            expect(contents(worker, pages)).toEqual(pages.map((_, i) => `${name}-${i}`));
       const used = [...open.values()].reduce((sum, { pages }) => sum + pages.length, 0);
       expect(pulled.freePages).toBe(24 - used);
     }
