@@ -80,19 +80,25 @@ function addDopPlanFlags(command: Command): Command {
     .addOption(
       new Option(
         '--objective <figure>',
-        'With --dop, list the highest throughput first, or the lowest cost (default: cost)',
+        'With --dop, sort by tokens per second or by tokens per price (default: cost)',
       ).choices(['throughput', 'cost']),
     )
-    .option('--alpha <share>', 'State the bandwidth at which the network slows a step by this share (default: 0.2)')
+    .option(
+      '--alpha <share>',
+      'With --dop, report the NIC bandwidth at which messages add this share to a step (default: 0.2)',
+    )
     .option('--model-devices-max <n>', 'Use at most this number of devices for model workers (default: one machine)')
-    .option('--attention-devices-max <n>', 'Use at most this number for attention workers (default: one machine)')
-    .option('--dop-rows <n>', 'List this number of choices (default: 12)')
-    .option('--plot <file>', 'With --dop, draw throughput by price of the listed choices into this SVG file');
+    .option(
+      '--attention-devices-max <n>',
+      'Use at most this number of devices for attention workers (default: one machine)',
+    )
+    .option('--dop-rows <n>', 'List this number of divisions (default: 12)')
+    .option('--plot <file>', 'With --dop, draw throughput by price of the listed divisions into this SVG file');
 }
 
 /** @param dop (a, b), whose curves are printed; otherwise all divisions are compared */
 async function runDopPlan({ plot, ...flags }: RawFlags, dop: unknown, json: boolean): Promise<void> {
-  const isSearch = dop === true || dop === 'auto';
+  const isSearch = dop === true;
   const plan = isSearch ? await planDopFromFlags(flags) : await dopCurves(flags, String(dop));
   if (plot !== undefined) {
     if ('curves' in plan)
@@ -109,10 +115,10 @@ function printDopCurves({ curves, model, dop, staggeredBatches, contextTokens, a
   printTable(
     curves.map((row) => ({
       sequences: row.sequences,
-      't_m, ms': rounded(row.modelMs),
-      't_a, ms': rounded(row.attentionMs),
-      'network, ms': rounded(row.networkMs),
-      'TBT, ms': rounded(row.tbtMs),
+      't_m (ms)': rounded(row.modelMs),
+      't_a (ms)': rounded(row.attentionMs),
+      't_n (ms)': rounded(row.networkMs),
+      'TBT (ms)': rounded(row.tbtMs),
       'tokens/s': Math.round(row.tokensPerSecond),
       MFU: percent(row.modelMfu),
       MBU: percent(row.attentionMbu),
@@ -133,10 +139,10 @@ function printDopPlan({ dop, coupled, model, contextTokens, alpha }: DopPlan): v
       batches: row.staggeredBatches,
       'price/hour': row.pricePerHour.toFixed(2),
       sequences: row.sequences,
-      't_m, ms': rounded(row.modelMs),
-      't_a, ms': rounded(row.attentionMs),
-      'network, ms': rounded(row.networkMs),
-      'TBT, ms': rounded(row.tbtMs),
+      't_m (ms)': rounded(row.modelMs),
+      't_a (ms)': rounded(row.attentionMs),
+      't_n (ms)': rounded(row.networkMs),
+      'TBT (ms)': rounded(row.tbtMs),
       'tokens/s': Math.round(row.tokensPerSecond),
       'tokens/$': Math.round(row.tokensPerPrice),
     })),

@@ -1,7 +1,7 @@
 // Which attention workers `serve` uses, and what `join --role attention` starts, from checked options.
+import type { KvPartition } from '../../core/attention-workers/choose-worker.ts';
 import type { AttentionForm } from '../../kernel/native/attention-workers.ts';
 import { UsageError } from '../usage-error.ts';
-import type { partitions } from './dop-options.ts';
 import { type InstanceOptions, type JoinOptions, type ModelOptions, toFlag } from './options.ts';
 
 /** Attention workers at the addresses of processes with this secret. */
@@ -13,7 +13,7 @@ export interface AttentionWorkerAddresses {
 }
 
 interface SharedSettings {
-  readonly partition: (typeof partitions)[number];
+  readonly partition: KvPartition;
   readonly form: AttentionForm;
   /** Batches of a step that run staggered; 1: the step is one batch. */
   readonly batches: number;
@@ -30,7 +30,7 @@ interface DopOptions {
   readonly attentionWorkers?: 'threads' | 'processes' | readonly string[] | undefined;
   readonly staggeredBatches?: number | undefined;
   readonly moveShardsAfter?: number | undefined;
-  readonly partition: (typeof partitions)[number];
+  readonly partition: KvPartition;
   readonly attentionForm: AttentionForm;
   readonly token?: string | undefined;
   readonly nats?: string | undefined;

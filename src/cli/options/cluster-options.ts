@@ -300,7 +300,8 @@ function instanceParts(
       coalesce: options.coalesce,
       aheadOfUse: options.aheadOfUse,
       decodeOnly: options.decodeOnly,
-      attentionWorkers: dop === undefined ? undefined : { workers: dopOf(dop).attentionDevices },
+      attentionWorkers:
+        dop === undefined ? undefined : { workers: dopOf(dop).attentionDevices, partition: options.partition },
       handOff: {
         layerWise: options.stream,
         receiveTokens,

@@ -97,10 +97,15 @@ function bytesOf(precision: 'bf16' | 'fp8'): number {
   return precision === 'fp8' ? 1 : 2;
 }
 
-export function rangeErrorsAsUsage<T>(make: () => T): T {
+/** @param flag the flag and its value that an error names */
+export function rangeErrorsAsUsage<T>(make: () => T, flag?: string): T {
   try {
     return make();
   } catch (error) {
-    throw error instanceof RangeError ? new UsageError(error.message) : error;
+    if (!(error instanceof RangeError)) throw error;
+    const { message } = error;
+    throw new UsageError(
+      flag === undefined ? message : `Cannot use ${flag}: ${message[0].toLowerCase()}${message.slice(1)}`,
+    );
   }
 }

@@ -1,14 +1,12 @@
 // Flags of attention workers for `serve` and `join`, and their values.
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
+import { kvPartitions } from '../../core/attention-workers/choose-worker.ts';
 import { attentionForms } from '../../kernel/native/attention-workers.ts';
 import { groups } from '../terminal/help.ts';
 import { numeric } from './schema-parts.ts';
 
 const address = /^[\w.:-]+:\d{1,5}$/;
-
-/** What an attention worker has of the KV: a shard of the heads of all sequences, or some sequences whole. */
-export const partitions = ['heads', 'requests'] as const;
 
 export const dopFields = {
   dop: z
@@ -28,7 +26,7 @@ export const dopFields = {
     .optional(),
   staggeredBatches: numeric(z.number().int().min(1).max(2)).optional(),
   moveShardsAfter: numeric(z.number().min(0)).optional(),
-  partition: z.enum(partitions).default('heads'),
+  partition: z.enum(kvPartitions).default('heads'),
   attentionForm: z.enum(attentionForms).default('ranges'),
 };
 
@@ -48,11 +46,11 @@ export function addDopFlags(command: Command): Command {
     .optionsGroup(groups.cluster)
     .option(
       '--dop <model,attention>',
-      'Keep KV pages at this number of attention workers, apart from the model worker: 1,2 (default: off)',
+      'Keep KV pages at this number of attention workers, apart from the model worker, for example 1,2 (default: off)',
     )
     .option(
       '--attention-workers <where>',
-      'Run them as threads or processes, or use those of `join --role attention` at HOST:PORT,... (default: threads)',
+      'Run attention workers as threads or processes, or use those of `join --role attention` at HOST:PORT,... (default: threads)',
     )
     .option(
       '--staggered-batches <n>',
@@ -64,9 +62,9 @@ export function addDopFlags(command: Command): Command {
     )
     .addOption(
       new Option(
-        '--partition <what>',
+        '--partition <by>',
         'Give each attention worker a shard of the KV heads of all sequences, or some sequences whole (default: heads)',
-      ).choices(partitions),
+      ).choices(kvPartitions),
     )
     .addOption(
       new Option(
@@ -75,8 +73,6 @@ export function addDopFlags(command: Command): Command {
       ).choices(attentionForms),
     )
     .addOption(
-      new Option('--token <secret>', 'Share this secret with the attention workers at these addresses').env(
-        'KVASIR_TOKEN',
-      ),
+      new Option('--token <secret>', 'Share this secret with the attention workers at HOST:PORT').env('KVASIR_TOKEN'),
     );
 }

@@ -51,13 +51,15 @@ export function faultPlan(
     requestTimeout,
     seed,
     borrow,
-  }: z.infer<typeof faultSchema> & { seed: number; borrow: boolean },
+    dop,
+  }: z.infer<typeof faultSchema> & { seed: number; borrow: boolean; dop?: string | undefined },
   instances: number,
 ): FaultPlan | undefined {
   if (faults.length === 0) return undefined;
   for (const { kind, instances: named } of faults) {
     if (kind === 'gmanager' && !borrow) throw new UsageError('Cannot inject gmanager: it needs --borrow');
-    if (kind === 'worker') throw new UsageError('Cannot inject worker: no instance has attention workers');
+    if (kind === 'worker' && dop === undefined)
+      throw new UsageError('Cannot inject worker, the loss of an attention worker: it needs --dop');
     for (const index of named ?? [])
       if (index >= instances)
         throw new UsageError(

@@ -3,7 +3,10 @@
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { AttentionWorkersCost } from '../../core/attention-workers/attention-worker-cost.ts';
+import { type KvPartition, kvPartitions } from '../../core/attention-workers/choose-worker.ts';
+import { replicasFor } from '../../core/attention-workers/rotation.ts';
 import { assumedEfficiency } from '../../core/cost/roofline.ts';
+import type { PlacementKind } from '../../core/router/placement/placement.ts';
 import type { CostOptions } from '../options/cost-model.ts';
 import { instanceShape, rangeErrorsAsUsage } from '../options/cost-model.ts';
 import { numeric } from '../options/schema-parts.ts';
@@ -24,15 +27,17 @@ export const stackNames = ['nccl', 'fhbn'] as const;
 
 const dopPattern = /^[1-9]\d{0,3},[1-9]\d{0,3}$/;
 
+const defaults = { stack: 'fhbn', staggeredBatches: 2, partition: 'heads' } as const;
+
 export const attentionWorkerFields = {
   dop: z
     .string({ error: 'state MODEL,ATTENTION, for example 2,4; `kvasir plan --dop` proposes both' })
     .regex(dopPattern, 'write MODEL,ATTENTION, for example 2,4')
     .optional(),
   attentionHardware: z.string().optional(),
-  stack: z.enum(stackNames).default('fhbn'),
-  staggeredBatches: numeric(z.number().int().min(1)).default(2),
-  partition: z.enum(['heads', 'requests']).default('heads'),
+  stack: z.enum(stackNames).default(defaults.stack),
+  staggeredBatches: numeric(z.number().int().min(1)).default(defaults.staggeredBatches),
+  partition: z.enum(kvPartitions).default(defaults.partition),
   decodeOnly: z.boolean().default(false),
 };
 
@@ -42,17 +47,16 @@ export interface AttentionWorkerSettings extends CostOptions {
   readonly attentionHardware?: string | undefined;
   readonly stack: (typeof stackNames)[number];
   readonly staggeredBatches: number;
-  readonly partition: 'heads' | 'requests';
+  readonly partition: KvPartition;
 }
 
-interface Combined {
-  readonly dop?: string | undefined;
-  readonly attentionHardware?: string | undefined;
+interface Combined extends Omit<AttentionWorkerSettings, keyof CostOptions> {
   readonly decodeOnly: boolean;
   readonly prefill: number;
   readonly standby: number;
   readonly store: number;
   readonly borrow: boolean;
+  readonly placement?: PlacementKind | undefined;
   readonly hostCacheBlocks?: number | undefined;
   readonly ssdCacheBlocks?: number | undefined;
 }
@@ -62,12 +66,23 @@ export function refuseWithAttentionWorkers(options: Combined): void {
   const { dop, decodeOnly } = options;
   if (decodeOnly && options.prefill > 0)
     throw new UsageError(`Cannot use --decode-only with --prefill ${options.prefill}: requests arrive with their KV`);
-  if (dop === undefined && options.attentionHardware !== undefined)
-    throw new UsageError(
-      `Cannot use --attention-hardware ${options.attentionHardware}: it needs --dop MODEL,ATTENTION`,
-    );
+  if (dop === undefined) {
+    const { attentionHardware, partition, stack, staggeredBatches } = options;
+    const useless: readonly (readonly [boolean, string])[] = [
+      [attentionHardware !== undefined, `--attention-hardware ${attentionHardware}`],
+      [partition !== defaults.partition, `--partition ${partition}`],
+      [stack !== defaults.stack, `--stack ${stack}`],
+      [staggeredBatches !== defaults.staggeredBatches, `--staggered-batches ${staggeredBatches}`],
+    ];
+    const flag = useless.find(([isGiven]) => isGiven)?.[1];
+    if (flag !== undefined) throw new UsageError(`Cannot use ${flag}: it needs --dop MODEL,ATTENTION`);
+  }
   const conflicts: readonly (readonly [boolean, string])[] = [
     [options.borrow, 'pages at attention workers cannot be lent: remove --borrow'],
+    [
+      options.placement === 'cache-aware',
+      'instances fetch no prefixes from attention workers: use --placement local-cache-only',
+    ],
     [options.standby > 0, 'requests cannot migrate to a standby instance: remove --standby'],
     [options.store > 0, 'pages at attention workers are not offered to stores: remove --store'],
     [(options.hostCacheBlocks ?? 0) > 0, 'pages at attention workers have no lower tier: remove --host-cache-blocks'],
@@ -94,18 +109,18 @@ export function addSimulatedAttentionFlags(command: Command): Command {
     .addOption(
       new Option(
         '--stack <name>',
-        'Send queries and results with the latency of this software (default: fhbn)',
+        'Assume the message time and the bandwidth of this network software between workers (default: fhbn)',
       ).choices(stackNames),
     )
     .option(
       '--staggered-batches <n>',
-      'Overlap this number of batches; one model replica fewer computes them in rotation (default: 2)',
+      'Overlap this number of batches, n; n - 1 model replicas compute them in rotation (default: 2)',
     )
     .addOption(
       new Option(
         '--partition <by>',
-        'Divide KV over attention workers by KV heads or by requests (default: heads)',
-      ).choices(['heads', 'requests']),
+        'Give each attention worker a shard of the KV heads of all sequences, or some sequences whole (default: heads)',
+      ).choices(kvPartitions),
     )
     .option('--decode-only', 'Let requests arrive with the KV of their prompts');
 }
@@ -122,10 +137,10 @@ export function attentionWorkersCost(
   if (options.cost !== 'roofline') refuse(`--cost ${options.cost} has no attention apart from the model`);
   if (options.tp !== undefined) refuse('it states the devices of the model workers: remove --tp');
   if (options.pp !== 1) refuse('model workers have no pipeline stages: remove --pp');
-  const replicas = Math.max(1, batches - 1);
+  const replicas = replicasFor(batches);
   if (modelDevices % replicas !== 0)
     refuse(
-      `--staggered-batches ${batches} needs ${replicas} model replicas, and ${modelDevices} devices are not divisible`,
+      `--staggered-batches ${batches} needs ${replicas} model replicas, and ${modelDevices} model devices are not divisible by ${replicas}`,
     );
   const tensorParallel = modelDevices / replicas;
   const { device, machine, shape } = instanceShape({ ...options, tp: tensorParallel });
@@ -149,6 +164,7 @@ export function attentionWorkersCost(
         },
         batches,
       }),
+    `--dop ${dop}`,
   );
 }
 

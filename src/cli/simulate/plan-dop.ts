@@ -1,8 +1,9 @@
 // `kvasir plan --dop`: how many devices to give to model workers and to attention workers.
 
 import { z } from 'zod';
-import { type DopCandidate, type DopChoice, largestWithin, planDop } from '../../core/attention-workers/dop-planner.ts';
+import { type DopCandidate, type DopChoice, planDop } from '../../core/attention-workers/dop-planner.ts';
 import { decodeShape } from '../../core/protocol/step-shape.ts';
+import { largestWithin } from '../../util/largest-within.ts';
 import { createCostModel } from '../options/cost-model.ts';
 import { readOptions } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';

@@ -1,7 +1,7 @@
 // One simulated run from options, for `kvasir simulate` and `kvasir plan`.
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
-import { placementKinds } from '../../core/router/placement/placement.ts';
+import { type PlacementKind, placementKinds } from '../../core/router/placement/placement.ts';
 import type { StepListener } from '../../sim/engine/executor.ts';
 import { Simulation } from '../../sim/engine/simulation.ts';
 import type { Labels } from '../../trace/labels.ts';
@@ -32,7 +32,7 @@ export const simulationSchema = z.object({
   ...borrowFields,
   ...sloFields,
   ...faultFields,
-  placement: z.enum(placementKinds).default('cache-aware'),
+  placement: z.enum(placementKinds).optional(),
   balancingThreshold: numeric(z.number().min(1)).default(1.5),
   queue: count(1).default(1_000_000),
   findRate: numeric(z.number().positive().max(1)).optional(),
@@ -62,7 +62,7 @@ export function addRunFlags(command: Command): Command {
     .addOption(
       new Option(
         '--placement <policy>',
-        'Select the instance of a request by this policy (default: cache-aware)',
+        'Select the instance of a request by this policy (default: cache-aware, with --dop local-cache-only)',
       ).choices(placementKinds),
     )
     .option(
@@ -98,7 +98,11 @@ export async function runSimulation(options: SimulationOptions): Promise<Simulat
       linkBytesPerSecond: options.linkGbps === undefined ? undefined : bytesOf(options.linkGbps),
       blockTokens: options.blockTokens,
       queueMax: options.queue,
-      placement: { kind: options.placement, seed: [options.seed, 1], balancingThreshold: options.balancingThreshold },
+      placement: {
+        kind: placementOf(options),
+        seed: [options.seed, 1],
+        balancingThreshold: options.balancingThreshold,
+      },
       admission,
       retries: retrySettings(options),
       pipeline,
@@ -107,6 +111,11 @@ export async function runSimulation(options: SimulationOptions): Promise<Simulat
       stepListener,
     });
   });
+}
+
+/** Instances do not fetch prefixes from the attention workers of others. */
+function placementOf({ placement, dop }: SimulationOptions): PlacementKind {
+  return placement ?? (dop === undefined ? 'cache-aware' : 'local-cache-only');
 }
 
 /** Events between two progress updates, after the last arrival. */

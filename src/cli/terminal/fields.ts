@@ -32,6 +32,8 @@ const spellings: Readonly<Record<string, string>> = {
   ssd: 'SSD',
   isa: 'instruction set',
   tp: 'TP',
+  mfu: 'MFU',
+  mbu: 'MBU',
   kl: 'KL',
   http: 'HTTP',
 };

@@ -5,7 +5,9 @@ import { kvBytesPerTokenOf, parameters } from '../cost/memory.ts';
 import { searchRowsWithin } from '../cost/micro-batches.ts';
 import { RooflineCost, type StepCostModel, stageOf } from '../cost/roofline.ts';
 import type { DeviceShape, InstanceShape } from '../cost/shapes.ts';
-import type { LayerRange, StepShape } from '../protocol/step-shape.ts';
+import { type LayerRange, partOf, type StepShape } from '../protocol/step-shape.ts';
+import type { KvPartition } from './choose-worker.ts';
+import { replicasFor } from './rotation.ts';
 
 /** Messages between a model worker and its attention workers. */
 export interface WorkerNetwork {
@@ -24,10 +26,9 @@ export interface AttentionWorkersShape {
   /** One device. */
   readonly attentionDevice: DeviceShape;
   readonly attentionWorkers: number;
-  /** Each attention worker has some of the KV heads of every sequence, or all KV heads of some sequences. */
-  readonly partition: 'heads' | 'requests';
+  readonly partition: KvPartition;
   readonly network: WorkerNetwork;
-  /** Batches n in flight; max(1, n - 1) replicas compute them in rotation. */
+  /** Batches n in flight; `replicasFor(n)` replicas compute them in rotation. */
   readonly batches: number;
 }
 
@@ -72,7 +73,7 @@ export class AttentionWorkersCost implements StepCostModel {
     const { model, efficiency, kvBytes } = replica;
     if (shape.partition === 'heads' && model.kvHeads % workers !== 0)
       throw new RangeError(
-        `Cannot split ${model.kvHeads} KV heads over ${workers} attention workers: use a divisor, or partition by requests`,
+        `Cannot split ${model.kvHeads} KV heads over ${workers} attention workers: use a divisor of ${model.kvHeads}, or partition by requests`,
       );
     this.#shape = shape;
     this.#model = new RooflineCost(replica);
@@ -97,19 +98,13 @@ export class AttentionWorkersCost implements StepCostModel {
   parts(shape: StepShape): StepParts {
     const { batches } = this.#shape;
     const used = Math.max(1, Math.min(batches, shape.rows));
-    const batch: StepShape = {
-      rows: shape.rows / used,
-      keyRows: shape.keyRows / used,
-      decodeRows: shape.decodeRows / used,
-      decodeKeys: shape.decodeKeys / used,
-      logitRows: shape.logitRows / used,
-    };
+    const batch = partOf(shape, used);
     const modelUs = this.#model.stepUs({ ...batch, keyRows: 0, decodeKeys: 0 });
     const attentionUs =
       batch.decodeKeys * Math.max(this.#decodeKeyUs, this.#keyRowUs) +
       (batch.keyRows - batch.decodeKeys) * this.#keyRowUs;
     const { networkUs, nicUs } = this.#network(batch.rows, attentionUs);
-    const replicas = Math.max(1, batches - 1);
+    const replicas = replicasFor(batches);
     const oneUs = modelUs + attentionUs + networkUs;
     const stepUs = Math.max(oneUs, used * attentionUs, (used * modelUs) / replicas, used * nicUs);
     return { modelUs, attentionUs, networkUs, stepUs };
@@ -125,7 +120,7 @@ export class AttentionWorkersCost implements StepCostModel {
   }
 
   rowsWithin(budgetUs: number, shape: StepShape, position: number): number {
-    return searchRowsWithin(budgetUs, shape, position, searchedRowsMax, (step) => this.stepUs(step));
+    return searchRowsWithin(budgetUs, shape, position, (step) => this.stepUs(step));
   }
 
   /**
@@ -173,12 +168,9 @@ export class AttentionWorkersCost implements StepCostModel {
     const exposedUs = Math.max(0, (rows * keysAndValues) / bytesPerUs - attentionUs);
     const networkUs = this.layers * 2 * network.messageUs + (rows * (query + result)) / bytesPerUs + exposedUs;
     // All batches share the NICs of the attention workers; each replica has its own.
-    const sharedNics = Math.min(network.attentionNics, network.replicaNics * Math.max(1, batches - 1));
+    const sharedNics = Math.min(network.attentionNics, network.replicaNics * replicasFor(batches));
     const perUs = (network.bytesPerSecond * sharedNics) / 1e6;
     // Each direction has the full bandwidth.
     return { networkUs, nicUs: (rows * Math.max(query + keysAndValues, result)) / perUs };
   }
 }
-
-/** A step of this number of rows or more is not searched for. */
-const searchedRowsMax = 2 ** 20;

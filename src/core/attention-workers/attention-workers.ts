@@ -5,15 +5,12 @@ import type { AttentionWorkerSnapshot, InstanceSnapshot } from '../protocol/port
 import type { SequencePlacement } from '../scheduler/batching/sequence-placement.ts';
 import { type Handled, type Identified, InstanceComponent, type InstanceContext } from '../scheduler/component.ts';
 import type { RunningRequest } from '../scheduler/executor/executor.ts';
-import { chooseWorker } from './choose-worker.ts';
+import { chooseWorker, type KvPartition } from './choose-worker.ts';
 
 export interface AttentionWorkersConfig {
   readonly workers: number;
-  /**
-   * `heads`: each attention worker has an equal shard of the KV heads of every block. `requests`: a sequence lies whole
-   * at one of them. `heads` by default.
-   */
-  readonly partition?: 'heads' | 'requests' | undefined;
+  /** `heads` by default. */
+  readonly partition?: KvPartition | undefined;
 }
 
 type AttentionWorkerEvent = Extract<

@@ -1,5 +1,12 @@
-// Which attention worker gets a sequence, where each sequence lies whole at one.
+// How KV is divided over attention workers, and which one gets a sequence that lies whole at one.
 import type { PlacementOption } from '../scheduler/batching/sequence-placement.ts';
+
+/**
+ * `heads`: each attention worker has an equal shard of the KV heads of every block. `requests`: a sequence lies whole at
+ * one of them.
+ */
+export const kvPartitions = ['heads', 'requests'] as const;
+export type KvPartition = (typeof kvPartitions)[number];
 
 /**
  * Tokens of imbalance that one cached token is worth. Attention over a token is computed in each step of the sequence,

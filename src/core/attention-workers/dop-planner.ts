@@ -1,5 +1,6 @@
 // Chooses the degree of parallelism (a, b): devices of model workers and of attention workers (Lamina, section 4).
 
+import { largestWithin } from '../../util/largest-within.ts';
 import { decodeShape } from '../protocol/step-shape.ts';
 import type { AttentionWorkersCost, StepParts } from './attention-worker-cost.ts';
 
@@ -68,16 +69,4 @@ function largestBatch(candidate: DopCandidate, limits: DopLimits): DopChoice | u
     tokensPerPrice: (tokensPerSecond * 3600) / pricePerHour,
     bytesPerSecondMin: cost.bytesPerSecondMin(shapeOf(sequences), alpha),
   };
-}
-
-/** Largest n of 1..most for which `fits` holds, if it holds up to some n and not beyond; 0: for none. */
-export function largestWithin(most: number, fits: (n: number) => boolean): number {
-  let within = 0;
-  let over = most + 1;
-  while (over - within > 1) {
-    const middle = (within + over) >> 1;
-    if (fits(middle)) within = middle;
-    else over = middle;
-  }
-  return within;
 }

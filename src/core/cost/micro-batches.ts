@@ -1,6 +1,7 @@
 // Time of a step on pipeline stages, which run its rows as micro-batches.
 
-import type { StepShape } from '../protocol/step-shape.ts';
+import { largestWithin } from '../../util/largest-within.ts';
+import { partOf, type StepShape } from '../protocol/step-shape.ts';
 
 /** Microseconds of a micro-batch over all stages: its layers, and the head behind the last one. */
 export interface MicroBatchTimes {
@@ -21,15 +22,12 @@ export function microBatchedUs(
   timesOf: (microBatch: StepShape) => MicroBatchTimes,
 ): number {
   const microBatches = Math.max(1, Math.min(stages, shape.rows));
-  const { layersUs, headUs } = timesOf({
-    rows: shape.rows / microBatches,
-    keyRows: shape.keyRows / microBatches,
-    decodeRows: shape.decodeRows / microBatches,
-    decodeKeys: shape.decodeKeys / microBatches,
-    logitRows: shape.logitRows / microBatches,
-  });
+  const { layersUs, headUs } = timesOf(partOf(shape, microBatches));
   return Math.max(layersUs + headUs, microBatches * (layersUs / stages + headUs));
 }
+
+/** By default, steps of this number of rows or more are not searched for. */
+const searchedRowsMax = 2 ** 20;
 
 /**
  * Maximum number of prefill rows, the first at `position`, such that the step takes at most `budgetUs`: a binary search,
@@ -39,8 +37,8 @@ export function searchRowsWithin(
   budgetUs: number,
   { rows, keyRows, decodeRows, decodeKeys, logitRows }: StepShape,
   position: number,
-  most: number,
   stepUs: (shape: StepShape) => number,
+  most = searchedRowsMax,
 ): number {
   const wide = { rows, keyRows, decodeRows, decodeKeys, logitRows: logitRows + 1 };
   const fits = (prefillRows: number): boolean => {
@@ -48,13 +46,5 @@ export function searchRowsWithin(
     wide.keyRows = keyRows + prefillRows * position + (prefillRows * (prefillRows + 1)) / 2;
     return stepUs(wide) <= budgetUs;
   };
-  if (fits(most)) return Number.POSITIVE_INFINITY;
-  let within = 0;
-  let over = most;
-  while (over - within > 1) {
-    const middle = (within + over) >> 1;
-    if (fits(middle)) within = middle;
-    else over = middle;
-  }
-  return within;
+  return fits(most) ? Number.POSITIVE_INFINITY : largestWithin(most - 1, fits);
 }

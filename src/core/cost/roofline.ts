@@ -92,8 +92,7 @@ export class RooflineCost implements StepCostModel {
 
   /** With few rows, reading the weights bounds the linear layers; with many, arithmetic does. */
   rowsWithin(budgetUs: number, shape: StepShape, position: number): number {
-    if (this.#stages > 1)
-      return searchRowsWithin(budgetUs, shape, position, searchedRowsMax, (step) => this.stepUs(step));
+    if (this.#stages > 1) return searchRowsWithin(budgetUs, shape, position, (step) => this.stepUs(step));
     const left = budgetUs - this.#nonLinearUs(shape) - this.#headOf(shape.logitRows + 1);
     const perKeyUs = this.#keyRowUs;
     // n rows add n position + n (n + 1) / 2 keys.
@@ -118,9 +117,6 @@ export class RooflineCost implements StepCostModel {
     return this.#fixedUs + decodeUs + prefillUs + rows * this.#reduceUs;
   }
 }
-
-/** A step of this number of rows or more is not searched for. */
-const searchedRowsMax = 2 ** 20;
 
 /**
  * A range's share of the layers' time, with the overhead of a step; the last range adds the head. @param us time of all

@@ -140,7 +140,7 @@ export class TableCost implements StepCostModel {
   }
 
   rowsWithin(budgetUs: number, shape: StepShape, position: number): number {
-    return searchRowsWithin(budgetUs, shape, position, rowsMax, (step) => this.stepUs(step));
+    return searchRowsWithin(budgetUs, shape, position, (step) => this.stepUs(step), rowsMax);
   }
 
   #us(shape: StepShape): number {

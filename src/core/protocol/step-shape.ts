@@ -67,6 +67,17 @@ export interface StepPredictor {
   observe(shape: StepShape, stepUs: ArrayLike<number>): void;
 }
 
+/** One of `parts` equal parts of a step; fields may be fractions. */
+export function partOf({ rows, keyRows, decodeRows, decodeKeys, logitRows }: StepShape, parts: number): StepShape {
+  return {
+    rows: rows / parts,
+    keyRows: keyRows / parts,
+    decodeRows: decodeRows / parts,
+    decodeKeys: decodeKeys / parts,
+    logitRows: logitRows / parts,
+  };
+}
+
 /** A step that decodes `rows` sequences with `keys` tokens in all. */
 export function decodeShape(rows: number, keys: number): StepShape {
   return { rows, keyRows: keys, decodeRows: rows, decodeKeys: keys, logitRows: rows };

@@ -119,7 +119,7 @@ export class LiveAttentionWorkers {
     this.#dueUs[index] = nowUs + (outcome === 'opening' ? lookUs : retryUs);
     if (outcome !== 'opening' && !this.#hasLogged[index]) {
       this.#hasLogged[index] = true;
-      this.#log(`Attention worker ${index + 1} is lost, steps wait until it is replaced: ${outcome.why}`);
+      this.#log(`Attention worker ${index + 1} is lost and not replaced yet: ${outcome.why}`);
     }
     return [];
   }

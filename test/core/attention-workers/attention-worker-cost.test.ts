@@ -55,12 +55,15 @@ describe('memory', () => {
   });
 
   it.each([
-    [{ dop: '2,3' }, 'Cannot split 8 KV heads over 3 attention workers: use a divisor, or partition by requests'],
-    [{ dop: '1,4' }, 'Cannot hold the model: weights take 141'],
-    [{ dop: '3,4' }, 'Cannot split 64 attention heads over 3 tensor-parallel devices'],
+    [
+      { dop: '2,3' },
+      '--dop 2,3: cannot split 8 KV heads over 3 attention workers: use a divisor of 8, or partition by requests',
+    ],
+    [{ dop: '1,4' }, '--dop 1,4: cannot hold the model: weights take 141'],
+    [{ dop: '3,4' }, '--dop 3,4: cannot split 64 attention heads over 3 tensor-parallel devices'],
     [
       { dop: '4,4', staggeredBatches: 4 },
-      '--staggered-batches 4 needs 3 model replicas, and 4 devices are not divisible',
+      '--staggered-batches 4 needs 3 model replicas, and 4 model devices are not divisible by 3',
     ],
     [{ tp: 2 }, 'it states the devices of the model workers: remove --tp'],
   ])('and devices that do not fit are refused: %j', (changes, message) => {

@@ -32,7 +32,7 @@ describe('attention workers of a live instance', () => {
     expect([live.poll(1_000_000), live.nextUs]).toEqual([[], 2_000_000]);
     expect(live.poll(2_000_000)).toEqual([{ kind: 'attentionWorkerReady', worker: 0 }]);
     expect(lines).toEqual([
-      'Attention worker 1 is lost, steps wait until it is replaced: there is no memory',
+      'Attention worker 1 is lost and not replaced yet: there is no memory',
       'Attention worker 1 was lost and is replaced: its sequences are computed again',
     ]);
   });
