@@ -1,6 +1,6 @@
 // Hand-offs between instances of a process: the same bits as on one instance, and no page leaks.
 import fc from 'fast-check';
-import { afterEach, describe, expect, it } from 'vitest';
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
 import { availableIsas, loadNative } from '../../../src/kernel/native/native.ts';
 import type { LiveCluster } from '../../../src/runtime/threads/live-cluster.ts';
@@ -42,6 +42,17 @@ describe.skipIf(native === undefined)('hand-offs between instances of a process'
     ...(['bf16', 'int8', 'f32'] as const).map((inputs) => ({ inputs, isa: best })),
     ...isas.slice(0, 1).map((isa) => ({ inputs: 'bf16' as const, isa })),
   ];
+
+  /** One instance with the default settings. Its tokens and log-probabilities depend on no request before. */
+  let single: LiveCluster;
+  beforeAll(async () => {
+    single = liveCluster([{}]);
+    await single.ready();
+  });
+  afterAll(() => single?.close());
+  /** The answers of one instance to the requests of the crash tests. */
+  const crashed = Array.from({ length: 12 }, (_, i) => liveRequest(`d${i}`, livePrompt(i, 60 + 30 * i), 30));
+  let crashAnswers: Promise<readonly Answer[]> | undefined;
 
   it.each(forms)('give the bits of one instance: inputs $inputs, $isa', async ({ inputs, isa }) => {
     const before = process.env.KVASIR_ISA;
@@ -109,9 +120,10 @@ describe.skipIf(native === undefined)('hand-offs between instances of a process'
   it.each(['memory', 'shared', 'tcp'] as const)(
     'survive a crash of either side while pages are sent: %s',
     async (transport) => {
-      const [alone, cluster] = [await started({}), await startedOver(transport, ...apart, ...apart)];
-      const asked = Array.from({ length: 12 }, (_, i) => liveRequest(`d${i}`, livePrompt(i, 60 + 30 * i), 30));
-      const expected = await Promise.all(asked.map((request) => answerOf(alone, request)));
+      const cluster = await startedOver(transport, ...apart, ...apart);
+      const asked = crashed;
+      crashAnswers ??= Promise.all(asked.map((request) => answerOf(single, request)));
+      const expected = await crashAnswers;
       const ask = (requests: readonly GenerationRequest[]) => requests.map((request) => answerOf(cluster, request));
       const fatal = (id: string) => liveRequest(id, livePrompt(0, 60), 30);
       // The first crashes its decode instance, the second its prefill instance.
@@ -141,7 +153,6 @@ describe.skipIf(native === undefined)('hand-offs between instances of a process'
   it.each(['memory', 'shared', 'tcp'] as const)(
     'leak no pages when requests are cancelled at any time: %s',
     async (transport) => {
-      const alone = await started({});
       const kvBytes = 3 * 2 ** 20;
       const roles = [{ role: 'prefill', kvBytes }, { role: 'prefill' }, { role: 'decode', kvBytes }] as const;
       const cluster = await startedOver(transport, ...roles);
@@ -160,12 +171,12 @@ describe.skipIf(native === undefined)('hand-offs between instances of a process'
         fc.asyncProperty(fc.array(spec, { minLength: 1, maxLength: 14 }), async (specs) => {
           run++;
           const ended = specs.map(async ({ kind, length, output, cancelAfter, stops, echoes, penalised }, i) => {
-            const plain = liveRequest(`${run}.${i}`, livePrompt(kind, length), output);
+            const plain = liveRequest(`${transport}.${run}.${i}`, livePrompt(kind, length), output);
             const presencePenalty = penalised ? 0.7 : 0;
             const sampling = { ...plain.sampling, presencePenalty, promptLogprobs: echoes };
             const request = { ...plain, sampling, stopTokenIds: stops ? evenTokens : [] };
             if (cancelAfter !== undefined) return cancelled(cluster, request, cancelAfter);
-            const [answer, expected] = await Promise.all([answerOf(cluster, request), answerOf(alone, request)]);
+            const [answer, expected] = await Promise.all([answerOf(cluster, request), answerOf(single, request)]);
             expect([answer.tokens, answer.logprobs, answer.end]).toEqual([
               expected.tokens,
               expected.logprobs,
