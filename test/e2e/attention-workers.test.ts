@@ -70,6 +70,11 @@ describe.skipIf(loadNative() === undefined)('serve --dop (needs the native kerne
     expect(await metric(server, 'kvasir_kv_pages_used')).toBe(0);
   });
 
+  it('answers with the same bits over three model workers, whose threads share the weights', async () => {
+    const expected = await completionsOf(await serve());
+    expect(await completionsOf(await serve('--dop', '3,2'))).toEqual(expected);
+  });
+
   it.each(['1', '2'])(
     'by requests in %s batches, has the bits of one instance, though a worker is killed',
     async (batches) => {
@@ -181,7 +186,8 @@ describe.skipIf(loadNative() === undefined)('serve --dop (needs the native kerne
     ['--dop 1,3', '3 attention workers: they cannot share 2 KV heads equally: use --partition requests'],
     ['--partition requests', 'it needs --dop 1,N'],
     ['--attention-form prev-new', 'it needs --dop 1,N'],
-    ['--dop 2,2', 'it has 2 model workers, and 1 is supported'],
+    ['--dop 9,2', 'it has 9 model workers, and 8 are supported'],
+    ['--dop 2,2 --staggered-batches 2', '2 model workers run 3 batches: remove --staggered-batches'],
     ['--dop 1,2 --attention-workers 127.0.0.1:9101', 'there are 1 --attention-workers'],
     ['--attention-workers processes', 'it needs --dop 1,N'],
     ['--staggered-batches 2', 'it needs --dop or --attention-workers'],

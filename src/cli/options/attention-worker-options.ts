@@ -15,6 +15,8 @@ export interface AttentionWorkerAddresses {
 interface SharedSettings {
   readonly partition: KvPartition;
   readonly form: AttentionForm;
+  /** Model replicas of the instance, which share its weights. */
+  readonly modelWorkers: number;
   /** Batches of a step that run staggered; 1: the step is one batch. */
   readonly batches: number;
 }
@@ -45,6 +47,8 @@ interface DopOptions {
 
 /** As one batch: two read the weights twice, which costs more than it hides unless contexts are long. */
 const batchesByDefault = 1;
+/** Model replicas of one process. */
+const modelWorkersMost = 8;
 
 /** Attention workers of the instance; undefined: it computes attention itself. @throws UsageError */
 export function servedAttentionWorkers(options: DopOptions): ServedAttentionWorkers | undefined {
@@ -65,7 +69,11 @@ export function servedAttentionWorkers(options: DopOptions): ServedAttentionWork
   }
   const [modelWorkers, workers] = dop === undefined ? [1, addresses?.length ?? 0] : dop.split(',').map(Number);
   const conflicts: readonly (readonly [boolean, string])[] = [
-    [modelWorkers > 1, `it has ${modelWorkers} model workers, and 1 is supported`],
+    [modelWorkers > modelWorkersMost, `it has ${modelWorkers} model workers, and ${modelWorkersMost} are supported`],
+    [
+      modelWorkers > 1 && options.staggeredBatches !== undefined,
+      `${modelWorkers} model workers run ${modelWorkers + 1} batches: remove --staggered-batches`,
+    ],
     [addresses !== undefined && addresses.length !== workers, `there are ${addresses?.length} --attention-workers`],
     [
       addresses !== undefined && token === undefined,
@@ -98,7 +106,8 @@ export function servedAttentionWorkers(options: DopOptions): ServedAttentionWork
   const conflict = conflicts.find(([applies]) => applies);
   if (conflict !== undefined)
     throw new UsageError(`Cannot use ${dop === undefined ? '--attention-workers' : `--dop ${dop}`}: ${conflict[1]}`);
-  const shared = { partition, form, batches: options.staggeredBatches ?? batchesByDefault };
+  const batches = modelWorkers > 1 ? modelWorkers + 1 : (options.staggeredBatches ?? batchesByDefault);
+  const shared = { partition, form, modelWorkers, batches };
   if (addresses !== undefined && token !== undefined) return { ...shared, addresses, token, moveAfterS };
   return where === 'processes' ? { ...shared, processes: workers } : { ...shared, threads: workers };
 }

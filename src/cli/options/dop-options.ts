@@ -46,7 +46,7 @@ export function addDopFlags(command: Command): Command {
     .optionsGroup(groups.cluster)
     .option(
       '--dop <model,attention>',
-      'Keep KV pages at this number of attention workers, apart from the model worker, for example 1,2 (default: off)',
+      'Keep KV pages at attention workers, apart from model workers, with these numbers of both, for example 1,2 (default: off)',
     )
     .option(
       '--attention-workers <where>',

@@ -11,7 +11,6 @@ import { type LoadedModel, loadModel } from '../../engine/load-model.ts';
 import type { LayerSpan } from '../../graph/pipeline-stage.ts';
 import type { Backend } from '../../kernel/backend.ts';
 import { loadNative } from '../../kernel/native/addon.ts';
-import type { LiveAttentionWorkers } from '../../runtime/attention-workers/live-attention-workers.ts';
 import { overAttentionWorkers } from '../../runtime/attention-workers/staggered-steps.ts';
 import { MemoryBus } from '../../runtime/bus/memory-bus.ts';
 import { PipelineRunner } from '../../runtime/pipeline/pipeline-runner.ts';
@@ -24,7 +23,12 @@ import type { BlockRoot, FromInstance, InstanceThreadData } from '../../runtime/
 import type { LiveHandOffs } from '../../runtime/transfer/live-hand-offs.ts';
 import { pageTokens } from '../../util/step.ts';
 import { openModel } from '../../weights/open-model.ts';
-import { defaultInstanceBytes, openAttentionWorkers, pulledPages } from './attention/attention-workers.ts';
+import {
+  defaultInstanceBytes,
+  openAttentionWorkers,
+  pulledPages,
+  replicaThreads,
+} from './attention/attention-workers.ts';
 import { createBackend } from './backend.ts';
 import { blockRoot } from './block-root.ts';
 import {
@@ -63,7 +67,7 @@ function load(
 async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint): Promise<ServedInstance> {
   const { settings, hashKey, role } = data;
   const log = createThreadLog(own);
-  const backend = createBackend(settings.threads, log);
+  const backend = createBackend(replicaThreads(settings), log);
   const { model, root } = load(data, backend);
   const { contextTokens, kvBytes = defaultInstanceBytes(settings, model.kv) } = settings;
   // Sized for the longest prompt, so that every prompt can be received.
@@ -105,7 +109,7 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
   });
   const handOffs = openHandOffs(data, own, memory, wake, { backend, workers: attentionWorkers, receivePages });
   const tracer = new StepTracer(data.traces);
-  const steps = stepsOf(engine, machine, settings, attentionWorkers?.live);
+  const steps = stepsOf(engine, machine, settings, attentionWorkers);
   const pipeline = handOffs && createPipeline(data, { engine, backend, model }, handOffs, wake);
   const below = { tiers: tiers?.live, lending: borrowing?.live, attentionWorkers: attentionWorkers?.live };
   const loop = new InstanceLoop(machine, steps, own, data.abort, log, { handOffs, pipeline, tracer, ...below });
@@ -126,10 +130,11 @@ function stepsOf(
   engine: Engine,
   machine: TokenInstance,
   { record }: InstanceSettings,
-  workers: LiveAttentionWorkers | undefined,
+  workers: Awaited<ReturnType<typeof openAttentionWorkers>>,
 ): Pick<Engine, 'run'> {
   const predictUs = (shape: Parameters<TokenInstance['predictUs']>[0]): number => machine.predictUs(shape);
-  const runner = workers === undefined ? engine : overAttentionWorkers(engine, workers, predictUs);
+  const runner =
+    workers === undefined ? engine : overAttentionWorkers(engine, workers.live, predictUs, workers.replicas);
   return record === undefined ? runner : recorded(runner, record);
 }
 

@@ -51,8 +51,8 @@ async function serveThreads(options: ServeOptions, context: ServerContext): Prom
   if (workers === undefined || !('processes' in workers)) return serveInstances(options, context, workers);
   const children = await ChildAttentionWorkers.start(options, workers, context.log);
   try {
-    const { partition, form, batches } = workers;
-    await serveInstances(options, context, { ...children.settings, partition, form, batches });
+    const { processes, ...shared } = workers;
+    await serveInstances(options, context, { ...children.settings, ...shared });
   } finally {
     await children.close();
   }

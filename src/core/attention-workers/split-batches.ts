@@ -1,30 +1,41 @@
-// The two batches of a step over attention workers: while attention of one is computed, the model worker computes the
-// other (Lamina, section 4.3).
+// The batches of a step over attention workers: while attention of one is computed, the model worker computes the
+// others (Lamina, section 4.3).
 
 import { type Step, type StepGroup, type StepResult, type StepSampling, topLogprobsMax } from '../../util/step.ts';
 import type { StepShape } from '../protocol/step-shape.ts';
 
 /**
- * The sequences of two batches of about equal predicted time, each ascending; undefined for a single sequence. A
- * sequence is never divided: a chunk of a prompt stays whole. Longest first, each to the batch that takes less time.
- * @param sequences (sequences): shape of each sequence's rows
+ * The sequences of batches of about equal predicted time, each ascending; undefined for a single sequence or batch. A
+ * sequence is never divided: a chunk of a prompt stays whole. Longest first, each to the batch that takes the least
+ * time. @param sequences (sequences): shape of each sequence's rows @param count batches, fewer for fewer sequences
  */
 export function splitBatches(
   sequences: readonly StepShape[],
   predictUs: (shape: StepShape) => number,
-): readonly [readonly number[], readonly number[]] | undefined {
-  if (sequences.length < 2) return undefined;
+  count = 2,
+): readonly (readonly number[])[] | undefined {
+  if (Math.min(sequences.length, count) < 2) return undefined;
   const alone = sequences.map(predictUs);
   const order = [...sequences.keys()].sort((a, b) => alone[b] - alone[a] || a - b);
-  const batches = [0, 1].map(() => ({ sequences: [] as number[], shape: nothing, us: 0 }));
-  const [first, second] = batches;
+  const batches = Array.from({ length: Math.min(sequences.length, count) }, () => ({
+    ...{ sequences: [] as number[], shape: nothing, us: 0 },
+  }));
   for (const sequence of order) {
-    const batch = second.us < first.us ? second : first;
+    const batch = batches.reduce((best, each) => (isShorter(each, best) ? each : best));
     batch.sequences.push(sequence);
     batch.shape = sumOf(batch.shape, sequences[sequence]);
     batch.us = predictUs(batch.shape);
   }
-  return [first.sequences.sort(ascending), second.sequences.sort(ascending)];
+  return batches.map((batch) => batch.sequences.sort(ascending));
+}
+
+interface Batch {
+  readonly sequences: readonly number[];
+  readonly us: number;
+}
+
+function isShorter(a: Batch, b: Batch): boolean {
+  return a.us === b.us ? a.sequences.length < b.sequences.length : a.us < b.us;
 }
 
 const nothing: StepShape = { rows: 0, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: 0 };

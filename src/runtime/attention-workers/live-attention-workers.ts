@@ -40,6 +40,7 @@ const [retryUs, lookUs] = [1_000_000, 10_000];
 export class LiveAttentionWorkers {
   readonly #workers: readonly LinkedWorker[];
   readonly #log: (message: string) => void;
+  readonly #replicas: number;
   /** (links): those of each batch. */
   #handles: readonly Int32Array[];
   /** (workers): when to begin an attempt, or to look at the one in progress. */
@@ -58,9 +59,10 @@ export class LiveAttentionWorkers {
   /** Called when a new worker has the place of a lost one, before steps run over it. */
   onReplaced: (worker: number) => void = () => {};
 
-  /** @param workers in the order of their KV heads, with equally many links */
-  constructor(workers: readonly LinkedWorker[], log: (message: string) => void, moves?: ShardMoves) {
+  /** @param workers in the order of their KV heads, with equally many links @param replicas that wait at the same time */
+  constructor(workers: readonly LinkedWorker[], log: (message: string) => void, moves?: ShardMoves, replicas = 1) {
     this.#workers = workers;
+    this.#replicas = replicas;
     this.#log = log;
     this.#moves = moves;
     this.#homes = [...workers.keys()];
@@ -149,7 +151,11 @@ export class LiveAttentionWorkers {
 
   /** Adds the traffic with each worker to what the machine reports. */
   withCounts(snapshots: readonly AttentionWorkerSnapshot[]): readonly AttentionWorkerSnapshot[] {
-    return snapshots.map((snapshot, worker) => ({ ...snapshot, ...this.#workers[worker]?.counts }));
+    return snapshots.map((snapshot, worker) => {
+      const counts = this.#workers[worker]?.counts;
+      // The mean over the replicas: they wait at the same time.
+      return { ...snapshot, ...counts, ...(counts && { waitSeconds: counts.waitSeconds / this.#replicas }) };
+    });
   }
 
   #linkHandles(): readonly Int32Array[] {

@@ -41,6 +41,16 @@ describe('splitBatches', () => {
     expect(splitBatches(sequences, predictUs)).toEqual([[2], [0, 1, 3]]);
   });
 
+  test('divides into as many batches as asked for, and at most one for each sequence', () => {
+    expect(splitBatches([decode(9), decode(9), decode(9), decode(9)], predictUs, 3)).toEqual([[0, 3], [1], [2]]);
+    expect(splitBatches([decode(9), decode(9)], predictUs, 4)).toEqual([[0], [1]]);
+    expect(splitBatches([decode(9), decode(9)], predictUs, 1)).toBeUndefined();
+  });
+
+  test('leaves no batch empty if nothing is known about times', () => {
+    expect(splitBatches([decode(9), decode(9), decode(9)], () => 0, 3)).toEqual([[0], [1], [2]]);
+  });
+
   test.each([1, 2, 3, 4, 5])(
     'has every sequence once, in two batches that differ by at most the longest sequence, seed %i',
     (seed) => {

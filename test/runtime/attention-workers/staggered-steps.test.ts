@@ -1,5 +1,6 @@
 // Steps that run as two batches: every request has the tokens and log-probabilities of one batch.
 import { describe, expect, test } from 'vitest';
+import type { NativeBackend, StaggeredReplicas } from '../../../src/kernel/native/native.ts';
 import { overAttentionWorkers } from '../../../src/runtime/attention-workers/staggered-steps.ts';
 import { Prng } from '../../../src/util/prng.ts';
 import type { Step } from '../../../src/util/step.ts';
@@ -16,7 +17,7 @@ function staggeredWorld(links: number, pages: number) {
     used.push([...(step.attentionWorkers ?? [])]);
     return { kind: 'done', result: whole(step) } as const;
   };
-  const engine = { run, runStaggered: (steps: readonly Step[]) => steps.map(run) };
+  const engine = { run, runStaggered: (steps: readonly Step[]) => steps.map(run), layers: [] };
   const workers = { handles: handles.slice(0, links) };
   const runner = overAttentionWorkers(engine, workers, (shape) => world.instance.predictUs(shape));
   world.engine.run = (step) => {
@@ -48,10 +49,36 @@ describe('steps over attention workers', () => {
     expect(joined.endsWith('1,2;1,2')).toBe(true);
   });
 
+  test('with several model replicas, the batches rotate over as many as there are batches', () => {
+    const rotations: unknown[] = [];
+    const engine = {
+      run: () => ({ kind: 'aborted' }) as const,
+      runStaggered: (steps: readonly Step[], _: Int32Array, rotation?: StaggeredReplicas) => {
+        rotations.push({ batches: steps.length, others: rotation?.others, turns: [...(rotation?.turns ?? [])] });
+        return steps.map(() => ({ kind: 'aborted' }) as const);
+      },
+      layers: [{ group: 0, index: 0 }],
+    };
+    const replica = {} as NativeBackend;
+    const links = { handles: [1, 2, 3].map((handle) => Int32Array.of(handle)) };
+    const runner = overAttentionWorkers(engine, links, () => 1, [replica]);
+    for (const requests of [2, 3]) {
+      const world = new World();
+      world.submit(...Array.from({ length: requests }, (_, i) => request(`r${i}`, promptOf(i + 1, 40))));
+      world.finishStep();
+      runner.run(world.running?.plan as Step, new Int32Array(1));
+    }
+    expect(rotations).toEqual([
+      { batches: 2, others: [replica], turns: [0, 0, 1, 1, 0, 0, 1, 1] },
+      { batches: 3, others: [replica], turns: [0, 0, 1, 1, 2, 0, 0, 1, 1, 0, 2, 1] },
+    ]);
+  });
+
   test('an aborted batch aborts the step', () => {
     const engine = {
       run: () => ({ kind: 'aborted' }) as const,
       runStaggered: (steps: readonly Step[]) => steps.map(() => ({ kind: 'aborted' }) as const),
+      layers: [],
     };
     const world = new World();
     world.submit(request('a', promptOf(1, 40)), request('b', promptOf(2, 40)));

@@ -3,7 +3,7 @@ import { setTimeout } from 'node:timers/promises';
 import { LinkedAttentionWorker, type LocalAttentionWorkerOptions } from '../../../engine/linked-attention-worker.ts';
 import type { KvShape, LoadedModel } from '../../../engine/load-model.ts';
 import type { Backend } from '../../../kernel/backend.ts';
-import { NativeBackend } from '../../../kernel/native/native.ts';
+import { createNativeBackend, NativeBackend } from '../../../kernel/native/native.ts';
 import { LiveAttentionWorkers } from '../../../runtime/attention-workers/live-attention-workers.ts';
 import { PulledPages, type StagingPool } from '../../../runtime/attention-workers/pulled-pages.ts';
 import type { Messenger } from '../../../runtime/transfer/messenger.ts';
@@ -45,7 +45,18 @@ export async function openAttentionWorkers(
   const machine = { attentionWorkers: { workers, partition } };
   const moveAfterS = 'addresses' in attentionWorkers ? attentionWorkers.moveAfterS : undefined;
   const moves = moveAfterS === undefined ? undefined : { afterUs: 1e6 * moveAfterS, pages };
-  return { pages, linked, live: new LiveAttentionWorkers(linked, log, moves), machine };
+  const live = new LiveAttentionWorkers(linked, log, moves, attentionWorkers.modelWorkers);
+  return { pages, linked, live, machine, replicas: openReplicas(backend, attentionWorkers.modelWorkers) };
+}
+
+/** Model replicas beside the first: threads, without weights of their own. */
+function openReplicas({ isa, threads }: NativeBackend, modelWorkers: number): readonly NativeBackend[] {
+  return Array.from({ length: modelWorkers - 1 }, () => createNativeBackend({ threads, isa }));
+}
+
+/** Threads of each model replica. */
+export function replicaThreads({ attentionWorkers, threads }: InstanceSettings): number {
+  return Math.max(1, Math.floor(threads / (attentionWorkers?.modelWorkers ?? 1)));
 }
 
 function workersOf(settings: NonNullable<InstanceSettings['attentionWorkers']>): number {
