@@ -78,8 +78,9 @@ export class SimulatedAttentionWorkers {
     const byRequests = this.#byRequests[index];
     this.#contents?.[index][byRequests ? this.#workers[index].indexOf(worker) : 0].clear();
     const lateUs = this.#prng.chance(atOnceRatio) ? 0 : this.#prng.exponentialUs(noticeUs);
-    // The instance learns of the loss after the step, or during a longer one: it aborts a step that no worker can answer.
-    if (lateUs > 0 || byRequests) this.#failStep(index, this.#prng.integer(1, lateUs + 1));
+    // The instance learns of the loss at once and aborts the step, or it learns later: the step ends without a result.
+    const learnsNow = lateUs === 0 && !byRequests;
+    if (!learnsNow && this.#uses(index, this.#workers[index].indexOf(worker))) this.#host.executors[index].abort();
     this.#after(index, lateUs, () => this.#reportLost(index, worker));
     return true;
   }
@@ -95,7 +96,7 @@ export class SimulatedAttentionWorkers {
       contents.stepStarted(
         inFlight.filter((running) => this.#isAnswered(index, running) && this.#partOf(index, running) === part),
       );
-    this.#failStep(index, this.#prng.exponentialUs(noticeUs) + 1);
+    this.#failStep(index);
   }
 
   stepEnded(index: InstanceIndex, ended: StepEnd): void {
@@ -138,10 +139,10 @@ export class SimulatedAttentionWorkers {
   }
 
   /** The rows of sequences with blocks at lost workers stay unanswered. */
-  #failStep(index: InstanceIndex, us: number): void {
+  #failStep(index: InstanceIndex): void {
     const { inFlight } = this.#host.instances[index];
     const places = [...inFlight.keys()].filter((place) => !this.#isAnswered(index, inFlight[place]));
-    if (places.length > 0) this.#host.executors[index].failStep(us, places);
+    if (places.length > 0) this.#host.executors[index].failStep(this.#prng.exponentialUs(noticeUs) + 1, places);
   }
 
   /** Unless the instance fails before. */

@@ -163,21 +163,12 @@ export class SimulatedExecutor {
     this.#timer.schedule(nowUs);
   }
 
-  /**
-   * Attention workers do not answer: the present step ends after `us` with these places unanswered. If earlier steps of
-   * its run have ended, they count, and the run ends now.
-   */
+  /** Attention workers do not answer: the step that has just begun ends after `us` with these places unanswered. */
   failStep(us: number, places: readonly number[]): void {
-    const { nowUs } = this.#queue;
-    if (!this.#running || this.#endsUs <= nowUs) return;
-    if (this.stepsEnded > 0) {
-      this.abort();
-      return;
-    }
     this.#unanswered = places;
-    this.#endsUs = nowUs + us;
+    this.#endsUs = this.#startedUs + us;
     this.#stepUs.length = 1;
-    this.#stepUs[0] = this.#endsUs - this.#startedUs;
+    this.#stepUs[0] = us;
     this.#timer.schedule(this.#endsUs);
   }
 
