@@ -184,14 +184,17 @@ describe.skipIf(loadNative() === undefined)('serve --dop (needs the native kerne
 
   it.each([
     ['--dop 1,3', '3 attention workers: they cannot share 2 KV heads equally: use --partition requests'],
-    ['--partition requests', 'it needs --dop 1,N'],
-    ['--attention-form prev-new', 'it needs --dop 1,N'],
+    ['--partition requests', 'it needs --dop MODEL,ATTENTION'],
+    ['--attention-form prev-new', 'it needs --dop MODEL,ATTENTION'],
     ['--dop 9,2', 'it has 9 model workers, and 8 are supported'],
     ['--dop 2,2 --staggered-batches 2', '2 model workers run 3 batches: remove --staggered-batches'],
-    ['--dop 1,2 --attention-workers 127.0.0.1:9101', 'there are 1 --attention-workers'],
-    ['--attention-workers processes', 'it needs --dop 1,N'],
+    [
+      '--dop 1,2 --attention-workers 127.0.0.1:9101',
+      'it has 2 attention workers, and --attention-workers has 1 addresses',
+    ],
+    ['--attention-workers processes', 'it needs --dop MODEL,ATTENTION'],
     ['--staggered-batches 2', 'it needs --dop or --attention-workers'],
-    ['--dop 1,2 --move-shards-after 5', 'it needs --attention-workers at addresses, partitioned by heads'],
+    ['--dop 1,2 --move-shards-after 5', 'it needs --attention-workers HOST:PORT,... and --partition heads'],
     ['--dop 1,2 --staggered-batches 3', 'staggered-batches'],
     ['--dop 1,2 --borrow', 'pages at attention workers cannot be lent'],
     ['--dop 1,2 --instances 2', 'only prefill instances can be beside one decode instance'],

@@ -57,15 +57,16 @@ export function servedAttentionWorkers(options: DopOptions): ServedAttentionWork
   const { moveShardsAfter: moveAfterS } = options;
   if (moveAfterS !== undefined && (addresses === undefined || partition !== 'heads'))
     throw new UsageError(
-      'Cannot use --move-shards-after: it needs --attention-workers at addresses, partitioned by heads',
+      `Cannot use --move-shards-after ${moveAfterS}: it needs --attention-workers HOST:PORT,... and --partition heads`,
     );
   if (dop === undefined && addresses === undefined) {
     if (options.staggeredBatches !== undefined)
       throw new UsageError('Cannot use --staggered-batches: it needs --dop or --attention-workers');
-    if (partition !== 'heads') throw new UsageError(`Cannot use --partition ${partition}: it needs --dop 1,N`);
-    if (form !== 'ranges') throw new UsageError(`Cannot use --attention-form ${form}: it needs --dop 1,N`);
+    if (partition !== 'heads')
+      throw new UsageError(`Cannot use --partition ${partition}: it needs --dop MODEL,ATTENTION`);
+    if (form !== 'ranges') throw new UsageError(`Cannot use --attention-form ${form}: it needs --dop MODEL,ATTENTION`);
     if (options.attentionWorkers === undefined) return undefined;
-    throw new UsageError(`Cannot use --attention-workers ${where}: it needs --dop 1,N`);
+    throw new UsageError(`Cannot use --attention-workers ${where}: it needs --dop MODEL,ATTENTION`);
   }
   const [modelWorkers, workers] = dop === undefined ? [1, addresses?.length ?? 0] : dop.split(',').map(Number);
   const conflicts: readonly (readonly [boolean, string])[] = [
@@ -74,7 +75,10 @@ export function servedAttentionWorkers(options: DopOptions): ServedAttentionWork
       modelWorkers > 1 && options.staggeredBatches !== undefined,
       `${modelWorkers} model workers run ${modelWorkers + 1} batches: remove --staggered-batches`,
     ],
-    [addresses !== undefined && addresses.length !== workers, `there are ${addresses?.length} --attention-workers`],
+    [
+      addresses !== undefined && addresses.length !== workers,
+      `it has ${workers} attention workers, and --attention-workers has ${addresses?.length} addresses`,
+    ],
     [
       addresses !== undefined && token === undefined,
       'attention workers at addresses need the --token of these processes',

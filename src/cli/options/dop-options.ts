@@ -54,7 +54,7 @@ export function addDopFlags(command: Command): Command {
     )
     .option(
       '--staggered-batches <n>',
-      'Run the sequences of a step as this number of batches, 1 or 2: attention of one overlaps the other (default: 1)',
+      'Run the sequences of a step as this number of batches, 1 or 2, with one model worker: attention of one overlaps the other (default: 1)',
     )
     .option(
       '--move-shards-after <s>',

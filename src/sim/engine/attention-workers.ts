@@ -19,7 +19,7 @@ interface Worker {
   /** False from the loss until another worker has its place: no step is answered. */
   isLinked: boolean;
   /** The instance has received the loss, and not yet that the worker is ready. */
-  isHeldLost: boolean;
+  isReportedLost: boolean;
   /** When another worker has its place. */
   replacedUs: number;
   /** Losses that this incarnation of the instance has received. */
@@ -57,7 +57,7 @@ export class SimulatedAttentionWorkers {
     this.#prng = new Prng(faults?.seed ?? 0, stream);
     this.#workers = instances.map(({ machine }) =>
       Array.from({ length: machine.attentionWorkers?.workers ?? 0 }, () => ({
-        ...{ isLinked: true, isHeldLost: false, replacedUs: 0, losses: 0 },
+        ...{ isLinked: true, isReportedLost: false, replacedUs: 0, losses: 0 },
       })),
     );
     this.#byRequests = instances.map(({ machine }) => machine.attentionWorkers?.partition === 'requests');
@@ -88,7 +88,7 @@ export class SimulatedAttentionWorkers {
   stepStarted(index: InstanceIndex): void {
     const workers = this.#workers[index];
     const { inFlight } = this.#host.instances[index];
-    const lost = workers.findIndex(({ isHeldLost }, worker) => isHeldLost && this.#uses(index, worker));
+    const lost = workers.findIndex(({ isReportedLost }, worker) => isReportedLost && this.#uses(index, worker));
     if (lost >= 0)
       throw new Error(`Attention workers broken: instance ${index} starts a step while worker ${lost} is lost`);
     if (this.#pages[index] < Number.POSITIVE_INFINITY) this.#checkPages(index);
@@ -126,7 +126,7 @@ export class SimulatedAttentionWorkers {
     for (const contents of this.#contents?.[index] ?? []) contents.clear();
     this.#pages[index] = Number.POSITIVE_INFINITY;
     for (const worker of this.#workers[index]) {
-      worker.isHeldLost = false;
+      worker.isReportedLost = false;
       worker.losses = 0;
     }
   }
@@ -159,7 +159,7 @@ export class SimulatedAttentionWorkers {
     const { nowUs } = queue;
     const place = this.#workers[index].indexOf(worker);
     this.#deliverOrphan(index);
-    worker.isHeldLost = true;
+    worker.isReportedLost = true;
     worker.losses++;
     const { running, attentionWorkers } = this.#host.instances[index].snapshot();
     this.recomputed += attentionWorkers?.[place].sequences ?? running;
@@ -189,14 +189,14 @@ export class SimulatedAttentionWorkers {
     const ready = { kind: 'attentionWorkerReady', worker: place, ...this.#movedPages(index) } as const;
     const { faults } = this.#host;
     worker.isLinked = true;
-    worker.isHeldLost = false;
+    worker.isReportedLost = false;
     if (faults !== undefined) countFault(faults.injected, 'attention worker replacement');
     this.#host.deliverToInstance(index, ready);
     this.#deliverOrphan(index);
     if (!this.#prng.chance(duplicateRatio)) return;
     // A late copy arrives before the next loss, on the connection of the same worker.
     this.#after(index, this.#prng.exponentialUs(duplicateUs), () => {
-      if (!worker.isHeldLost) this.#host.deliverToInstance(index, ready);
+      if (!worker.isReportedLost) this.#host.deliverToInstance(index, ready);
     });
   }
 
