@@ -60,13 +60,8 @@ export function servedAttentionWorkers(options: DopOptions): ServedAttentionWork
       `Cannot use --move-shards-after ${moveAfterS}: it needs --attention-workers HOST:PORT,... and --partition heads`,
     );
   if (dop === undefined && addresses === undefined) {
-    if (options.staggeredBatches !== undefined)
-      throw new UsageError('Cannot use --staggered-batches: it needs --dop or --attention-workers');
-    if (partition !== 'heads')
-      throw new UsageError(`Cannot use --partition ${partition}: it needs --dop MODEL,ATTENTION`);
-    if (form !== 'ranges') throw new UsageError(`Cannot use --attention-form ${form}: it needs --dop MODEL,ATTENTION`);
-    if (options.attentionWorkers === undefined) return undefined;
-    throw new UsageError(`Cannot use --attention-workers ${where}: it needs --dop MODEL,ATTENTION`);
+    refuseWithoutWorkers(options);
+    return undefined;
   }
   const [modelWorkers, workers] = dop === undefined ? [1, addresses?.length ?? 0] : dop.split(',').map(Number);
   const conflicts: readonly (readonly [boolean, string])[] = [
@@ -114,6 +109,17 @@ export function servedAttentionWorkers(options: DopOptions): ServedAttentionWork
   const shared = { partition, form, modelWorkers, batches };
   if (addresses !== undefined && token !== undefined) return { ...shared, addresses, token, moveAfterS };
   return where === 'processes' ? { ...shared, processes: workers } : { ...shared, threads: workers };
+}
+
+/** @throws UsageError for an option that has no effect without attention workers */
+function refuseWithoutWorkers({ staggeredBatches, partition, attentionForm, attentionWorkers }: DopOptions): void {
+  const needs = 'it needs --dop MODEL,ATTENTION';
+  if (staggeredBatches !== undefined)
+    throw new UsageError('Cannot use --staggered-batches: it needs --dop or --attention-workers');
+  if (partition !== 'heads') throw new UsageError(`Cannot use --partition ${partition}: ${needs}`);
+  if (attentionForm !== 'ranges') throw new UsageError(`Cannot use --attention-form ${attentionForm}: ${needs}`);
+  if (attentionWorkers !== undefined)
+    throw new UsageError(`Cannot use --attention-workers ${attentionWorkers}: ${needs}`);
 }
 
 /** True for one decode instance, which has the attention workers, and prefill instances. */
