@@ -1,5 +1,4 @@
 // The keys and values at the attention workers of an instance: no step attends to tokens that a lost worker held.
-import type { RequestId } from '../../core/protocol/ids.ts';
 import type { RunningLengths } from '../../core/scheduler/executor/length-executor.ts';
 
 /** Rows of a step in flight: tokens from `from` on of a sequence with these blocks. */
@@ -14,8 +13,6 @@ export class WorkerContents {
   /** By block: leading tokens with keys and values at every attention worker. */
   readonly #written = new Map<number, number>();
   #rows: readonly Rows[] = [];
-  /** Requests that arrived with KV, which the workers had at the first step. */
-  readonly #arrived = new Set<RequestId>();
 
   constructor(blockTokens: number) {
     this.#blockTokens = blockTokens;
@@ -33,10 +30,8 @@ export class WorkerContents {
       const { computed, planned, table } = sequence;
       const held = table.groups[0].blocks;
       const blocks = Array.from({ length: held.length }, (_, i) => held.at(i));
-      if (computed > 0 && sequence.receivedTokens === computed && !this.#arrived.has(id)) {
-        this.#arrived.add(id);
-        this.#write(blocks, 0, computed);
-      }
+      // The KV of a received prompt arrived at the workers; no step has computed anything behind it.
+      if (sequence.receivedTokens === computed) this.#write(blocks, 0, computed);
       for (let at = 0; at < computed; at += this.#blockTokens) {
         const required = Math.min(this.#blockTokens, computed - at);
         const written = this.#writtenOf(blocks[at / this.#blockTokens]);
