@@ -2,8 +2,8 @@
 
 import { z } from 'zod';
 import { type DopCandidate, type DopChoice, planDop } from '../../core/attention-workers/dop-planner.ts';
+import { largestWithin } from '../../core/cost/micro-batches.ts';
 import { decodeShape } from '../../core/protocol/step-shape.ts';
-import { largestWithin } from '../../util/largest-within.ts';
 import { createCostModel } from '../options/cost-model.ts';
 import { readOptions } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';

@@ -1,6 +1,6 @@
 // Chooses the degree of parallelism (a, b): devices of model workers and of attention workers (Lamina, section 4).
 
-import { largestWithin } from '../../util/largest-within.ts';
+import { largestWithin } from '../cost/micro-batches.ts';
 import { decodeShape } from '../protocol/step-shape.ts';
 import type { AttentionWorkersCost, StepParts } from './attention-worker-cost.ts';
 

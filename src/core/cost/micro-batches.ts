@@ -1,6 +1,5 @@
-// Time of a step on pipeline stages, which run its rows as micro-batches.
+// Time of a step on pipeline stages, which run its rows as micro-batches; the largest step or batch within a time.
 
-import { largestWithin } from '../../util/largest-within.ts';
 import { partOf, type StepShape } from '../protocol/step-shape.ts';
 
 /** Microseconds of a micro-batch over all stages: its layers, and the head behind the last one. */
@@ -47,4 +46,16 @@ export function searchRowsWithin(
     return stepUs(wide) <= budgetUs;
   };
   return fits(most) ? Number.POSITIVE_INFINITY : largestWithin(most - 1, fits);
+}
+
+/** Largest n of 1..most for which `fits` holds, if it holds up to some n and not beyond; 0: for none. */
+export function largestWithin(most: number, fits: (n: number) => boolean): number {
+  let within = 0;
+  let over = most + 1;
+  while (over - within > 1) {
+    const middle = (within + over) >> 1;
+    if (fits(middle)) within = middle;
+    else over = middle;
+  }
+  return within;
 }

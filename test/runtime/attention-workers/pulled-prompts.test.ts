@@ -52,6 +52,17 @@ function setup() {
       sender.send(buffer, 0, descriptors, true);
       return buffer;
     },
+    /** The same, until the prompt is received. */
+    async sendAndReceive(): Promise<string> {
+      const buffer = this.send();
+      const received: string[] = [];
+      const arrived = () => {
+        received.push(...pulled.received());
+        return received;
+      };
+      await expect.poll(arrived).toEqual([buffer]);
+      return buffer;
+    },
     run: (sequences: readonly PlainSequence[]) => {
       const outcome = engine.run({ ...stepOf(sequences), attentionWorkers: live.handles[0] }, new Int32Array(1));
       if (outcome.kind !== 'done') throw new Error('the step was aborted');
@@ -84,13 +95,7 @@ describe.skipIf(loadNative() === undefined)('a pulled prompt (needs the native k
     const here = { ...next, blocks: blocksFor(tokens + 1, 20) };
     try {
       prefill.run(stepOf([chunk]), new Int32Array(1));
-      const buffer = all.send();
-      const received: string[] = [];
-      const arrives = () => {
-        received.push(...pulled.received());
-        return received;
-      };
-      await expect.poll(arrives).toEqual([buffer]);
+      const buffer = await all.sendAndReceive();
       prefill.run(stepOf([next]), new Int32Array(1));
       const expected = bitRows(prefill.readLogits(1), 1);
       expect(run([here])).toEqual(expected);
@@ -134,13 +139,7 @@ describe.skipIf(loadNative() === undefined)('a pulled prompt (needs the native k
         pulled.close(cancelled);
         expect(pulled.freePages).toBe(all.count);
       }
-      const buffer = all.send();
-      const received: string[] = [];
-      const arrives = () => {
-        received.push(...pulled.received());
-        return received;
-      };
-      await expect.poll(arrives).toEqual([buffer]);
+      await all.sendAndReceive();
       prefill.run(stepOf([next]), new Int32Array(1));
       expect(run([{ ...next, blocks: blocksFor(tokens + 1, 20) }])).toEqual(bitRows(prefill.readLogits(1), 1));
     } finally {

@@ -1,13 +1,14 @@
 // Requests under faults: whichever messages are lost or late and whichever instances fail, each request ends once and nothing leaks.
+
 import { expect, it } from 'vitest';
 import { EventQueue } from '../../../src/sim/engine/event-queue.ts';
-import { Simulation } from '../../../src/sim/engine/simulation.ts';
 import { addCounts, uncovered } from '../../../src/sim/faults/chaos-counts.ts';
 import { parseFault } from '../../../src/sim/faults/fault-plan.ts';
 import { FaultyNetwork } from '../../../src/sim/faults/faulty-network.ts';
 import { requestChaos, runRequestChaos } from '../../../src/sim/faults/request-chaos.ts';
-import { preemptingWorld, type RequestWorld, requestWorld } from '../../../src/sim/faults/request-worlds.ts';
+import { preemptingWorld, requestWorld } from '../../../src/sim/faults/request-worlds.ts';
 import { Prng } from '../../../src/util/prng.ts';
+import { hashOf } from './world-hash.ts';
 
 it('breaks no rule over many seeds, and injects each fault and runs each handler', () => {
   // In seed 90 an instance answers a reservation that no instance has any more.
@@ -26,18 +27,6 @@ it('breaks no rule over many seeds, and injects each fault and runs each handler
 it('is a function of its seed', () => {
   expect(runRequestChaos(7)).toEqual(runRequestChaos(7));
 });
-
-/** The state hash of a world with occasional cancels. */
-function hashOf({ config, trace }: RequestWorld, coalesce: boolean): string {
-  const instances = config.instances.map((one) => ({ ...one, machine: { ...one.machine, coalesce } }));
-  const simulation = new Simulation({ ...config, instances, checking: false });
-  for (const request of trace) {
-    simulation.arrive(request);
-    if (request.index % 12 === 11) simulation.cancel(String(request.index - 3));
-  }
-  simulation.finish();
-  return simulation.outcome.stateHash;
-}
 
 it('has the same hash with equal steps run one by one', () => {
   // Seeds with earlier bugs: a reservation lost by its own plan, a fetch that takes memory from a borrower, a reconnect that separates two
