@@ -39,6 +39,16 @@ it('receive prompts from prefill instances of other hardware', async () => {
   expect(outcome.bytesMoved.handoff).toBeGreaterThan(300 * 1155 * 327_680 * 0.9);
 });
 
+it('leave prefixes alone that prefill instances load from host memory', async () => {
+  const cluster = { mixed: '0', prefill: '2', decode: '2', dop: '2,2', cacheBlocks: '600' };
+  const { outcome } = await simulate({
+    ...{ ...lamina, ...cluster, workload: 'real', input: undefined, output: undefined },
+    ...{ rate: '3', requests: '140' },
+  });
+  expect(outcome.completedRequests).toBe(140);
+  expect(outcome.cachedTokens).toBeGreaterThan(0);
+});
+
 it.each([
   [{ borrow: true }, 'Cannot use --dop 2,4: pages at attention workers cannot be lent: remove --borrow'],
   [{ ssdCacheBlocks: '100' }, 'Cannot use --dop 2,4: pages at attention workers have no lower tier'],

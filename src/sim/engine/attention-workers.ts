@@ -48,7 +48,7 @@ export class SimulatedAttentionWorkers {
   readonly #byRequests: readonly boolean[];
   /** (instances): pages that the instance may use, fewer while some workers hold the shards of others. */
   readonly #pages: number[];
-  /** (instances, attention workers; one for all that share the KV heads); undefined without checks. */
+  /** (instances, attention workers; one for all that share the KV heads, none without workers); undefined without checks. */
   readonly #contents: readonly (readonly WorkerContents[])[] | undefined;
 
   constructor(host: WorkersHost) {
@@ -62,7 +62,8 @@ export class SimulatedAttentionWorkers {
     );
     this.#byRequests = instances.map(({ machine }) => machine.attentionWorkers?.partition === 'requests');
     this.#pages = instances.map(() => Number.POSITIVE_INFINITY);
-    const partsOf = (index: InstanceIndex) => (this.#byRequests[index] ? this.#workers[index].length : 1);
+    const partsOf = (index: InstanceIndex) =>
+      this.#byRequests[index] ? this.#workers[index].length : Math.min(1, this.#workers[index].length);
     this.#contents = checking
       ? instances.map((_, i) => Array.from({ length: partsOf(i) }, () => new WorkerContents(blockTokens)))
       : undefined;
