@@ -1,6 +1,7 @@
 // Links to an attention worker of another process: a stopped process breaks its link, and the pages have one owner.
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
+import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { afterEach, describe, expect, it } from 'vitest';
@@ -30,6 +31,14 @@ async function startWorker(): Promise<{ readonly child: ChildProcess; readonly a
   children.push(child);
   const [{ address }] = await once(child, 'message');
   return { child, address };
+}
+
+/** Stops a process. The signal is sent at once, and its threads stop a moment later. */
+async function stop(child: ChildProcess): Promise<void> {
+  child.kill('SIGSTOP');
+  const threads = `/proc/${child.pid}/task`;
+  const states = () => readdirSync(threads).map((id) => readFileSync(join(threads, id, 'stat'), 'utf8'));
+  await expect.poll(() => states().every((state) => state.includes(') T '))).toBe(true);
 }
 
 /** Opens a link in a process of its own. @returns the error, or nothing */
@@ -64,7 +73,7 @@ describe.skipIf(loadNative() === undefined)('an attention worker in another proc
     try {
       expect(run(0)).toEqual(new Int32Array(0));
       expect(linkFromOtherProcess(address, shard)).toContain('it holds the pages of another process');
-      child.kill('SIGSTOP');
+      await stop(child);
       const startedMs = performance.now();
       expect(run(3)).toEqual(Int32Array.of(0));
       expect(link.isBroken).toBe(true);

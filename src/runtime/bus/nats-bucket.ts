@@ -6,6 +6,8 @@ import { checkSubject, type Snapshots, type StoredRecord, type Subject } from '.
 
 /** JetStream's error code for an unexpected revision. */
 const wrongRevision = 10071;
+/** JetStream's error code when another client has created the same stream during the request. */
+const subjectsOverlap = 10065;
 /** The client's error name when no stream accepts a write. */
 const bucketGone = 'JetStreamNotEnabled';
 /** The revision of a key that was never written. */
@@ -27,11 +29,15 @@ export class NatsBucket implements Snapshots {
 
   /** Creates the bucket if it is absent. @throws Error if the server has no JetStream */
   open(): Promise<KV> {
-    const options = this.#keptMs === undefined ? { history: 1 } : { history: 1, ttl: this.#keptMs };
-    this.#bucket ??= new Kvm(this.#connection).create(this.#name, options).catch((error: unknown) => {
-      this.invalidate();
-      throw error;
-    });
+    this.#bucket ??= this.#create()
+      .catch((error: unknown) => {
+        if (error instanceof JetStreamApiError && error.code === subjectsOverlap) return this.#create();
+        throw error;
+      })
+      .catch((error: unknown) => {
+        this.invalidate();
+        throw error;
+      });
     return this.#bucket;
   }
 
@@ -63,6 +69,12 @@ export class NatsBucket implements Snapshots {
     checkSubject(key, false);
     const removed = this.#use((bucket) => bucket.delete(key, { previousSeq: revision }).then(() => true));
     return (await removed.catch(undefinedIfConflict)) ?? false;
+  }
+
+  /** @returns the bucket, which may exist already */
+  #create(): Promise<KV> {
+    const options = this.#keptMs === undefined ? { history: 1 } : { history: 1, ttl: this.#keptMs };
+    return new Kvm(this.#connection).create(this.#name, options);
   }
 
   #writeIf(key: Subject, value: Uint8Array, previousSeq: number): Promise<number | undefined> {

@@ -305,6 +305,15 @@ if (!natsInstalled && process.env.CI === undefined) {
       expect(lines).toEqual(['Lost NATS at URL: reconnecting', 'NATS at URL is back']);
     });
 
+    test('creates the buckets once when many clients connect at the same time', async () => {
+      for (let round = 0; round < 5; round++) {
+        const buses = await Promise.all(Array.from({ length: 8 }, () => connectNats(server.url, `new-${round}`)));
+        const revisions = await Promise.all(buses.map((bus) => bus.records.write('key', bytes('a'), undefined)));
+        expect(revisions.filter((revision) => revision !== undefined)).toHaveLength(1);
+        await Promise.all(buses.map((bus) => bus.close()));
+      }
+    });
+
     test('creates the buckets again after the server has lost its disk', async () => {
       const lossy = await NatsServer.start('-js');
       const [a, b] = await Promise.all([connectNats(lossy.url, 'lost'), connectNats(lossy.url, 'lost')]);
