@@ -3,7 +3,7 @@ import { describe, expect, test } from 'vitest';
 import { benchAttention } from '../../src/bench/kernel/attention.ts';
 import { benchGemm, gemmShapes } from '../../src/bench/kernel/gemm.ts';
 import { KernelLab } from '../../src/bench/kernel/lab.ts';
-import { LayerStack } from '../../src/bench/kernel/stack.ts';
+import { LayerStack } from '../../src/engine/layer-stack.ts';
 import { findNative } from '../../src/kernel/native/native.ts';
 import { ReferenceBackend } from '../../src/kernel/reference/reference.ts';
 

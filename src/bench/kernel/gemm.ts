@@ -1,9 +1,10 @@
 // `kvasir bench kernel gemm`: linear layers of two models by weight type, input form and rows, beside the machine's limits.
+
+import { type LayerShape, LayerStack } from '../../engine/layer-stack.ts';
 import type { InputForm } from '../../graph/program.ts';
 import type { Backend, WeightType } from '../../kernel/backend.ts';
 import { tensorLayouts } from '../../weights/types.ts';
 import { median, round } from '../statistics.ts';
-import { type LayerShape, LayerStack } from './stack.ts';
 
 export interface NamedShape extends LayerShape {
   readonly name: string;

@@ -1,6 +1,6 @@
 // `kvasir join`: adds an instance on this or another machine to a cluster, until it is stopped.
 import { Command, Option } from 'commander';
-import { type AttentionWorkerOptions, attentionWorkerOptions } from '../options/attention-worker-options.ts';
+import { type AttentionWorkerOptions, attentionWorkerOptions } from '../options/attention-worker-settings.ts';
 import { addLiveBorrowFlags, withoutDefaults } from '../options/borrow-options.ts';
 import { refuseIneffective } from '../options/ineffective-options.ts';
 import {

@@ -1,8 +1,8 @@
 // `kvasir serve`: refuses options that contradict each other, then serves a model until SIGTERM or SIGINT.
 import { Command, Option } from 'commander';
-import { servedAttentionWorkers } from '../options/attention-worker-options.ts';
+import { addDopFlags } from '../options/attention-worker-flags.ts';
+import { servedAttentionWorkers } from '../options/attention-worker-settings.ts';
 import { addLiveBorrowFlags, withoutDefaults } from '../options/borrow-options.ts';
-import { addDopFlags } from '../options/dop-options.ts';
 import { refuseIneffective } from '../options/ineffective-options.ts';
 import {
   addClusterFlags,

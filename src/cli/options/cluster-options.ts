@@ -12,7 +12,7 @@ import {
   attentionWorkerFields,
   attentionWorkersCost,
   dopOf,
-} from '../simulate/attention-worker-options.ts';
+} from '../simulate/simulated-attention-workers.ts';
 import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 import { costKinds, createCostModel, defaultChunkTokens, defaultMemoryShare, spanOf } from './cost-model.ts';

@@ -7,7 +7,7 @@ import type { Transport } from '../../runtime/transfer/messenger.ts';
 import { pageTokens } from '../../util/step.ts';
 import { openModel } from '../../weights/open-model.ts';
 import type { ModelFiles } from '../../weights/types.ts';
-import type { AttentionWorkersSettings } from '../options/attention-worker-options.ts';
+import type { AttentionWorkersSettings } from '../options/attention-worker-settings.ts';
 import { type LendingRules, lentBytes, withHostMemory } from '../options/lending-rules.ts';
 import { computes, defaultInstance, type InstanceOptions, type ModelOptions } from '../options/options.ts';
 import { blockKeyOf } from './block-key.ts';

@@ -6,7 +6,7 @@ import type { ServedModel } from '../../gateway/http/served-model.ts';
 import { type Gateway, listen } from '../../gateway/http/server.ts';
 import { OtlpExporter } from '../../gateway/tracing/otlp-exporter.ts';
 import { FolderLock } from '../../weights/hub/lock.ts';
-import { type AttentionWorkersSettings, servedAttentionWorkers } from '../options/attention-worker-options.ts';
+import { type AttentionWorkersSettings, servedAttentionWorkers } from '../options/attention-worker-settings.ts';
 import { servedLending } from '../options/borrow-options.ts';
 import type { ServeOptions } from '../options/options.ts';
 import { servedPipeline } from '../options/pipeline-options.ts';

@@ -1,6 +1,6 @@
 // The settings of an instance thread.
 
-import type { AttentionWorkersSettings } from '../options/attention-worker-options.ts';
+import type { AttentionWorkersSettings } from '../options/attention-worker-settings.ts';
 import type { LendingRules } from '../options/lending-rules.ts';
 import type { ModelOptions } from '../options/options.ts';
 

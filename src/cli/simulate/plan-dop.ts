@@ -9,8 +9,8 @@ import { readOptions } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';
 import { hardwareSpec, modelSpec } from '../options/specs.ts';
 import { UsageError } from '../usage-error.ts';
-import { attentionWorkersCost } from './attention-worker-options.ts';
 import type { RawFlags } from './plan-clusters.ts';
+import { attentionWorkersCost } from './simulated-attention-workers.ts';
 import { type SimulationOptions, simulationSchema } from './simulated-run.ts';
 import { openWorkload } from './workload-source.ts';
 

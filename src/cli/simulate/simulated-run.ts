@@ -15,9 +15,9 @@ import { withStandby } from '../options/standby-options.ts';
 import { addTransformFlags, addWorkloadFlags, transformFields, workloadFields } from '../options/workload-options.ts';
 import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
-import { refuseWithAttentionWorkers } from './attention-worker-options.ts';
 import { findRate } from './find-rate.ts';
 import { type OutputOptions, outputFields, RunOutputs } from './run-outputs.ts';
+import { refuseWithAttentionWorkers } from './simulated-attention-workers.ts';
 import type { TracePiece } from './trace-file.ts';
 import { openWorkload } from './workload-source.ts';
 

@@ -1,8 +1,8 @@
 // Step times of model workers and attention workers, against the paper's figures and sums computed by hand.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import type { AttentionWorkerSettings } from '../../../src/cli/simulate/attention-worker-options.ts';
-import { attentionWorkersCost } from '../../../src/cli/simulate/attention-worker-options.ts';
+import type { AttentionWorkerSettings } from '../../../src/cli/simulate/simulated-attention-workers.ts';
+import { attentionWorkersCost } from '../../../src/cli/simulate/simulated-attention-workers.ts';
 import { decodeShape } from '../../../src/core/protocol/step-shape.ts';
 
 const options: AttentionWorkerSettings & { dop: string } = {

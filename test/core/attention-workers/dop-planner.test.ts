@@ -1,7 +1,7 @@
 // The choice of (a, b), against every batch tried one by one.
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
-import { attentionWorkersCost } from '../../../src/cli/simulate/attention-worker-options.ts';
+import { attentionWorkersCost } from '../../../src/cli/simulate/simulated-attention-workers.ts';
 import { type DopCandidate, planDop } from '../../../src/core/attention-workers/dop-planner.ts';
 import { decodeShape } from '../../../src/core/protocol/step-shape.ts';
 

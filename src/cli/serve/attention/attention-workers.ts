@@ -7,7 +7,7 @@ import { createNativeBackend, NativeBackend } from '../../../kernel/native/nativ
 import { LiveAttentionWorkers } from '../../../runtime/attention-workers/live-attention-workers.ts';
 import { PulledPages, type StagingPool } from '../../../runtime/attention-workers/pulled-pages.ts';
 import type { Messenger } from '../../../runtime/transfer/messenger.ts';
-import type { AttentionWorkerAddresses } from '../../options/attention-worker-options.ts';
+import type { AttentionWorkerAddresses } from '../../options/attention-worker-settings.ts';
 import { defaultKvBytes } from '../kv-memory.ts';
 import type { InstanceSettings } from '../worker-settings.ts';
 

@@ -2,7 +2,7 @@
 import { randomBytes } from 'node:crypto';
 import { fileURLToPath } from 'node:url';
 import { RestartedProcess } from '../../../runtime/processes/restarted-process.ts';
-import type { AttentionWorkerAddresses, ServedAttentionWorkers } from '../../options/attention-worker-options.ts';
+import type { AttentionWorkerAddresses, ServedAttentionWorkers } from '../../options/attention-worker-settings.ts';
 import { type ServeOptions, toFlag } from '../../options/options.ts';
 import type { AttentionWorkerMessage } from './serve-attention-worker.ts';
 

@@ -5,7 +5,7 @@ import { AttentionWorker } from '../../../kernel/native/attention-workers.ts';
 import { NativeBackend } from '../../../kernel/native/native.ts';
 import { pageTokens } from '../../../util/step.ts';
 import { openModel } from '../../../weights/open-model.ts';
-import type { AttentionWorkerOptions } from '../../options/attention-worker-options.ts';
+import type { AttentionWorkerOptions } from '../../options/attention-worker-settings.ts';
 import { createBackend } from '../backend.ts';
 import { defaultKvBytes } from '../kv-memory.ts';
 import { locateModel } from '../model/locate-model.ts';

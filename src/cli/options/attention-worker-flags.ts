@@ -1,4 +1,4 @@
-// Flags of attention workers for `serve` and `join`, and their values.
+// Flags of attention workers for `serve` and `join`, and the schema of their values.
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { kvPartitions } from '../../core/attention-workers/choose-worker.ts';

@@ -1,10 +1,10 @@
-// Copies of one linear layer in one program, which the gemm bench times on any backend.
+// Copies of one linear layer in one program, timed on any backend.
 
-import { greedySampling } from '../../engine/plain-step.ts';
-import type { InputForm, Program } from '../../graph/program.ts';
-import type { Backend, KvPoolHandle, LinearHandle, WeightType } from '../../kernel/backend.ts';
-import type { Step } from '../../util/step.ts';
-import { quantise } from '../../weights/quants/quantise.ts';
+import type { InputForm, Program } from '../graph/program.ts';
+import type { Backend, KvPoolHandle, LinearHandle, WeightType } from '../kernel/backend.ts';
+import type { Step } from '../util/step.ts';
+import { quantise } from '../weights/quants/quantise.ts';
+import { greedySampling } from './plain-step.ts';
 
 export interface LayerShape {
   /** Output columns: rows of the weight. */
