@@ -73,6 +73,143 @@ export interface ArrivingKeys {
   readonly withinMs: number;
 }
 
+/**
+ * Slots of one sequence in the layers of a sparse layer group. Slot s of a layer holds, for each KV head, K and V of
+ * one kept token, in an ordinary page; KV heads keep different tokens.
+ */
+export interface SlotTable {
+  /** Pages of slots, one layer after another. */
+  readonly pages: Int32Array;
+  /** (layers + 1): where a layer's pages start in `pages`. */
+  readonly pageStart: Int32Array;
+  /**
+   * Pages of slot states, `slotStatePages(...)` of them: running score and position of each slot and KV head. Slot s of
+   * a layer has state `pageStart[layer] * pageTokens + s`.
+   */
+  readonly states: Int32Array;
+}
+
+/** How the scores of the query heads that share a KV head become one score. */
+export type HeadReduce = 'max' | 'mean';
+
+/**
+ * Rows of a sequence that keeps only some tokens in a layer group. Rows attend one after another: the bits are those of
+ * as many steps of one row.
+ */
+export interface SparseKeys {
+  /** Index of the sequence in the step. In the group it lists no blocks: the step uses slots alone. */
+  readonly sequence: number;
+  /** The sparse layer group; without a window. */
+  readonly group: number;
+  readonly slots: SlotTable;
+  /** (layers): filled slots before the step; the step's rows change them as `keptAfter` states. */
+  readonly kept: Int32Array;
+  /** (layers): kept tokens of a layer, at least 1. */
+  readonly budget: Int32Array;
+  /**
+   * 0 (replace): once `budget` slots are filled, a new token takes the slot of the lowest score. Above 0 (compact): new
+   * tokens fill further slots; once there are budget + compactEvery, the `compactEvery` lowest scores are evicted, and
+   * the kept tokens move to the first slots in ascending position. Among equal scores the higher position goes first.
+   */
+  readonly compactEvery: number;
+  /** The last tokens, at most the budget, are never evicted (recent window). */
+  readonly recent: number;
+  /** Before a row adds its weights to the running scores, they are multiplied by this, in (0, 1]. */
+  readonly decay: number;
+  readonly headReduce: HeadReduce;
+}
+
+/**
+ * Selection of the kept tokens of a sequence, in the step that computes its last prompt row. In each layer of the group,
+ * after attention, the keys are scored with the last `observed` rows, and the kept tokens are copied to slots.
+ *
+ * 1. A key's score for a query head is the sum over the observed rows, ascending, of its weight p = exp(s - m) / l.
+ * 2. `headReduce` reduces the query heads of a KV head.
+ * 3. Scores of positions before the recent window are pooled: the maximum, or the sum divided by `width`, over the
+ *    neighbours (width / 2 on each side) that also precede the window.
+ * 4. A sequence of at most `budget` tokens keeps all. Else it keeps the last `recent`, and of the tokens before them
+ *    those with the highest scores, among equal scores the lowest positions. With recent >= budget it keeps the last
+ *    `budget` tokens.
+ * 5. Kept tokens fill slots 0.. in ascending position. A slot's running score starts as the pooled score; in the recent
+ *    window as the score itself.
+ */
+export interface KvSelection {
+  /** Index of the sequence in the step. Its keys are local, and its rows include the last min(observed, keys). */
+  readonly sequence: number;
+  /** The sparse layer group; without a window. */
+  readonly group: number;
+  readonly slots: SlotTable;
+  /** (layers): kept tokens of a layer, at least 1. */
+  readonly budget: Int32Array;
+  /** Rows that score keys (observation window), at least 1. */
+  readonly observed: number;
+  readonly recent: number;
+  /** `width` is odd; 1: no pooling. */
+  readonly pooling: { readonly kind: 'max' | 'mean'; readonly width: number };
+  readonly headReduce: HeadReduce;
+}
+
+/** Kept tokens after the selection of a prompt. */
+export function keptOfPrompt(tokens: number, budget: number): number {
+  return Math.min(tokens, budget);
+}
+
+/** Filled slots of a layer after a step of `rows` rows over `SparseKeys`. */
+export function keptAfter(kept: number, budget: number, compactEvery: number, rows: number): number {
+  if (compactEvery === 0) return Math.min(kept + rows, budget);
+  const filled = kept + rows;
+  return filled < budget + compactEvery ? filled : budget + ((filled - budget) % compactEvery);
+}
+
+/** Slots that a layer's pages must have: compacting needs some beyond the budget. */
+export function slotsNeeded(budget: number, compactEvery: number): number {
+  return budget + compactEvery;
+}
+
+/** Pages of slot states for the slots of `pages` pages, 8 bytes for each slot and KV head. */
+export function slotStatePages(pages: number, headDim: number, kvType: 'f32' | 'bf16'): number {
+  return Math.ceil(pages / slotPagesOfState(headDim, kvType));
+}
+
+/** Pages of slots with states in one page of slot states. */
+export function slotPagesOfState(headDim: number, kvType: 'f32' | 'bf16'): number {
+  return Math.floor((headDim * (kvType === 'f32' ? 4 : 2)) / 4);
+}
+
+/**
+ * Attention of a sequence over its pages with the highest bounds (Quest). All K and V stay: the sequence lists its
+ * blocks as usual. The bound of a page for a query head is the largest q . k that its keys allow: the sum over
+ * dimensions of max(q min, q max), where min and max are taken over the keys of the page.
+ */
+export interface PageSelection {
+  /** Index of the sequence in the step; its keys are local. Its rows attend one after another. */
+  readonly sequence: number;
+  /** A layer group without a window. */
+  readonly group: number;
+  /**
+   * Pages of bounds, `boundPages(...)` of them. Block b of layer l has entry b * layers + l: the minimum and the maximum
+   * of each KV head and dimension of K, in the KV type.
+   */
+  readonly bounds: Int32Array;
+  /** Blocks with entries that are complete. The step writes the entries of all later blocks. */
+  readonly bounded: number;
+  /**
+   * Pages that a KV head reads, at least 2: the first, the last, and those with the highest bound (the maximum over its
+   * query heads), among equal bounds the earliest.
+   */
+  readonly budget: number;
+  /**
+   * In (0, 1]; 1: none. The ranking stops at the first page at which the softmax of the bounds, scaled as scores are,
+   * reaches this mass.
+   */
+  readonly topP: number;
+}
+
+/** Pages of bounds for `blocks` rBlocks of a group: one for each 32 pages of K and V. */
+export function boundPages(blocks: number, layers: number): number {
+  return Math.ceil((blocks * layers) / pageTokens);
+}
+
 /** Rows of the residual stream, float32 and consecutive, in pages of a pool for activations. */
 export interface RowPages {
   /** Handle of the pool, valid in every thread of the process. */
@@ -142,6 +279,12 @@ export interface Step {
   readonly groups: readonly StepGroup[];
   /** By (sequence, group, firstBlock), ascending; empty if all keys are local. */
   readonly remote: readonly RemoteKeys[];
+  /** Sequences that keep only some tokens in a layer group; one entry for each sequence and group, in any order. */
+  readonly sparse?: readonly SparseKeys[] | undefined;
+  /** What this step selects. A sequence and group has an entry in only one of these three lists. */
+  readonly selections?: readonly KvSelection[] | undefined;
+  /** Sequences that read only their pages with the highest bounds. */
+  readonly pageSelections?: readonly PageSelection[] | undefined;
   /** Undefined: all listed blocks have their contents. A sequence may wait for several. */
   readonly arriving?: readonly ArrivingKeys[] | undefined;
   /** Input activations of a program that starts after the first layer; undefined: in its input buffer. */

@@ -31,6 +31,7 @@ import {
   withRemotePages,
 } from './remote-attention.ts';
 import { emptyResult, sampleRow } from './sample.ts';
+import { checkSparse } from './sparse-check.ts';
 
 interface BoundProgram {
   readonly program: Program;
@@ -145,6 +146,7 @@ export class ReferenceBackend implements Backend {
       throw new RangeError(`Cannot run step: it is larger than planned: ${figures}`);
     }
     checkGroups(state.bound.program.groups, step);
+    checkSparse(state.bound.program.groups, state.pool.spec, step);
     for (const op of state.bound.program.ops) {
       if (Atomics.load(abort, 0) !== 0) return { kind: 'aborted' };
       runOp(op, state);
