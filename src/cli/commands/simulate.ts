@@ -4,6 +4,7 @@ import { lendingReport } from '../../sim/report/lending-report.ts';
 import { addClusterFlags, pricePerHourOf } from '../options/cluster-options.ts';
 import { readOptions } from '../options/options.ts';
 import { runChaos } from '../simulate/chaos.ts';
+import { printSweep, sweepClients } from '../simulate/client-sweep.ts';
 import { reportOf } from '../simulate/run-figures.ts';
 import { addOutputFlags } from '../simulate/run-outputs.ts';
 import { printReport } from '../simulate/run-summary.ts';
@@ -24,6 +25,10 @@ export function simulateCommand(): Command {
     .optionsGroup(groups.workload)
     .option('--config <file>', 'The same as the argument')
     .option(
+      '--clients <n>',
+      'Send requests from this number of clients, each when its last request ends; several numbers, 1,8,16, are compared',
+    )
+    .option(
       '--find-rate <share>',
       'Find the highest --rate, or --speed of a trace, that keeps this share of requests within the SLO',
     )
@@ -42,6 +47,12 @@ export function simulateCommand(): Command {
       const options = readOptions(simulationSchema, flags);
       if (options.chaos) {
         runChaos(options, json === true);
+        return;
+      }
+      if (options.clients !== undefined && options.clients.length > 1) {
+        const sweep = await sweepClients(options);
+        if (json === true) console.log(JSON.stringify(sweep));
+        else printSweep(sweep);
         return;
       }
       const started = performance.now();

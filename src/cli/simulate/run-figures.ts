@@ -1,5 +1,6 @@
 // The figures of a simulated run as the one object of `--json`.
 
+import type { ClosedLoopFigures } from '../../sim/report/closed-loop-figures.ts';
 import type { Group, Groups } from '../../sim/report/groups.ts';
 import { latencyMs } from '../../sim/report/histogram.ts';
 import type { LendingReport } from '../../sim/report/lending-report.ts';
@@ -17,6 +18,7 @@ export function reportOf(outcome: Outcome, wallSeconds: number) {
     completed,
     refused: { ...outcome.refused, byReason: outcome.refusedByReason },
     wastedPrefillTokens: outcome.wastedPrefillTokens,
+    ...(outcome.closedLoop && { closedLoop: closedLoopFigures(outcome.closedLoop) }),
     ...(outcome.retries && { retries: retryFigures(outcome.retries) }),
     ttftMs: latencyMs(outcome.ttftUs),
     tbtMs: latencyMs(outcome.tbtUs),
@@ -55,6 +57,11 @@ export function reportOf(outcome: Outcome, wallSeconds: number) {
     wallSeconds,
     stateHash: outcome.stateHash,
   };
+}
+
+function closedLoopFigures(loop: ClosedLoopFigures) {
+  const { clients, requests, seconds, requestsPerSecond, outputTokensPerSecond, ttftUs } = loop;
+  return { clients, requests, seconds, requestsPerSecond, outputTokensPerSecond, ttftMs: latencyMs(ttftUs) };
 }
 
 function retryFigures({ returns, completed, gaveUp, waitedMsMean }: Retries) {

@@ -14,6 +14,7 @@ export function printReport(report: Report, outcome: Pick<Outcome, 'ttftUs' | 't
     [latencyRow('TTFT', report.ttftMs, outcome.ttftUs), latencyRow('TBT', report.tbtMs, outcome.tbtUs)],
     'Latency',
   );
+  printClosedLoop(report);
   printPredictions(report);
   printGroups('class', report.classes ?? {});
   printGroups('tenant', report.tenants ?? {});
@@ -112,6 +113,16 @@ function workEntries(report: Report): readonly Entry[] {
     ...entryIf(report.groupPrefills > 0, 'pipeline prefills', readable(report.groupPrefills)),
     ...entryIf(report.roleSwitches > 0, 'role switches', readable(report.roleSwitches)),
   ];
+}
+
+function printClosedLoop({ closedLoop }: Report): void {
+  if (closedLoop === undefined) return;
+  const { clients, requests, seconds, outputTokensPerSecond, requestsPerSecond, ttftMs } = closedLoop;
+  printList(`Closed loop of ${counted(clients, 'client')}, all busy`, [
+    ['requests', `${readable(requests)} in ${readable(seconds)} s`],
+    ['throughput', `${readable(outputTokensPerSecond)} tokens/s, ${readable(requestsPerSecond)} requests/s`],
+    ['TTFT', `p50 ${readable(ttftMs.p50)} ms, p99 ${readable(ttftMs.p99)} ms`],
+  ]);
 }
 
 /** Only requests that have an SLO are predicted. */

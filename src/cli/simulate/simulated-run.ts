@@ -9,6 +9,7 @@ import { presetNames } from '../../trace/workload/presets.ts';
 import { addBorrowFlags, borrowFields, withBorrowing } from '../options/borrow-options.ts';
 import { bytesOf, clusterFields, instanceNames, instanceSpecs, pipelineSettings } from '../options/cluster-options.ts';
 import { addFaultFlags, faultFields, faultPlan } from '../options/fault-options.ts';
+import { toFlag } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';
 import { addSloFlags, admissionSettings, labelsOf, retrySettings, sloFields } from '../options/slo-options.ts';
 import { withStandby } from '../options/standby-options.ts';
@@ -23,6 +24,12 @@ import { openWorkload } from './workload-source.ts';
 
 const count = (least: number) => numeric(z.number().int().min(least));
 
+/** '8', or '1,8,16'. */
+const clientCounts = z
+  .union([z.array(z.number()), z.number(), z.string()])
+  .transform((given) => (typeof given === 'string' ? given.split(',').map(Number) : [given].flat()))
+  .refine((counts) => counts.every((n) => Number.isInteger(n) && n > 0), 'write 8, or 1,8,16');
+
 export const simulationSchema = z.object({
   trace: z.string().optional(),
   workload: z.string().optional(),
@@ -32,6 +39,7 @@ export const simulationSchema = z.object({
   ...borrowFields,
   ...sloFields,
   ...faultFields,
+  clients: clientCounts.optional(),
   placement: z.enum(placementKinds).optional(),
   balancingThreshold: numeric(z.number().min(1)).default(1.5),
   queue: count(1).default(1_000_000),
@@ -104,6 +112,7 @@ export async function runSimulation(options: SimulationOptions): Promise<Simulat
         balancingThreshold: options.balancingThreshold,
       },
       admission,
+      clients: clientsOf(options),
       retries: retrySettings(options),
       pipeline,
       faults: faultPlan(options, instances.length),
@@ -111,6 +120,21 @@ export async function runSimulation(options: SimulationOptions): Promise<Simulat
       stepListener,
     });
   });
+}
+
+/** Options that state when requests arrive; in a closed loop they arrive when others end. */
+const arrivalOptions = ['rate', 'arrivals', 'on', 'off', 'batchRate', 'findRate'] as const;
+
+/** Clients of a closed loop. @throws UsageError */
+function clientsOf(options: SimulationOptions): number | undefined {
+  const { clients } = options;
+  if (clients === undefined) return undefined;
+  const flag =
+    arrivalOptions.find((name) => options[name] !== undefined) ?? (options.speed === 1 ? undefined : 'speed');
+  if (flag !== undefined)
+    throw new UsageError(`Cannot use --${toFlag(flag)} with --clients: each client sends when its last request ends`);
+  if (clients.length > 1) throw new UsageError(`Cannot use --clients ${clients.join(',')} here: state one number`);
+  return clients[0];
 }
 
 /** Instances do not fetch prefixes from the attention workers of others. */
@@ -125,7 +149,7 @@ const eventsPerUpdate = 10_000;
 async function replay(
   workload: AsyncIterable<TracePiece>,
   names: readonly string[],
-  options: OutputOptions,
+  options: OutputOptions & Pick<SimulationOptions, 'clients'>,
   labels: Labels,
   create: (stepListener: StepListener | undefined) => Simulation,
 ): Promise<Simulation> {
@@ -134,7 +158,7 @@ async function replay(
   const recorder = outputs.recorderOf(simulation);
   for await (const { requests, share } of workload) {
     for (const request of requests) {
-      recorder?.advance(request.arrivalUs);
+      recorder?.advance(options.clients === undefined ? request.arrivalUs : simulation.nowUs);
       simulation.arrive(labels.take(request));
     }
     await outputs.progressed(share, simulation);

@@ -10,6 +10,7 @@ import type { LengthRequest } from '../../core/scheduler/executor/length-request
 import { RequestChecks } from '../checks/request-checks.ts';
 import { FaultLayer } from '../faults/fault-layer.ts';
 import { Network } from '../network/network.ts';
+import { ClosedLoopFigures } from '../report/closed-loop-figures.ts';
 import { Outcome } from '../report/outcome.ts';
 import { Clients } from '../workload/clients.ts';
 import { Retries } from '../workload/retries.ts';
@@ -59,6 +60,7 @@ export class Cluster implements ClusterHost {
     const { instances } = config;
     const { queue } = this;
     this.outcome.retries = config.retries && new Retries(config.retries);
+    if (config.clients !== undefined) this.outcome.closedLoop = new ClosedLoopFigures(config.clients);
     this.sloOf = sloRule(config.admission, instances);
     this.checks = config.checking ? new RequestChecks(this) : undefined;
     this.instances = instances.map((_, index) => this.#create(index, 0));

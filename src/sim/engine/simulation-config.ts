@@ -89,6 +89,8 @@ export interface SimulationConfig {
   readonly queueMax: number;
   readonly placement: PlacementSettings;
   readonly admission: AdmissionSettings;
+  /** Clients of a closed loop, each with one request at a time; undefined: requests arrive at the times of the workload. */
+  readonly clients?: number | undefined;
   /** Undefined: refused requests do not return. */
   readonly retries?: RetrySettings | undefined;
   /** Groups of prefill instances compute long prompts together; undefined: no groups. */

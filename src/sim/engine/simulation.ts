@@ -74,18 +74,32 @@ export class Simulation {
     return this.cluster.conductor.loads(nowUs);
   }
 
-  /** A request arrives; everything due before it happens first. */
+  /**
+   * A request arrives; everything due before it happens first. In a closed loop its time does not matter: the simulation runs until at most
+   * as many requests wait as there are clients.
+   */
   arrive(trace: TraceRequest): void {
-    const { outcome, queue, clients } = this.cluster;
-    if (this.#hasSlo)
-      outcome.swing.sampleUntil(trace.arrivalUs, (atUs) => {
-        this.advance(atUs);
-        return this.loads(atUs);
-      });
-    this.advance(trace.arrivalUs);
-    queue.skipTo(trace.arrivalUs);
-    clients.submit(trace, String(trace.index));
+    const { queue, clients } = this.cluster;
+    const loop = this.#config.clients;
+    if (loop === undefined) {
+      this.#sampleLoadsUntil(trace.arrivalUs);
+      this.advance(trace.arrivalUs);
+      queue.skipTo(trace.arrivalUs);
+    }
+    clients.arrive(trace);
     this.cluster.afterEvent();
+    while (loop !== undefined && clients.waiting > loop) {
+      this.#sampleLoadsUntil(this.nextUs);
+      this.advance(this.nextUs);
+    }
+  }
+
+  #sampleLoadsUntil(timeUs: number): void {
+    if (!this.#hasSlo) return;
+    this.outcome.swing.sampleUntil(timeUs, (atUs) => {
+      this.advance(atUs);
+      return this.loads(atUs);
+    });
   }
 
   cancel(id: string): void {
@@ -107,7 +121,7 @@ export class Simulation {
     const { faults, clients } = this.cluster;
     return faults === undefined
       ? this.nextUs === Number.POSITIVE_INFINITY
-      : clients.unfinished + clients.returning === 0;
+      : clients.unfinished + clients.returning + clients.waiting === 0;
   }
 
   /** Runs to the end, without further arrivals. */

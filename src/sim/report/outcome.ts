@@ -14,6 +14,7 @@ import type { InstanceSpec } from '../engine/simulation-config.ts';
 import type { TierFigures } from '../engine/tiers.ts';
 import type { ByteKind } from '../network/network.ts';
 import type { Retries } from '../workload/retries.ts';
+import type { ClosedLoopFigures } from './closed-loop-figures.ts';
 import { type Group, Groups, inTime } from './groups.ts';
 import { Histogram } from './histogram.ts';
 
@@ -127,6 +128,8 @@ export class Outcome {
   readonly swing = new LoadSwing();
   /** Undefined: refused requests do not return. */
   retries: Retries | undefined;
+  /** Undefined: requests arrive at the times of the workload. */
+  closedLoop: ClosedLoopFigures | undefined;
   /** Requests that name a class. */
   readonly classes = new Groups();
   readonly tenants = new Groups();

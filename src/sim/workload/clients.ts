@@ -1,4 +1,4 @@
-// The clients of a simulated cluster: requests that have arrived and not ended, and refused requests that return.
+// The clients of a simulated cluster: requests that have arrived and not ended, refused requests that return, and closed loops.
 
 import type { ConductorEvent } from '../../core/protocol/events.ts';
 import type { GenerationEvent } from '../../core/protocol/ports.ts';
@@ -9,9 +9,10 @@ import { Float64Pool } from '../../util/float64-pool.ts';
 import type { EventQueue } from '../engine/event-queue.ts';
 import type { SimulationConfig } from '../engine/simulation-config.ts';
 import type { Outcome } from '../report/outcome.ts';
+import { ClientLoop } from './client-loop.ts';
 
 interface ClientHost {
-  readonly config: Pick<SimulationConfig, 'blockTokens' | 'faults' | 'inspect'>;
+  readonly config: Pick<SimulationConfig, 'blockTokens' | 'clients' | 'faults' | 'inspect'>;
   readonly queue: EventQueue;
   readonly sloOf: SloRule;
   readonly outcome: Outcome;
@@ -23,10 +24,15 @@ export class Clients {
   readonly #host: ClientHost;
   readonly #unfinished = new Map<string, LengthRequest>();
   readonly #gaps = new Float64Pool();
+  /** Undefined: requests arrive at the times of the workload. */
+  readonly #loop: ClientLoop<TraceRequest> | undefined;
   #returning = 0;
 
   constructor(host: ClientHost) {
     this.#host = host;
+    const { clients } = host.config;
+    const send = (trace: TraceRequest) => this.submit({ ...trace, arrivalUs: host.queue.nowUs }, String(trace.index));
+    this.#loop = clients === undefined ? undefined : new ClientLoop(clients, send);
   }
 
   /** Requests that have arrived and not ended. */
@@ -39,9 +45,20 @@ export class Clients {
     return this.#returning;
   }
 
+  /** Requests that wait for a client of the closed loop. */
+  get waiting(): number {
+    return this.#loop?.waiting ?? 0;
+  }
+
   /** By client-side name: the current attempt of each unfinished request. */
   get requests(): Iterable<readonly [string, LengthRequest]> {
     return this.#unfinished;
+  }
+
+  /** The workload has another request. A closed loop sends it as soon as a client is idle. */
+  arrive(trace: TraceRequest): void {
+    if (this.#loop === undefined || trace.pinUs !== undefined) this.submit(trace, String(trace.index));
+    else this.#loop.add(trace);
   }
 
   submit(trace: TraceRequest, name: string): void {
@@ -70,11 +87,10 @@ export class Clients {
     const { outcome, config, checks, queue } = this.#host;
     checks?.ended(request, event);
     config.inspect?.ended(request, event);
+    const returnUs = event.kind === 'finished' ? undefined : outcome.failed(queue.nowUs, request, event);
     if (event.kind === 'finished') outcome.completed(request);
-    else {
-      const returnUs = outcome.failed(queue.nowUs, request, event);
-      if (returnUs !== undefined) this.#submitAgain(request, returnUs);
-    }
+    if (returnUs === undefined) this.#freeClient(request, event.kind === 'finished');
+    else this.#submitAgain(request, returnUs);
     // With faults, an instance that is out of reach may go on with the request.
     if (config.faults === undefined) request.release();
   }
@@ -87,6 +103,22 @@ export class Clients {
   failAll(message: string): void {
     for (const id of [...this.#unfinished.keys()])
       this.deliver(id, { kind: 'failed', code: 'ENGINE_FAILED', message, retryAfterMs: undefined });
+  }
+
+  /** The client of the closed loop sends its next request when all parts have handled the end of this one. */
+  #freeClient({ trace, firstTokenUs = 0 }: LengthRequest, isCompleted: boolean): void {
+    const loop = this.#loop;
+    if (loop === undefined) return;
+    const { outcome, queue } = this.#host;
+    const ended = {
+      endedUs: queue.nowUs,
+      outputTokens: isCompleted ? trace.outputTokens : 0,
+      ttftUs: firstTokenUs - trace.arrivalUs,
+    };
+    queue.at(queue.nowUs, () => {
+      outcome.closedLoop?.ended(ended, loop.waiting > 0);
+      loop.ended();
+    });
   }
 
   #submitAgain({ trace: { index } }: LengthRequest, atUs: number): void {

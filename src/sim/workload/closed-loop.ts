@@ -10,6 +10,7 @@ import { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import { Float64Pool } from '../../util/float64-pool.ts';
 import { EventQueue } from '../engine/event-queue.ts';
 import { SimulatedExecutor } from '../engine/executor.ts';
+import { ClientLoop } from './client-loop.ts';
 
 export interface ClosedLoopConfig {
   readonly instance: Omit<LengthInstanceConfig, 'queueMax'>;
@@ -37,11 +38,12 @@ class ClosedLoop {
   readonly #unfinished = new Map<string, LengthRequest>();
   readonly #ended: LengthRequest[] = [];
   readonly #gaps = new Float64Pool();
-  #sent = 0;
+  readonly #clients: ClientLoop<number>;
   #frontendFreeUs = 0;
 
   constructor(config: ClosedLoopConfig) {
     this.#config = config;
+    this.#clients = new ClientLoop(config.clients, (index) => this.#send(index));
     this.#instance = createLengthInstance({ ...config.instance, queueMax: config.clients });
     const timer = this.#queue.timer(() => {
       const ended = this.#executor.takeEnd();
@@ -51,14 +53,12 @@ class ClosedLoop {
   }
 
   run(): readonly LengthRequest[] {
-    for (let client = 0; client < this.#config.clients; client++) this.#send();
+    for (let index = 0; index < this.#config.requests; index++) this.#clients.add(index);
     while (!this.#queue.isIdle) this.#queue.runNext();
     return this.#ended;
   }
 
-  #send(): void {
-    if (this.#sent === this.#config.requests) return;
-    const index = this.#sent++;
+  #send(index: number): void {
     const { inputTokens, outputTokens } = this.#config.lengths(index);
     const trace = { index, arrivalUs: this.#queue.nowUs, inputTokens, outputTokens, blocks: unshared };
     const request = new LengthRequest(trace, this.#config.instance.blockTokens, this.#gaps);
@@ -97,6 +97,6 @@ class ClosedLoop {
     this.#unfinished.delete(id);
     request.release();
     this.#ended.push(request);
-    this.#send();
+    this.#clients.ended();
   }
 }

@@ -1,0 +1,91 @@
+// Closed loops: clients that send their next request when their last one ends, alone and in a simulated cluster.
+import { describe, expect, it } from 'vitest';
+import { readOptions } from '../../../src/cli/options/options.ts';
+import { sweepClients } from '../../../src/cli/simulate/client-sweep.ts';
+import { runSimulation, simulationSchema } from '../../../src/cli/simulate/simulated-run.ts';
+import { ClosedLoopFigures } from '../../../src/sim/report/closed-loop-figures.ts';
+import { ClientLoop } from '../../../src/sim/workload/client-loop.ts';
+
+describe('a loop of clients', () => {
+  it('sends requests in order, one for each client at a time', () => {
+    const sent: number[] = [];
+    const loop = new ClientLoop<number>(2, (request) => sent.push(request));
+    for (const request of [1, 2, 3, 4]) loop.add(request);
+    expect(sent).toEqual([1, 2]);
+    expect(loop.waiting).toBe(2);
+    loop.ended();
+    expect(sent).toEqual([1, 2, 3]);
+    loop.ended();
+    loop.ended();
+    expect(loop.waiting).toBe(0);
+    // One client is idle: the next request does not wait.
+    loop.add(5);
+    expect(sent).toEqual([1, 2, 3, 4, 5]);
+  });
+
+  it('counts requests while all clients are busy', () => {
+    const figures = new ClosedLoopFigures(2);
+    const ended = (endedUs: number, outputTokens: number, followed = true) =>
+      figures.ended({ endedUs, outputTokens, ttftUs: endedUs / 10 }, followed);
+    ended(1_000_000, 7);
+    ended(2_000_000, 7);
+    expect(figures.outputTokensPerSecond).toBe(0);
+    ended(3_000_000, 10);
+    // A refused request has no output.
+    ended(4_000_000, 0);
+    ended(6_000_000, 30);
+    ended(9_000_000, 1000, false);
+    expect([figures.requests, figures.seconds, figures.requestsPerSecond]).toEqual([2, 4, 0.5]);
+    expect(figures.outputTokensPerSecond).toBe(10);
+    expect(figures.ttftUs.count).toBe(2);
+  });
+});
+
+describe('a cluster with a closed loop', () => {
+  const base = { workload: 'plain', input: '1000', output: '20..60', hardware: 'h100x8', model: 'llama3-70b' };
+  const options = (flags: Readonly<Record<string, unknown>>) =>
+    readOptions(simulationSchema, { ...base, requests: '60', mixed: '2', check: true, ...flags });
+
+  it('has as many requests in progress as clients until the workload ends, with and without faults', async () => {
+    for (const faults of [undefined, ['crash:instance=0,at=1s,for=1s', 'loss:ratio=0.02']]) {
+      const { outcome, checks } = await runSimulation(options({ clients: '7', faults }));
+      expect([outcome.requests, outcome.completedRequests]).toEqual([60, 60]);
+      expect(checks?.events).toBeGreaterThan(60);
+      expect(outcome.closedLoop?.requests).toBe(60 - 7 - 7);
+    }
+  });
+
+  it('is the same again, and with equal steps run one by one', async () => {
+    const hash = async (flags: Readonly<Record<string, unknown>>) =>
+      (await runSimulation(options({ clients: '5', ...flags }))).outcome.stateHash;
+    expect(await hash({})).toBe(await hash({}));
+    expect(await hash({ coalesce: false })).toBe(await hash({}));
+  });
+
+  it('takes its next request at once after a refusal, and after the last retry', async () => {
+    const slo = { ttftSlo: '1ms', tbtSlo: '1ms', admission: 'early' };
+    for (const retries of ['0', '1']) {
+      const { outcome } = await runSimulation(options({ clients: '3', ...slo, retries }));
+      expect([outcome.requests, outcome.refusedRequests]).toEqual([60, 60]);
+      expect(outcome.closedLoop?.requests).toBe(0);
+    }
+  });
+
+  it('of llama3-8b on one rtx4090 with 4,000 + 500 tokens is stable up to 10 clients', async () => {
+    const device = { input: '4000', output: '500', hardware: 'rtx4090', model: 'llama3-8b', mixed: '1' };
+    const { runs, stableClients } = await sweepClients(
+      options({ ...device, clients: '8,10,12', blockTokens: '16', check: false }),
+    );
+    expect(stableClients).toBe(10);
+    expect(runs.map(({ isStable }) => isStable)).toEqual([true, true, false]);
+    expect(runs[1].outputTokensPerSecond).toBeGreaterThan(runs[0].outputTokensPerSecond);
+  });
+
+  it.each([
+    [{ rate: '2' }, 'Cannot use --rate with --clients: each client sends when its last request ends'],
+    [{ speed: '2' }, 'Cannot use --speed with --clients'],
+    [{ clients: '3,4' }, 'Cannot use --clients 3,4 here: state one number'],
+  ])('is refused with %j', async (flags, message) => {
+    await expect(async () => runSimulation(options({ clients: '3', ...flags }))).rejects.toThrow(message);
+  });
+});
