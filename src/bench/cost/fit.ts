@@ -1,5 +1,5 @@
 // Fits constants of the measured cost model by search with cross-validation.
-import type { StepOverheads } from '../../core/cost/table-cost.ts';
+import type { StepOverheads } from '../../core/cost/tables/table-cost.ts';
 import { counterUniform } from '../../util/counter-random.ts';
 import { hasFewClients, type PointErrors } from './errors.ts';
 import type { FrontendTimes, ServingPoint } from './points.ts';

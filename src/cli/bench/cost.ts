@@ -7,10 +7,10 @@ import { type Constants, type Fold, searchConstants } from '../../bench/cost/fit
 import { type FrontendTimes, fittedFrontend, type ServingPoint, simulatePoint } from '../../bench/cost/points.ts';
 import { scatterSvg } from '../../bench/cost/scatter.ts';
 import { round } from '../../bench/statistics.ts';
-import type { MeasuredTables } from '../../core/cost/measured-tables.ts';
 import { parameters } from '../../core/cost/memory.ts';
 import type { StepCostModel } from '../../core/cost/roofline.ts';
-import { fittedOverheads, type StepKernels, TableCost } from '../../core/cost/table-cost.ts';
+import type { MeasuredTables } from '../../core/cost/tables/measured-tables.ts';
+import { fittedOverheads, type StepKernels, TableCost } from '../../core/cost/tables/table-cost.ts';
 import {
   type CostKind,
   type CostOptions,

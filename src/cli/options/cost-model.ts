@@ -1,8 +1,8 @@
 // The cost model of an instance from hardware, model, precision, parallel sizes and measured tables.
 
-import type { MeasuredTables } from '../../core/cost/measured-tables.ts';
 import { assumedEfficiency, RooflineCost, type StepCostModel } from '../../core/cost/roofline.ts';
-import { fittedOverheads, prepareKernels, type StepKernels, TableCost } from '../../core/cost/table-cost.ts';
+import type { MeasuredTables } from '../../core/cost/tables/measured-tables.ts';
+import { fittedOverheads, prepareKernels, type StepKernels, TableCost } from '../../core/cost/tables/table-cost.ts';
 import { readMeasuredTables } from '../simulate/measured-tables.ts';
 import { UsageError } from '../usage-error.ts';
 import { hardwareSpec, modelSpec } from './specs.ts';

@@ -7,7 +7,7 @@ import {
   type MeasuredTables,
   type ReduceTable,
   withoutQuantising,
-} from '../../core/cost/measured-tables.ts';
+} from '../../core/cost/tables/measured-tables.ts';
 import { UsageError } from '../usage-error.ts';
 import { type CsvTable, readCsv } from './csv-file.ts';
 

@@ -1,6 +1,6 @@
 // Predicted step time: a linear model of the step's shape, fitted online to the steps that ran.
 
-import { type LayerRange, layersOf, type StepPredictor, type StepShape } from '../protocol/step-shape.ts';
+import { type LayerRange, laterShape, layersOf, type StepPredictor, type StepShape } from '../protocol/step-shape.ts';
 
 const features = 5;
 
@@ -67,11 +67,7 @@ export class StepCost implements StepPredictor {
   }
 
   observe(shape: StepShape, stepUs: ArrayLike<number>): void {
-    const { rows, decodeRows } = shape;
-    for (let i = 0; i < stepUs.length; i++) {
-      const keyRows = shape.keyRows + i * rows;
-      this.#learn({ ...shape, keyRows, decodeKeys: shape.decodeKeys + i * decodeRows }, stepUs[i]);
-    }
+    for (let i = 0; i < stepUs.length; i++) this.#learn(laterShape(shape, i), stepUs[i]);
   }
 
   #learn(shape: StepShape, us: number): void {
@@ -101,9 +97,15 @@ export class StepCost implements StepPredictor {
   #describe(shape: StepShape, scale: number): void {
     this.#x[0] = scale;
     this.#x[1] = (shape.rows * scale) / unit[1];
-    this.#x[2] = (shape.keyRows * scale) / unit[2];
+    this.#x[2] = (this.#keyRows(shape) * scale) / unit[2];
     this.#x[3] = (shape.decodeRows * scale) / unit[3];
     this.#x[4] = (shape.logitRows * scale) / unit[4];
+  }
+
+  /** Sparse layers read fewer keys. To score a key takes half of the operations of attention to it. */
+  #keyRows({ keyRows, sparse }: StepShape): number {
+    if (sparse === undefined) return keyRows;
+    return keyRows + (sparse.scoredKeyRows / 2 - sparse.skippedKeyRows) / (this.#layers ?? 1);
   }
 
   #dot(): number {

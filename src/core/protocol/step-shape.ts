@@ -1,5 +1,21 @@
 // The features that the time of a step depends on, and the interface of its predictor.
 
+/**
+ * What sequences with a KV budget change in a step, summed over sparse layers: `keyRows` and `decodeKeys` of the step
+ * count the whole context in each layer.
+ */
+export interface SparseWork {
+  /** Keys that all rows, and decode rows, do not read. */
+  readonly skippedKeyRows: number;
+  readonly skippedDecodeKeys: number;
+  /** Further keys that decode rows do not read in each further step of a run. */
+  readonly skippedPerStep: number;
+  /** Of prompts that select their kept tokens: pairs of an observed row and a key before it, keys, and kept tokens. */
+  readonly scoredKeyRows: number;
+  readonly scoredKeys: number;
+  readonly keptTokens: number;
+}
+
 export interface StepShape {
   readonly rows: number;
   /** Sum over rows of the keys that each one attends to. */
@@ -9,6 +25,8 @@ export interface StepShape {
   /** Keys that those rows attend to. */
   readonly decodeKeys: number;
   readonly logitRows: number;
+  /** Undefined: each layer keeps all tokens of every sequence. */
+  readonly sparse?: SparseWork | undefined;
 }
 
 /** Consecutive layers `from..to`. */
@@ -76,6 +94,30 @@ export function partOf({ rows, keyRows, decodeRows, decodeKeys, logitRows }: Ste
     decodeKeys: decodeKeys / parts,
     logitRows: logitRows / parts,
   };
+}
+
+/** The step with the keys that a layer reads in the mean. Without `sparse` it is the same object. */
+export function meanShape(shape: StepShape, layers: number): StepShape {
+  const { rows, decodeRows, logitRows, sparse } = shape;
+  if (sparse === undefined) return shape;
+  const keyRows = shape.keyRows - sparse.skippedKeyRows / layers;
+  const decodeKeys = shape.decodeKeys - sparse.skippedDecodeKeys / layers;
+  return { rows, keyRows, decodeRows, decodeKeys, logitRows };
+}
+
+/** The shape of the `n`-th further step of a run, in which every row decodes. */
+export function laterShape(shape: StepShape, n: number): StepShape {
+  const { rows, decodeRows, logitRows, sparse } = shape;
+  const keyRows = shape.keyRows + n * rows;
+  const decodeKeys = shape.decodeKeys + n * decodeRows;
+  if (sparse === undefined) return { rows, keyRows, decodeRows, decodeKeys, logitRows };
+  const skipped = n * sparse.skippedPerStep;
+  const later = {
+    ...sparse,
+    skippedKeyRows: sparse.skippedKeyRows + skipped,
+    skippedDecodeKeys: sparse.skippedDecodeKeys + skipped,
+  };
+  return { rows, keyRows, decodeRows, decodeKeys, logitRows, sparse: later };
 }
 
 /** A step that decodes `rows` sequences with `keys` tokens in all. */

@@ -85,8 +85,8 @@ function inFlightOf<S>(
 }
 
 /** A copy of the scheduler's shape, which changes with its next plan. */
-export function shapeOf({ rows, keyRows, decodeRows, decodeKeys, logitRows }: StepShape): StepShape {
-  return { rows, keyRows, decodeRows, decodeKeys, logitRows };
+export function shapeOf({ rows, keyRows, decodeRows, decodeKeys, logitRows, sparse }: StepShape): StepShape {
+  return { rows, keyRows, decodeRows, decodeKeys, logitRows, sparse: sparse && { ...sparse } };
 }
 
 type RunStep<Plan> = Extract<InstanceEffect<Plan>, { kind: 'runStep' }>;

@@ -6,6 +6,7 @@ import type { StepCostModel } from '../../core/cost/roofline.ts';
 import type { LengthEvent } from '../../core/instance/length-instance.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { LoadSource } from '../../core/protocol/events.ts';
+import { laterShape } from '../../core/protocol/step-shape.ts';
 import type { AwaitedBlocks } from '../../core/transfer/prefix-fetch/prefix-loads.ts';
 import { wideZero } from '../../util/wide-zero.ts';
 import type { EventQueue, Timer } from './event-queue.ts';
@@ -244,7 +245,8 @@ export class SimulatedExecutor {
     for (let i = 0; i < steps; i++) {
       now.keyRows = keyRows + i * rows;
       now.decodeKeys = decodeKeys + i * decodeRows;
-      let us = this.slowness === 1 ? this.#cost.stepUs(now) : Math.round(this.#cost.stepUs(now) * this.slowness);
+      let us = this.#cost.stepUs(shape.sparse === undefined ? now : laterShape(shape, i));
+      if (this.slowness !== 1) us = Math.round(us * this.slowness);
       if (remote !== undefined) us = distributedUs(us, attentionUs(this.#cost, now), remote.awaitedUs);
       if (this.remoteAttentionPermille > 0) us = withRemoteAttentionUs(us, this.remoteAttentionPermille);
       this.#stepUs[i] = us;

@@ -4,10 +4,15 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { modelSpec } from '../../../src/cli/options/specs.ts';
 import { readMeasuredTables } from '../../../src/cli/simulate/measured-tables.ts';
-import { Line, Surface } from '../../../src/core/cost/interpolate.ts';
-import { AttentionTimes, GemmTimes, plausible, reduceLine } from '../../../src/core/cost/kernel-times.ts';
-import { withoutQuantising } from '../../../src/core/cost/measured-tables.ts';
-import { fittedOverheads, prepareKernels, TableCost, type TableCostConfig } from '../../../src/core/cost/table-cost.ts';
+import { Line, Surface } from '../../../src/core/cost/tables/interpolate.ts';
+import { AttentionTimes, GemmTimes, plausible, reduceLine } from '../../../src/core/cost/tables/kernel-times.ts';
+import { withoutQuantising } from '../../../src/core/cost/tables/measured-tables.ts';
+import {
+  fittedOverheads,
+  prepareKernels,
+  TableCost,
+  type TableCostConfig,
+} from '../../../src/core/cost/tables/table-cost.ts';
 import type { StepShape } from '../../../src/core/protocol/step-shape.ts';
 
 const folder = fileURLToPath(new URL('../../data/kernel-latencies', import.meta.url));

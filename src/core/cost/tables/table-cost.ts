@@ -1,12 +1,12 @@
 // Step time from measured kernels: tables prepared for one model and number of devices, then a few lookups a step.
 
-import type { LayerRange, StepShape } from '../protocol/step-shape.ts';
+import type { LayerRange, StepShape } from '../../protocol/step-shape.ts';
+import { kvCapacity } from '../memory.ts';
+import { microBatchedUs, searchRowsWithin } from '../micro-batches.ts';
+import { type StepCostModel, stageOf } from '../roofline.ts';
+import type { ModelShape } from '../shapes.ts';
 import { AttentionTimes, GemmTimes, reduceLine } from './kernel-times.ts';
 import type { MeasuredTables } from './measured-tables.ts';
-import { kvCapacity } from './memory.ts';
-import { microBatchedUs, searchRowsWithin } from './micro-batches.ts';
-import { type StepCostModel, stageOf } from './roofline.ts';
-import type { ModelShape } from './shapes.ts';
 
 /** Costs outside the kernel tables. */
 export interface StepOverheads {
