@@ -11,7 +11,7 @@ const address = /^[\w.:-]+:\d{1,5}$/;
 export const dopFields = {
   dop: z
     .string()
-    .regex(/^[1-9]\d?,[1-9]\d?$/, 'write MODEL,ATTENTION, for example 1,2')
+    .regex(/^(auto|[1-9]\d?,[1-9]\d?)$/, 'write MODEL,ATTENTION, for example 1,2, or auto')
     .optional(),
   attentionWorkers: z
     .union(
@@ -46,7 +46,7 @@ export function addDopFlags(command: Command): Command {
     .optionsGroup(groups.cluster)
     .option(
       '--dop <model,attention>',
-      'Keep KV pages at attention workers, apart from model workers, with these numbers of both, for example 1,2 (default: off)',
+      'Keep KV pages at attention workers, apart from model workers, with these numbers of both, for example 1,2; auto: with those that decode fastest on the threads of this machine, or none (default: off)',
     )
     .option(
       '--attention-workers <where>',

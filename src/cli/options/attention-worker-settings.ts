@@ -19,6 +19,8 @@ interface SharedSettings {
   readonly modelWorkers: number;
   /** Batches of a step that run staggered; 1: the step is one batch. */
   readonly batches: number;
+  /** Threads of all workers of each kind; undefined: each kind has all threads of the instance. */
+  readonly divided?: { readonly modelThreads: number; readonly attentionThreads: number } | undefined;
 }
 
 /** Attention workers of an instance: threads of its process, or processes at addresses. */
@@ -48,11 +50,14 @@ interface DopOptions {
 /** As one batch: two read the weights twice, which costs more than it hides unless contexts are long. */
 const batchesByDefault = 1;
 /** Model replicas of one process. */
-const modelWorkersMost = 8;
+export const modelWorkersMax = 8;
 
-/** Attention workers of the instance; undefined: it computes attention itself. @throws UsageError */
+/**
+ * Attention workers of the instance; undefined: it computes attention itself, or `--dop auto` decides at the start.
+ * @throws UsageError
+ */
 export function servedAttentionWorkers(options: DopOptions): ServedAttentionWorkers | undefined {
-  const { dop, attentionWorkers: where = 'threads', token, instances = [], partition, attentionForm: form } = options;
+  const { dop, attentionWorkers: where = 'threads', token, partition, attentionForm: form } = options;
   const addresses = typeof where === 'string' ? undefined : where;
   const { moveShardsAfter: moveAfterS } = options;
   if (moveAfterS !== undefined && (addresses === undefined || partition !== 'heads'))
@@ -63,9 +68,36 @@ export function servedAttentionWorkers(options: DopOptions): ServedAttentionWork
     refuseWithoutWorkers(options);
     return undefined;
   }
+  if (dop === 'auto') {
+    refuseAuto(options, addresses);
+    return undefined;
+  }
   const [modelWorkers, workers] = dop === undefined ? [1, addresses?.length ?? 0] : dop.split(',').map(Number);
+  const conflict = dopConflict(options, modelWorkers, workers);
+  if (conflict !== undefined)
+    throw new UsageError(`Cannot use ${dop === undefined ? '--attention-workers' : `--dop ${dop}`}: ${conflict}`);
+  const batches = modelWorkers > 1 ? modelWorkers + 1 : (options.staggeredBatches ?? batchesByDefault);
+  const shared = { partition, form, modelWorkers, batches };
+  if (addresses !== undefined && token !== undefined) return { ...shared, addresses, token, moveAfterS };
+  return where === 'processes' ? { ...shared, processes: workers } : { ...shared, threads: workers };
+}
+
+/** @throws UsageError where the threads of this machine are not those of the workers */
+function refuseAuto({ nats }: DopOptions, addresses: readonly string[] | undefined): void {
+  if (addresses !== undefined)
+    throw new UsageError(
+      `Cannot use --dop auto: it divides the threads of this machine, and --attention-workers has ${addresses.length} addresses: write --dop 1,${addresses.length}`,
+    );
+  if (nats !== undefined)
+    throw new UsageError('Cannot use --dop auto: an instance with attention workers serves alone: remove --nats');
+}
+
+/** The reason why an instance cannot have these workers beside its other options. */
+export function dopConflict(options: DopOptions, modelWorkers: number, workers: number): string | undefined {
+  const { attentionWorkers: where = 'threads', token, instances = [], partition } = options;
+  const addresses = typeof where === 'string' ? undefined : where;
   const conflicts: readonly (readonly [boolean, string])[] = [
-    [modelWorkers > modelWorkersMost, `it has ${modelWorkers} model workers, and ${modelWorkersMost} are supported`],
+    [modelWorkers > modelWorkersMax, `it has ${modelWorkers} model workers, and ${modelWorkersMax} are supported`],
     [
       modelWorkers > 1 && options.staggeredBatches !== undefined,
       `${modelWorkers} model workers run ${modelWorkers + 1} batches: remove --staggered-batches`,
@@ -102,18 +134,12 @@ export function servedAttentionWorkers(options: DopOptions): ServedAttentionWork
     [options.ssd !== undefined, 'pages at attention workers have no lower tier: remove --ssd'],
     [options.pinMemory > 0, 'prefixes at attention workers cannot be pinned: remove --pin-memory'],
   ];
-  const conflict = conflicts.find(([applies]) => applies);
-  if (conflict !== undefined)
-    throw new UsageError(`Cannot use ${dop === undefined ? '--attention-workers' : `--dop ${dop}`}: ${conflict[1]}`);
-  const batches = modelWorkers > 1 ? modelWorkers + 1 : (options.staggeredBatches ?? batchesByDefault);
-  const shared = { partition, form, modelWorkers, batches };
-  if (addresses !== undefined && token !== undefined) return { ...shared, addresses, token, moveAfterS };
-  return where === 'processes' ? { ...shared, processes: workers } : { ...shared, threads: workers };
+  return conflicts.find(([applies]) => applies)?.[1];
 }
 
 /** @throws UsageError for an option that has no effect without attention workers */
 function refuseWithoutWorkers({ staggeredBatches, partition, attentionForm, attentionWorkers }: DopOptions): void {
-  const needs = 'it needs --dop MODEL,ATTENTION';
+  const needs = 'it needs --dop MODEL,ATTENTION or --dop auto';
   if (staggeredBatches !== undefined)
     throw new UsageError('Cannot use --staggered-batches: it needs --dop or --attention-workers');
   if (partition !== 'heads') throw new UsageError(`Cannot use --partition ${partition}: ${needs}`);

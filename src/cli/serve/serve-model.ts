@@ -13,6 +13,7 @@ import { servedPipeline } from '../options/pipeline-options.ts';
 import { admissionSettings } from '../options/slo-options.ts';
 import { UsageError } from '../usage-error.ts';
 import { ChildAttentionWorkers } from './attention/child-attention-workers.ts';
+import { chooseAttentionWorkers } from './attention/choose-attention-workers.ts';
 import { ChildInstances } from './child-instances.ts';
 import { describeInstances } from './describe-instances.ts';
 import { codeOf, makeFolder } from './host/make-folder.ts';
@@ -47,7 +48,8 @@ export async function serveModel(options: ServeOptions): Promise<void> {
 }
 
 async function serveThreads(options: ServeOptions, context: ServerContext): Promise<void> {
-  const workers = servedAttentionWorkers(options);
+  const workers =
+    options.dop === 'auto' ? await chooseAttentionWorkers(options, context.log) : servedAttentionWorkers(options);
   if (workers === undefined || !('processes' in workers)) return serveInstances(options, context, workers);
   const children = await ChildAttentionWorkers.start(options, workers, context.log);
   try {

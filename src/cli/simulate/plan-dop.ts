@@ -1,8 +1,12 @@
 // `kvasir plan --dop`: how many devices to give to model workers and to attention workers.
 
 import { z } from 'zod';
-import { type DopCandidate, type DopChoice, planDop } from '../../core/attention-workers/dop-planner.ts';
-import { largestWithin } from '../../core/cost/micro-batches.ts';
+import {
+  type DopCandidate,
+  type DopChoice,
+  largestDecodeBatch,
+  planDop,
+} from '../../core/attention-workers/dop-planner.ts';
 import { decodeShape } from '../../core/protocol/step-shape.ts';
 import { createCostModel } from '../options/cost-model.ts';
 import { readOptions } from '../options/options.ts';
@@ -173,11 +177,9 @@ function coupledRows(options: SimulationOptions, limits: Parameters<typeof planD
   for (let tp = 1; tp <= devices; tp *= 2) {
     const cost = fitting(() => createCostModel({ ...options, tp, kv: 'bf16' }));
     if (cost === undefined) continue;
-    const shapeOf = (sequences: number) => decodeShape(sequences, sequences * limits.contextTokens);
-    const most = Math.min(limits.sequencesMax, Math.floor(cost.kvCapacityTokens / limits.contextTokens));
-    const sequences = largestWithin(most, (n) => cost.stepUs(shapeOf(n)) <= limits.tbtUsMax);
+    const sequences = largestDecodeBatch(cost, limits);
     if (sequences === 0) continue;
-    const stepUs = cost.stepUs(shapeOf(sequences));
+    const stepUs = cost.stepUs(decodeShape(sequences, sequences * limits.contextTokens));
     const tokensPerSecond = (sequences * 1e6) / stepUs;
     const perDollar = (tokensPerSecond * 3600) / (tp * price);
     rows.push({

@@ -1,7 +1,7 @@
 // Step time of model workers and attention workers (Lamina, section 4): the model part, the attention part, their messages,
 // and staggered batches that overlap them.
 
-import { kvBytesPerTokenOf, parameters } from '../cost/memory.ts';
+import { kvBytesPerTokenOf, layerParameters, parameters } from '../cost/memory.ts';
 import { searchRowsWithin } from '../cost/micro-batches.ts';
 import { RooflineCost, type StepCostModel, stageOf } from '../cost/roofline.ts';
 import type { DeviceShape, InstanceShape } from '../cost/shapes.ts';
@@ -28,6 +28,11 @@ export interface AttentionWorkersShape {
   readonly attentionWorkers: number;
   readonly partition: KvPartition;
   readonly network: WorkerNetwork;
+  /**
+   * Memory bandwidth that all replicas and attention workers share, in bytes per second: they are threads of one
+   * machine. Undefined: each device has a memory of its own.
+   */
+  readonly sharedBytesPerSecond?: number | undefined;
   /** Batches n in flight; `replicasFor(n)` replicas compute them in rotation. */
   readonly batches: number;
 }
@@ -52,7 +57,8 @@ const wireBytes = 2;
  * - one batch: t_m + t_a + t_n;
  * - the attention workers, which compute all batches: n t_a;
  * - the replicas: n / (n - 1) t_m;
- * - the NICs: the bytes of all batches.
+ * - the NICs: the bytes of all batches;
+ * - the memory, if they share one: the weights once for each batch, and all KV.
  *
  * The first two and the third are equal at t_a = t_m / (n - 1) without a network. The layers interleave, so filling
  * and draining take one layer, which is not charged. The overhead of a step and of its layers counts as model part.
@@ -66,11 +72,13 @@ export class AttentionWorkersCost implements StepCostModel {
   readonly #model: RooflineCost;
   readonly #decodeKeyUs: number;
   readonly #keyRowUs: number;
+  /** Bytes of the weights that a batch reads. */
+  readonly #weightBytes: number;
 
   /** @throws RangeError when a replica cannot hold the weights, or the workers cannot split the KV heads */
   constructor(shape: AttentionWorkersShape) {
     const { replica, attentionDevice: device, attentionWorkers: workers } = shape;
-    const { model, efficiency, kvBytes } = replica;
+    const { model, efficiency, kvBytes, weightBytes } = replica;
     if (shape.partition === 'heads' && model.kvHeads % workers !== 0)
       throw new RangeError(
         `Cannot split ${model.kvHeads} KV heads over ${workers} attention workers: use a divisor of ${model.kvHeads}, or partition by requests`,
@@ -86,6 +94,8 @@ export class AttentionWorkersCost implements StepCostModel {
     const operationsPerUs = (workers * device.operationsPerSecond * efficiency.compute) / 1e6;
     this.#decodeKeyUs = this.kvBytesPerToken / bytesPerUs;
     this.#keyRowUs = (4 * model.layers * model.heads * model.headDim) / operationsPerUs;
+    const headParameters = model.vocabulary * model.hidden;
+    this.#weightBytes = (model.layers * layerParameters(model) + headParameters) * weightBytes;
   }
 
   /** Bytes of a row over all layers: Q to the attention workers, K and V, and the result. */
@@ -106,7 +116,8 @@ export class AttentionWorkersCost implements StepCostModel {
     const { networkUs, nicUs } = this.#network(batch.rows, attentionUs);
     const replicas = replicasFor(batches);
     const oneUs = modelUs + attentionUs + networkUs;
-    const stepUs = Math.max(oneUs, used * attentionUs, (used * modelUs) / replicas, used * nicUs);
+    const memoryUs = used * this.#sharedMemoryUs(batch);
+    const stepUs = Math.max(oneUs, used * attentionUs, (used * modelUs) / replicas, used * nicUs, memoryUs);
     return { modelUs, attentionUs, networkUs, stepUs };
   }
 
@@ -151,6 +162,12 @@ export class AttentionWorkersCost implements StepCostModel {
       modelFlops: operations / (modelUs * modelPeak),
       attentionBandwidth: bytes / (attentionUs * attentionPeak),
     };
+  }
+
+  #sharedMemoryUs({ decodeKeys }: StepShape): number {
+    const { sharedBytesPerSecond } = this.#shape;
+    if (sharedBytesPerSecond === undefined) return 0;
+    return ((this.#weightBytes + decodeKeys * this.kvBytesPerToken) * 1e6) / sharedBytesPerSecond;
   }
 
   /** NICs that carry the messages of a batch at a time. */

@@ -1,6 +1,7 @@
 // Chooses the degree of parallelism (a, b): devices of model workers and of attention workers (Lamina, section 4).
 
 import { largestWithin } from '../cost/micro-batches.ts';
+import type { StepCostModel } from '../cost/roofline.ts';
 import { decodeShape } from '../protocol/step-shape.ts';
 import type { AttentionWorkersCost, StepParts } from './attention-worker-cost.ts';
 
@@ -38,12 +39,15 @@ export interface DopChoice extends DopCandidate {
 
 export type DopObjective = 'throughput' | 'cost';
 
-/** All candidates that can decode within the TBT: the most tokens per second first, or the most for the price. */
-export function planDop(
-  candidates: readonly DopCandidate[],
+/**
+ * All candidates that can decode within the TBT: the most tokens per second first, or the most for the price. Equal ones
+ * keep their order.
+ */
+export function planDop<C extends DopCandidate>(
+  candidates: readonly C[],
   limits: DopLimits,
   objective: DopObjective,
-): readonly DopChoice[] {
+): readonly (C & DopChoice)[] {
   const choices = candidates
     .map((candidate) => largestBatch(candidate, limits))
     .filter((choice) => choice !== undefined);
@@ -51,13 +55,21 @@ export function planDop(
   return choices.sort((a, b) => value(b) - value(a));
 }
 
-/** Throughput rises with the batch, so the largest one is the best. Undefined: one sequence exceeds memory or TBT. */
-function largestBatch(candidate: DopCandidate, limits: DopLimits): DopChoice | undefined {
-  const { cost, pricePerHour } = candidate;
-  const { contextTokens, tbtUsMax, sequencesMax, alpha } = limits;
-  const shapeOf = (sequences: number) => decodeShape(sequences, sequences * contextTokens);
+/** Most sequences that fit into the KV memory and decode within the TBT. */
+export function largestDecodeBatch(
+  cost: Pick<StepCostModel, 'stepUs' | 'kvCapacityTokens'>,
+  { contextTokens, tbtUsMax, sequencesMax }: Omit<DopLimits, 'alpha'>,
+): number {
   const inMemory = Math.min(sequencesMax, Math.floor(cost.kvCapacityTokens / contextTokens));
-  const sequences = largestWithin(inMemory, (n) => cost.stepUs(shapeOf(n)) <= tbtUsMax);
+  return largestWithin(inMemory, (n) => cost.stepUs(decodeShape(n, n * contextTokens)) <= tbtUsMax);
+}
+
+/** Throughput rises with the batch, so the largest one is the best. Undefined: one sequence exceeds memory or TBT. */
+function largestBatch<C extends DopCandidate>(candidate: C, limits: DopLimits): (C & DopChoice) | undefined {
+  const { cost, pricePerHour } = candidate;
+  const { contextTokens, alpha } = limits;
+  const shapeOf = (sequences: number) => decodeShape(sequences, sequences * contextTokens);
+  const sequences = largestDecodeBatch(cost, limits);
   if (sequences === 0) return undefined;
   const parts = cost.parts(shapeOf(sequences));
   const tokensPerSecond = (sequences * 1e6) / parts.stepUs;

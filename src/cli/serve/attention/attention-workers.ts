@@ -37,7 +37,7 @@ export async function openAttentionWorkers(
   const ownPages = Math.floor(kvBytes / kv.pageBytes / (byHeads ? 1 : workers));
   const linked =
     'threads' in attentionWorkers
-      ? localWorkers(shared, workers, threads, ownPages)
+      ? localWorkers(shared, workers, attentionWorkers.divided?.attentionThreads ?? threads, ownPages)
       : await remoteWorkers(shared, attentionWorkers, log);
   // The smallest worker counts.
   const perWorker = Math.min(...linked.map(({ pages }) => pages));
@@ -56,7 +56,9 @@ function openReplicas({ isa, threads }: NativeBackend, modelWorkers: number): re
 
 /** Threads of each model replica. */
 export function replicaThreads({ attentionWorkers, threads }: InstanceSettings): number {
-  return Math.max(1, Math.floor(threads / (attentionWorkers?.modelWorkers ?? 1)));
+  if (attentionWorkers === undefined) return threads;
+  const { modelWorkers, divided } = attentionWorkers;
+  return Math.max(1, Math.floor((divided?.modelThreads ?? threads) / modelWorkers));
 }
 
 function workersOf(settings: NonNullable<InstanceSettings['attentionWorkers']>): number {

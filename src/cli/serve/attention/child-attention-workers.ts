@@ -23,11 +23,11 @@ export class ChildAttentionWorkers {
   /** @throws Error if a process exits at its start; it has printed the reason */
   static async start(
     options: ServeOptions,
-    { processes: workers, partition }: Extract<ServedAttentionWorkers, { readonly processes: number }>,
+    { processes: workers, partition, divided }: Extract<ServedAttentionWorkers, { readonly processes: number }>,
     log: (line: string) => void,
   ) {
     const token = randomBytes(16).toString('hex');
-    const flags = flagsOf(options, workers);
+    const flags = flagsOf(options, workers, divided?.attentionThreads ?? options.threads);
     const children = Array.from({ length: workers }, (_, i) => {
       const place = `${i + 1}/${workers}`;
       return startChild(place, partition === 'heads' ? place : '1/1', flags, token, log);
@@ -47,9 +47,9 @@ export class ChildAttentionWorkers {
 }
 
 /** The workers compute at the same time, and share the memory. */
-function flagsOf(options: ServeOptions, workers: number): readonly string[] {
+function flagsOf(options: ServeOptions, workers: number, threadsOfAll: number): readonly string[] {
   const { model, weights, inputs, context, kvMemory } = options;
-  const threads = Math.max(1, Math.floor(options.threads / workers));
+  const threads = Math.max(1, Math.floor(threadsOfAll / workers));
   const given = { model, weights, inputs, context, threads, kvMemory: kvMemory && Math.floor(kvMemory / workers) };
   return Object.entries(given).flatMap(([name, value]) =>
     value === undefined ? [] : [`--${toFlag(name)}`, String(value)],

@@ -1,0 +1,105 @@
+// `serve --dop auto`: the chosen workers run and have the bits of one instance; combinations that cannot run are not chosen.
+import { describe, expect, it } from 'vitest';
+import { servedAttentionWorkers } from '../../src/cli/options/attention-worker-settings.ts';
+import { readOptions, type ServeOptions, serveOptionsSchema } from '../../src/cli/options/options.ts';
+import { chooseAttentionWorkers } from '../../src/cli/serve/attention/choose-attention-workers.ts';
+import { measureTeams } from '../../src/cli/serve/attention/thread-speeds.ts';
+import type { TeamSpeeds } from '../../src/core/attention-workers/thread-planner.ts';
+import { loadNative } from '../../src/kernel/native/addon.ts';
+import { openModel } from '../../src/weights/open-model.ts';
+import { answerOf, liveCluster, livePrompt, liveRequest, liveSettings } from '../runtime/threads/instances.ts';
+
+function optionsOf(flags: Record<string, unknown>): ServeOptions {
+  return readOptions(serveOptionsSchema, { dop: 'auto', threads: '4', kvMemory: '32m', context: '2048', ...flags });
+}
+
+/** Arithmetic grows with the threads, and one thread reaches the bandwidth of the memory. */
+const oneThreadReadsAll = [1, 2, 4].map((threads): TeamSpeeds => {
+  return { threads, operationsPerSecond: threads * 1e9, weightBytesPerSecond: 1e9, kvBytesPerSecond: 1e9 };
+});
+const measured = () => ({ speeds: oneThreadReadsAll, weightBytes: 1 });
+/** Attention reads faster with every thread. */
+const allScale = () => ({
+  speeds: oneThreadReadsAll.map((speeds) => ({ ...speeds, kvBytesPerSecond: speeds.threads * 1e9 })),
+  weightBytes: 1,
+});
+
+async function choose(flags: Record<string, unknown>, measure: typeof measureTeams = measured) {
+  const lines: string[] = [];
+  const workers = await chooseAttentionWorkers(optionsOf(flags), (line) => lines.push(line), measure);
+  expect(lines.length).toBe(1);
+  return { workers, line: lines[0] };
+}
+
+describe.skipIf(loadNative() === undefined)('serve --dop auto (needs the native kernels)', () => {
+  it('runs the chosen workers with the bits of one instance, and logs the figures', async () => {
+    const { workers, line } = await choose({});
+    expect(workers).toMatchObject({ modelWorkers: 1, threads: 1, batches: 2, partition: 'heads' });
+    expect(workers?.divided).toEqual({ modelThreads: 3, attentionThreads: 1 });
+    expect(line).toMatch(
+      /chooses \(1,1\): 1 model worker on 3 threads, 1 attention worker on 1 thread, 2 batches, t_m /,
+    );
+    expect(line).toMatch(/tokens\/s with \d+ sequences; one instance \d+ tokens\/s/);
+    if (workers === undefined || 'processes' in workers) throw new Error('The workers are not threads');
+    const settings = { ...liveSettings, threads: 4 };
+    const [divided, one] = [[{ ...settings, attentionWorkers: workers }], [settings]].map((own) => liveCluster(own));
+    try {
+      const answersOf = (cluster: typeof one) =>
+        Promise.all(
+          [1, 2, 3].map((kind) => answerOf(cluster, liveRequest(`${kind}`, livePrompt(kind, 90 * kind), 12))),
+        );
+      await Promise.all([divided.ready(), one.ready()]);
+      const answers = await answersOf(divided);
+      expect(answers).toEqual(await answersOf(one));
+      expect(answers[0].tokens.length).toBe(12);
+    } finally {
+      await Promise.all([divided.close(), one.close()]);
+    }
+  });
+
+  it('chooses no attention workers where one instance is faster, and names the best division', async () => {
+    const { workers, line } = await choose({}, allScale);
+    expect(workers).toBeUndefined();
+    expect(line).toMatch(/chooses no attention workers: one instance \d+ tokens\/s .*; the best division, \(\d,\d\): /);
+  });
+
+  it.each([
+    [{ borrow: true }, 'pages at attention workers cannot be lent: remove --borrow'],
+    [{ hostMemory: '64m' }, 'pages at attention workers have no lower tier: remove --host-memory'],
+    [{ instances: '2' }, 'there are 2 instances, and only prefill instances can be beside one decode instance'],
+  ])('chooses none beside options that exclude them: %j', async (flags, reason) => {
+    const { workers, line } = await choose(flags);
+    expect(workers).toBeUndefined();
+    expect(line).toBe(`--dop auto chooses no attention workers: ${reason}`);
+  });
+
+  it('chooses none on one thread', async () => {
+    const one = () => ({ speeds: oneThreadReadsAll.slice(0, 1), weightBytes: 1 });
+    const { workers, line } = await choose({ threads: '1' }, one);
+    expect(workers).toBeUndefined();
+    expect(line).toMatch(/no division of the threads can run/);
+  });
+
+  it('measures the teams of a model', () => {
+    const files = openModel(liveSettings.model);
+    const { speeds, weightBytes } = measureTeams(files, 2, { weights: 'native', inputs: 'bf16' });
+    files.close();
+    expect(speeds.map(({ threads }) => threads)).toEqual([1, 2]);
+    for (const speed of speeds.flatMap((each) => Object.values(each))) expect(speed).toBeGreaterThan(0);
+    expect(weightBytes).toBeGreaterThan(1);
+    expect(weightBytes).toBeLessThan(1.2);
+  });
+});
+
+it.each([
+  [
+    { attentionWorkers: '127.0.0.1:9101,127.0.0.1:9102' },
+    'Cannot use --dop auto: it divides the threads of this machine, and --attention-workers has 2 addresses: write --dop 1,2',
+  ],
+  [
+    { nats: 'nats://127.0.0.1:4222' },
+    'Cannot use --dop auto: an instance with attention workers serves alone: remove --nats',
+  ],
+])('--dop auto is refused where the workers are not threads of this machine: %j', (flags, message) => {
+  expect(() => servedAttentionWorkers(optionsOf(flags))).toThrow(message);
+});
