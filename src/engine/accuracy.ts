@@ -98,7 +98,7 @@ class Reader {
   }
 }
 
-interface RowComparison {
+export interface RowComparison {
   /** KL(expected || given). */
   readonly kl: number;
   readonly sameTop: boolean;
@@ -106,7 +106,8 @@ interface RowComparison {
   readonly logSum: number;
 }
 
-function compareRows(expected: Float32Array, given: Float32Array): RowComparison {
+/** Logits of one position against the expected ones. */
+export function compareRows(expected: Float32Array, given: Float32Array): RowComparison {
   const p = summary(expected);
   const q = summary(given);
   let kl = 0;

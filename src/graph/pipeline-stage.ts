@@ -44,7 +44,9 @@ export function stageProgram(program: Program, { from, to }: LayerSpan): StagePr
   if (end?.splits === true) ops.push(residualAddOf(program.ops[end.before]));
   if (begin !== undefined) ops.unshift({ kind: 'waitRows', out: begin.carried });
   if (end !== undefined) ops.push({ kind: 'rowsReady', x: end.carried });
-  return withoutUnusedBuffers(program, ops, begin?.carried, end?.carried);
+  const named = (id: BufferId | undefined) => (id === undefined ? undefined : ids.get(id));
+  const { program: stage, ids } = subprogram(program, ops, end === undefined);
+  return { program: stage, input: named(begin?.carried), output: named(end?.carried) };
 }
 
 /** The place before this layer where the fewest columns are carried over; the last such place. */
@@ -75,7 +77,7 @@ function isPlain({ kind, rows }: BufferSpec): boolean {
 }
 
 /** (ops): buffers that this op or a later one reads before they are overwritten. */
-function liveBefore({ ops, logits }: Program): readonly ReadonlySet<BufferId>[] {
+export function liveBefore({ ops, logits }: Program): readonly ReadonlySet<BufferId>[] {
   const live = new Set<BufferId>(logits === undefined ? [] : [logits]);
   const before: ReadonlySet<BufferId>[] = [];
   for (let index = ops.length - 1; index >= 0; index--) {
@@ -92,13 +94,14 @@ function residualAddOf(op: Op | undefined): Op {
   return { kind: 'add', x: op.x, residual: op.residual };
 }
 
-/** The program of these ops, without unused buffers. */
-function withoutUnusedBuffers(
-  program: Program,
-  ops: readonly Op[],
-  input: BufferId | undefined,
-  output: BufferId | undefined,
-): StageProgram {
+export interface Subprogram {
+  readonly program: Program;
+  /** Ids in `program` of the buffers that it uses, by their ids in the whole program. */
+  readonly ids: ReadonlyMap<BufferId, BufferId>;
+}
+
+/** The program of some ops, without unused buffers; layerReady counts from 1. @param logits whether it ends with them */
+export function subprogram(program: Program, ops: readonly Op[], logits: boolean): Subprogram {
   const ids = new Map<BufferId, BufferId>();
   const buffers: BufferSpec[] = [];
   const rename = (id: BufferId): BufferId => {
@@ -110,9 +113,8 @@ function withoutUnusedBuffers(
   };
   let ready = 0;
   const renamed = ops.map((op) => (op.kind === 'layerReady' ? { ...op, layers: ++ready } : withBuffers(op, rename)));
-  const named = (id: BufferId | undefined) => (id === undefined ? undefined : rename(id));
-  const logits = output === undefined ? named(program.logits) : undefined;
-  return { program: { ...program, buffers, ops: renamed, logits }, input: named(input), output: named(output) };
+  const last = logits && program.logits !== undefined ? rename(program.logits) : undefined;
+  return { program: { ...program, buffers, ops: renamed, logits: last }, ids };
 }
 
 /** The op with renamed buffers. */

@@ -20,6 +20,7 @@ const benches: CommandLoaders = {
   'attention-workers': async () => (await import('../bench/attention-workers.ts')).attentionWorkersCommand(),
   'dist-attention': async () => (await import('../bench/dist-attention.ts')).distAttentionCommand(),
   borrow: async () => (await import('../bench/borrow.ts')).borrowCommand(),
+  sparsity: async () => (await import('../bench/sparsity.ts')).sparsityCommand(),
   soak: async () => (await import('../bench/soak.ts')).soakCommand(),
 };
 

@@ -1,0 +1,301 @@
+// `kvasir bench sparsity`: what a model loses that reads only a part of the KV of its prompts.
+import { compareRows } from '../../engine/accuracy.ts';
+import { freeModel, loadModel } from '../../engine/load-model.ts';
+import type { InputForm } from '../../graph/program.ts';
+import type { Backend } from '../../kernel/backend.ts';
+import type { Tokenizer } from '../../text/tokenizer.ts';
+import { Prng } from '../../util/prng.ts';
+import type { ModelFiles } from '../../weights/types.ts';
+import { round } from '../statistics.ts';
+import type { ChoiceCase } from './choices.ts';
+import { LayeredModel } from './layered-model.ts';
+import { type SelectionRules, type SparseMethod, SparseSequence, type SparsityMethod } from './methods.ts';
+import { type AnswerPart, depthTasks, fillerText, type RecallTask, recallCase } from './recall.ts';
+import { isGreedy, logitRow, logLikelihood, type Predictions, perplexityScore, topToken } from './scoring.ts';
+
+export const sparsityTasks = ['needle', 'perplexity', 'agreement', 'choice'] as const;
+export type SparsityTask = (typeof sparsityTasks)[number];
+
+export interface SparsityBenchOptions extends SelectionRules {
+  readonly files: ModelFiles;
+  readonly tokenizer: Tokenizer;
+  readonly inputs: InputForm;
+  readonly methods: readonly SparsityMethod[];
+  /** Shares of the prompt's tokens, 0..1. */
+  readonly budgets: readonly number[];
+  readonly tasks: readonly SparsityTask[];
+  /** What `needle` consists of. */
+  readonly recallTasks: readonly RecallTask[];
+  /** Percent of the text. */
+  readonly depths: readonly number[];
+  /** Tokens of a prompt. */
+  readonly tokens: number;
+  /** Prompts of each task and depth. */
+  readonly cases: number;
+  /** Tokens after the prompt of `perplexity` and `agreement`. */
+  readonly continuation: number;
+  /** Text of `perplexity` and `agreement`; undefined: generated sentences. */
+  readonly text: string | undefined;
+  readonly choices: readonly ChoiceCase[];
+  readonly onProgress: (line: string) => void;
+}
+
+export interface SparsityRow {
+  readonly method: SparsityMethod;
+  /** Share of the prompt's tokens in a sparse layer, in percent; 100 for `full`. */
+  readonly budget: number;
+  /** Share of the prompt's KV that is kept or, if selected for each query, read; all layers, in percent. */
+  readonly kept: number;
+  readonly task: Exclude<SparsityTask, 'needle'> | RecallTask;
+  /** Percent of the text; null for a task without depth. */
+  readonly depth: number | null;
+  /** Percent: answers found; 100 x perplexity of `full` / perplexity; positions with the greedy token of `full`. */
+  readonly score: number;
+  readonly cases: number;
+  /** Mean KL(full || method) in nats, of `agreement`. */
+  readonly kl?: number;
+  readonly perplexity?: number;
+}
+
+export interface SparsityReport {
+  readonly model: string;
+  readonly isa: string;
+  readonly promptTokens: number;
+  readonly rows: readonly SparsityRow[];
+}
+
+export function benchSparsity(backend: Backend, options: SparsityBenchOptions): SparsityReport {
+  const { files, inputs, tokens, continuation, observed } = options;
+  const tokensMax = Math.max(128, observed);
+  const context = Math.min(files.config.maxPositions, tokens + Math.max(continuation, 128));
+  const loaded = loadModel({ model: files, backend, inputs, context });
+  const model = new LayeredModel(loaded, backend, tokensMax, context);
+  try {
+    const bench = new SparsityBench(model, options, context);
+    return { model: files.id, isa: backend.isa, promptTokens: tokens, rows: bench.run() };
+  } finally {
+    model.close();
+    freeModel(loaded, backend);
+  }
+}
+
+/** Sums of one row. */
+interface Tally extends Omit<SparsityRow, 'score' | 'kept' | 'kl' | 'perplexity'> {
+  kept: number;
+  cases: number;
+  right: number;
+  answers: number;
+  logLikelihood: number;
+  fullLogLikelihood: number;
+  kl: number;
+  predicted: number;
+}
+
+class SparsityBench {
+  readonly #model: LayeredModel;
+  readonly #options: SparsityBenchOptions;
+  readonly #methods: readonly SparseMethod[];
+  readonly #context: number;
+  readonly #tallies = new Map<string, Tally>();
+
+  constructor(model: LayeredModel, options: SparsityBenchOptions, context: number) {
+    this.#model = model;
+    this.#options = options;
+    this.#context = context;
+    this.#methods = options.methods.flatMap((method): SparseMethod[] =>
+      method === 'full' ? [{ method, budget: 1 }] : options.budgets.map((budget) => ({ method, budget })),
+    );
+  }
+
+  run(): SparsityRow[] {
+    const { tasks } = this.#options;
+    if (tasks.includes('needle')) this.#recall();
+    if (tasks.includes('perplexity') || tasks.includes('agreement')) this.#texts();
+    if (tasks.includes('choice')) this.#choices();
+    return [...this.#tallies.values()].map(rowOf);
+  }
+
+  #recall(): void {
+    const { recallTasks, depths, cases, seed, tokens, onProgress } = this.#options;
+    for (const task of recallTasks) {
+      for (const depth of depthTasks.has(task) ? depths : [undefined]) {
+        onProgress(`${task}${depth === undefined ? '' : ` at ${depth} %`}`);
+        for (let index = 0; index < cases; index++) {
+          const countTokens = (text: string) => this.#encode(text).length;
+          const { prompt, parts } = recallCase({ task, depth, tokens, seed, index, countTokens });
+          this.#answers(task, depth, this.#prompt(prompt), parts);
+        }
+      }
+    }
+  }
+
+  /** Parts without other answers follow each other in one continuation; the others are continued one by one. */
+  #answers(task: RecallTask, depth: number | undefined, prompt: readonly number[], parts: readonly AnswerPart[]): void {
+    const options = parts.map(({ lead, answer, others }) => ({
+      lead: this.#encode(lead),
+      answers: [answer, ...others].map((text) => this.#encode(text)),
+    }));
+    const length = options.reduce((sum, { lead, answers }) => sum + lead.length + longest(answers), 0);
+    const sequence = this.#sequence(prompt, length);
+    for (const method of this.#methods) {
+      const tally = this.#tally(sequence, method, task, depth);
+      for (const right of greedyAnswers(sequence, method, options)) {
+        tally.answers++;
+        if (right) tally.right++;
+      }
+    }
+  }
+
+  #choices(): void {
+    const { choices, onProgress } = this.#options;
+    onProgress(`${choices.length} questions with choices`);
+    for (const { prompt, choices: texts, answer } of choices) {
+      const tokens = this.#prompt(prompt);
+      const answers = texts.map((text) => this.#encode(text));
+      // The last token of the prompt predicts the first of an answer: it is computed after the selection.
+      const lead = tokens.splice(-1);
+      const sequence = this.#sequence(tokens, 1 + longest(answers));
+      for (const method of this.#methods) {
+        const tally = this.#tally(sequence, method, 'choice', undefined);
+        tally.answers++;
+        if (likeliest(sequence, method, lead, answers) === answer) tally.right++;
+      }
+    }
+  }
+
+  /** Continuations of a text: the text's own for perplexity, those of the full model for agreement. */
+  #texts(): void {
+    const { tasks, tokens, continuation, cases, seed, text, onProgress } = this.#options;
+    const length = tokens + continuation;
+    const source =
+      text ?? fillerText(seed, (length + 1) * cases, (sentence) => this.#encode(sentence).length);
+    const all = this.#encode(source);
+    for (let index = 0; index < cases; index++) {
+      const start = text === undefined ? index * length : spread(all.length - length, index, cases, seed);
+      const part = all.slice(Math.max(0, start), Math.max(0, start) + length);
+      if (part.length < length)
+        throw new Error(`Cannot measure perplexity: the text has ${all.length} tokens: ${length} required`);
+      onProgress(`text ${index + 1} of ${cases}`);
+      const sequence = this.#sequence(part.slice(0, tokens), continuation);
+      if (tasks.includes('perplexity')) this.#perplexity(sequence, part.slice(tokens));
+      if (tasks.includes('agreement')) this.#agreement(sequence, part[tokens]);
+    }
+  }
+
+  #perplexity(sequence: SparseSequence, continuation: readonly number[]): void {
+    const full = logLikelihood(sequence.predict({ method: 'full', budget: 1 }, continuation), continuation, 1);
+    for (const method of this.#methods) {
+      const tally = this.#tally(sequence, method, 'perplexity', undefined);
+      tally.logLikelihood += logLikelihood(sequence.predict(method, continuation), continuation, 1);
+      tally.fullLogLikelihood += full;
+      tally.predicted += continuation.length - 1;
+    }
+  }
+
+  #agreement(sequence: SparseSequence, first: number): void {
+    const full: SparseMethod = { method: 'full', budget: 1 };
+    const greedy = [first];
+    const { continuation } = this.#options;
+    while (greedy.length < continuation)
+      greedy.push(topToken(logitRow(sequence.predict(full, greedy), greedy.length - 1)));
+    const expected = sequence.predict(full, greedy);
+    for (const method of this.#methods) {
+      const tally = this.#tally(sequence, method, 'agreement', undefined);
+      const given = sequence.predict(method, greedy);
+      for (let row = 0; row < greedy.length; row++) {
+        const { kl, sameTop } = compareRows(logitRow(expected, row), logitRow(given, row));
+        tally.kl += kl;
+        tally.answers++;
+        tally.predicted++;
+        if (sameTop) tally.right++;
+      }
+    }
+  }
+
+  #sequence(prompt: readonly number[], continuation: number): SparseSequence {
+    if (prompt.length + continuation > this.#context)
+      throw new Error(
+        `Cannot measure a prompt of ${prompt.length} tokens and ${continuation} after it: the context is ${this.#context}`,
+      );
+    return new SparseSequence(this.#model, this.#options, prompt, continuation);
+  }
+
+  #tally(sequence: SparseSequence, { method, budget }: SparseMethod, task: SparsityRow['task'], depth?: number): Tally {
+    const key = [method, budget, task, depth].join();
+    const tally = this.#tallies.get(key) ?? {
+      ...{ method, budget: round(100 * budget), task, depth: depth ?? null },
+      ...{ kept: 0, cases: 0, right: 0, answers: 0, logLikelihood: 0, fullLogLikelihood: 0, kl: 0, predicted: 0 },
+    };
+    this.#tallies.set(key, tally);
+    tally.kept += sequence.keptShare({ method, budget });
+    tally.cases++;
+    return tally;
+  }
+
+  #prompt(text: string): number[] {
+    return this.#options.tokenizer.encode(text, { parseSpecial: false });
+  }
+
+  #encode(text: string): number[] {
+    return this.#options.tokenizer.encode(text, { addSpecial: false, parseSpecial: false });
+  }
+}
+
+/** Tokens of an answer: the lead, the right answer, and wrong ones behind it. */
+interface AnswerTokens {
+  readonly lead: readonly number[];
+  readonly answers: readonly (readonly number[])[];
+}
+
+/** Whether each part is answered rightly; the right answers of earlier parts are given. */
+function greedyAnswers(sequence: SparseSequence, method: SparseMethod, parts: readonly AnswerTokens[]): boolean[] {
+  const tokens = parts.flatMap(({ lead, answers }) => [...lead, ...answers[0]]);
+  let predictions: Predictions | undefined;
+  let before: number[] = [];
+  return parts.map(({ lead, answers }) => {
+    const given = [...before, ...lead];
+    before = [...given, ...answers[0]];
+    if (answers.length > 1) return likeliest(sequence, method, given, answers) === 0;
+    predictions ??= sequence.predict(method, tokens);
+    return isGreedy(predictions, tokens, given.length, before.length);
+  });
+}
+
+/** Index of the answer with the highest likelihood. */
+function likeliest(
+  sequence: SparseSequence,
+  method: SparseMethod,
+  lead: readonly number[],
+  answers: readonly (readonly number[])[],
+): number {
+  const scores = answers.map((answer) => {
+    const tokens = [...lead, ...answer];
+    return logLikelihood(sequence.predict(method, tokens), tokens, lead.length);
+  });
+  return scores.indexOf(Math.max(...scores));
+}
+
+function longest(answers: readonly (readonly number[])[]): number {
+  return Math.max(...answers.map(({ length }) => length));
+}
+
+/** A seeded place in the index-th of equal parts. */
+function spread(places: number, index: number, count: number, seed: number): number {
+  return Math.floor(((index + new Prng(seed, 2 ** 21 + index).uniform()) / count) * Math.max(0, places));
+}
+
+function rowOf(tally: Tally): SparsityRow {
+  const { method, budget, task, depth, cases, kept, predicted } = tally;
+  const isPerplexity = task === 'perplexity';
+  return {
+    ...{ method, budget, kept: round((100 * kept) / cases), task, depth },
+    score: round(
+      isPerplexity
+        ? perplexityScore(tally.fullLogLikelihood, tally.logLikelihood, predicted)
+        : (100 * tally.right) / tally.answers,
+    ),
+    cases,
+    ...(task === 'agreement' ? { kl: Number((tally.kl / predicted).toPrecision(3)) } : {}),
+    ...(isPerplexity ? { perplexity: round(Math.exp(-tally.logLikelihood / predicted)) } : {}),
+  };
+}

@@ -1,0 +1,112 @@
+// `kvasir bench sparsity`: the loss of quality when a model reads only a part of the KV of its prompts.
+import { readFileSync } from 'node:fs';
+import { Command } from 'commander';
+import { z } from 'zod';
+import { benchSparsity, sparsityTasks } from '../../bench/sparsity/bench.ts';
+import { type ChoiceCase, parseChoices } from '../../bench/sparsity/choices.ts';
+import { sparsityMethods } from '../../bench/sparsity/methods.ts';
+import { recallTasks } from '../../bench/sparsity/recall.ts';
+import { textOf } from '../../engine/model-text.ts';
+import { openModel } from '../../weights/open-model.ts';
+import { modelFlag, modelOptionsSchema, readOptions } from '../options/options.ts';
+import { withBackend } from '../serve/backend.ts';
+import { locateModel } from '../serve/model/locate-model.ts';
+import { printTable } from '../terminal/table.ts';
+import { UsageError } from '../usage-error.ts';
+import { count, counts, list, progress, threadsFlag } from './options.ts';
+
+const schema = modelOptionsSchema.pick({ model: true, threads: true }).extend({
+  methods: list(z.enum(sparsityMethods), ['full', 'pyramid', 'quest', 'window', 'random', 'oracle']),
+  budgets: list(z.coerce.number().gt(0).max(1), [0.5, 0.25, 0.12]),
+  tasks: list(z.enum(sparsityTasks), ['needle', 'perplexity']),
+  needles: list(z.enum(recallTasks), recallTasks),
+  depths: counts(0, [0, 25, 50, 75, 100]),
+  tokens: count(512),
+  cases: count(4),
+  continuation: count(64),
+  seed: z.coerce.number().int().min(0).default(0),
+  text: z.string().optional(),
+  choices: z.string().optional(),
+  observed: count(32),
+  recent: count(16),
+  fullLayers: count(3),
+  pooling: z.enum(['max', 'mean']).default('max'),
+  poolingWidth: z.coerce.number().int().min(1).max(63).default(7),
+  headReduce: z.enum(['max', 'mean']).default('mean'),
+});
+
+export function sparsityCommand(): Command {
+  return new Command('sparsity')
+    .description('Recall, perplexity and agreement with a part of the KV, by method and budget')
+    .addOption(modelFlag())
+    .option(
+      '--methods <list>',
+      `Compare these of ${sparsityMethods.join(', ')} (default: full,pyramid,quest,window,random,oracle)`,
+    )
+    .option('--budgets <list>', 'Keep these shares of the tokens of a prompt (default: 0.5,0.25,0.12)')
+    .option('--tasks <list>', `Measure these of ${sparsityTasks.join(', ')} (default: needle,perplexity)`)
+    .option('--needles <list>', `Recall tasks of needle: ${recallTasks.join(', ')} (default: all)`)
+    .option('--depths <list>', 'Place facts at these percentages of the text (default: 0,25,50,75,100)')
+    .option('--tokens <n>', 'Tokens of a prompt (default: 512)')
+    .option('--cases <n>', 'Prompts for each task and depth (default: 4)')
+    .option('--continuation <n>', 'Tokens after a prompt, for perplexity and agreement (default: 64)')
+    .option('--seed <n>', 'Seed of the prompts and of the random method (default: 0)')
+    .option('--text <file>', 'UTF-8 text for perplexity and agreement (default: generated sentences)')
+    .option('--choices <file>', 'JSONL file for choice: prompt, choices, and answer, the index of the right one')
+    .option('--observed <n>', 'Score keys with the queries of this number of last tokens (default: 32)')
+    .option('--recent <n>', 'Keep this number of last tokens in every layer (default: 16)')
+    .option('--full-layers <n>', 'Layers that stay full with first-n (default: 3)')
+    .option('--pooling <kind>', 'Pool scores of neighbouring positions: max or mean (default: max)')
+    .option('--pooling-width <n>', 'Pool this number of positions, an odd number (default: 7)')
+    .option('--head-reduce <kind>', 'Reduce scores over the query heads of a KV head: max or mean (default: mean)')
+    .addOption(threadsFlag())
+    .option('--json', 'Print one JSON object')
+    .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
+      const { model, threads, text, choices, needles, pooling, poolingWidth, ...options } = readOptions(schema, flags);
+      if (poolingWidth % 2 === 0) throw new UsageError(`Cannot pool ${poolingWidth} positions: the number is even`);
+      if (options.tasks.includes('choice') && choices === undefined)
+        throw new UsageError('Cannot measure choice: --choices is missing');
+      const questions = choices === undefined ? [] : readChoices(choices);
+      const files = openModel((await locateModel(model)).path);
+      try {
+        const tokenizer = textOf(files)?.tokenizer;
+        if (tokenizer === undefined) throw new UsageError(`Cannot measure: model '${files.id}' has no tokenizer`);
+        const report = withBackend(threads, (backend) =>
+          benchSparsity(backend, {
+            ...options,
+            inputs: 'bf16',
+            files,
+            tokenizer,
+            recallTasks: needles,
+            text: text === undefined ? undefined : readText(text),
+            choices: questions,
+            pooling: { kind: pooling, width: poolingWidth },
+            onProgress: progress,
+          }),
+        );
+        if (json === true) return console.log(JSON.stringify(report));
+        const { rows, ...facts } = report;
+        printTable([facts], 'Model and prompts');
+        printTable(rows, 'Scores in percent, higher is better');
+      } finally {
+        files.close();
+      }
+    });
+}
+
+function readChoices(path: string): ChoiceCase[] {
+  const text = readText(path);
+  try {
+    return parseChoices(text);
+  } catch (error) {
+    throw new UsageError(error instanceof Error ? error.message : String(error));
+  }
+}
+
+function readText(path: string): string {
+  try {
+    return readFileSync(path, 'utf8');
+  } catch (error) {
+    throw new UsageError(`Cannot read text ${path}: ${error instanceof Error ? error.message : 'unreadable'}`);
+  }
+}
