@@ -167,8 +167,7 @@ class SparsityBench {
   #texts(): void {
     const { tasks, tokens, continuation, cases, seed, text, onProgress } = this.#options;
     const length = tokens + continuation;
-    const source =
-      text ?? fillerText(seed, (length + 1) * cases, (sentence) => this.#encode(sentence).length);
+    const source = text ?? fillerText(seed, (length + 1) * cases, (sentence) => this.#encode(sentence).length);
     const all = this.#encode(source);
     for (let index = 0; index < cases; index++) {
       const start = text === undefined ? index * length : spread(all.length - length, index, cases, seed);

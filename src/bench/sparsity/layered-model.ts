@@ -1,9 +1,10 @@
 // A model that runs layer by layer: the engine computes everything but attention, which a caller may replace.
-import { liveBefore, subprogram } from '../../graph/pipeline-stage.ts';
-import type { BufferId, Op, Program } from '../../graph/program.ts';
+
 import { Engine } from '../../engine/engine.ts';
 import type { LoadedModel } from '../../engine/load-model.ts';
 import { groupedStep, type PlainPages, plainPages } from '../../engine/plain-step.ts';
+import { liveBefore, subprogram } from '../../graph/pipeline-stage.ts';
+import type { BufferId, Op, Program } from '../../graph/program.ts';
 import type { Backend, ProgramHandle } from '../../kernel/backend.ts';
 import { pageTokens, type Step } from '../../util/step.ts';
 

@@ -1,5 +1,5 @@
 // The methods of the sparsity bench: which keys of a prompt each layer reads, from the queries of its last rows.
-import { type LayerRule, layerBudgets, layerRules } from './budgets.ts';
+import { type BudgetShape, layerBudgets } from '../../core/kvcache/sparsity/budgets.ts';
 import { keyScores, type QueryRows, type ScoreRules, weightSums } from './key-scores.ts';
 import type { AttentionCall, LayeredModel, LayerKeys } from './layered-model.ts';
 import type { Predictions } from './scoring.ts';
@@ -14,8 +14,21 @@ import {
   keepWindow,
 } from './sparse-attention.ts';
 
-/** `full` reads all keys; those of `layerRules` keep the keys of the highest scores. */
-export const sparsityMethods = ['full', ...layerRules, 'quest', 'window', 'random', 'oracle'] as const;
+/**
+ * `full` reads all keys. `uniform`, `pyramid` and `first-n` keep the keys of the highest scores; `window` keeps the last
+ * ones, `random` any. For each query, `quest` reads the pages with the highest bounds, and `oracle` the keys with the
+ * highest weights.
+ */
+export const sparsityMethods = [
+  'full',
+  'uniform',
+  'pyramid',
+  'first-n',
+  'quest',
+  'window',
+  'random',
+  'oracle',
+] as const;
 export type SparsityMethod = (typeof sparsityMethods)[number];
 
 export interface SelectionRules extends ScoreRules {
@@ -98,9 +111,12 @@ export class SparseSequence {
     const { recent, fullLayers } = this.#rules;
     const layers = this.#model.layers.length;
     const tokens = this.#promptTokens;
-    const rule = (layerRules as readonly string[]).includes(method) ? (method as LayerRule) : 'uniform';
-    const kept = method === 'full' ? tokens : Math.round(budget * tokens);
-    return layerBudgets(rule, { layers, tokens, budget: kept, recent: Math.min(recent, tokens), fullLayers });
+    if (method === 'full') return new Array<number>(layers).fill(tokens);
+    const full = method === 'first-n' ? Math.min(fullLayers, layers - 1) : 0;
+    const shape: BudgetShape = method === 'pyramid' ? 'pyramid' : 'uniform';
+    const mean = Math.max(recent + 1, Math.round(budget * tokens));
+    const sparse = layerBudgets({ shape, layers: layers - full, budget: mean, recent }, tokens);
+    return [...new Array<number>(full).fill(tokens), ...sparse.kept];
   }
 
   #attention(method: SparseMethod): (call: AttentionCall) => Float32Array | undefined {
@@ -132,8 +148,8 @@ export class SparseSequence {
       case 'random':
         return chooseKept(keepRandom({ promptTokens, budget, recent, kvHeads, seed, layer }));
       default: {
-        const scores = keyScores(this.weights(layer), kvHeads, promptTokens - recent, this.#rules);
-        return chooseKept(keepScored(scores, promptTokens, budget, recent));
+        const scores = keyScores(this.weights(layer), kvHeads, Math.max(0, promptTokens - recent), this.#rules);
+        return chooseKept(keepScored(scores, promptTokens, budget));
       }
     }
   }

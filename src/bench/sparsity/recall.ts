@@ -45,13 +45,17 @@ export interface RecallRequest {
 const names = words(`fox rabbit bear mouse owl hedgehog squirrel badger otter frog duck kitten puppy pony lamb goat hen
   goose robin crow turtle snail beaver mole deer wolf penguin seal monkey elephant lion tiger panda zebra camel parrot
   swan crab whale dolphin dragon bee ant beetle butterfly`);
-const things = words(`lantern kite drum ball hat scarf boat book map bell box basket coin ring mirror candle clock ladder
+const things =
+  words(`lantern kite drum ball hat scarf boat book map bell box basket coin ring mirror candle clock ladder
   rope bucket cup spoon pillow blanket button ribbon feather shell stone whistle flute umbrella wagon sled bicycle doll
   marble crown necklace painting pencil letter bottle jar broom hammer compass violin balloon flag trumpet puzzle`);
-const adjectives = words(`shiny old tiny big beautiful broken wooden heavy strange soft round pretty dusty special simple
+const adjectives =
+  words(`shiny old tiny big beautiful broken wooden heavy strange soft round pretty dusty special simple
   bright little huge plain smooth rusty lovely fancy secret`);
 const verbs = words('found carried painted lost borrowed hid cleaned repaired sold dropped noticed wanted remembered');
-const places = words('forest park beach market river meadow hill library garden farm mill harbor castle cave pond school');
+const places = words(
+  'forest park beach market river meadow hill library garden farm mill harbor castle cave pond school',
+);
 
 /** Other facts beside the one that is asked for, and wrong words beside the right one. */
 const otherFacts = 3;
@@ -118,7 +122,8 @@ function wordsCase(request: RecallRequest, random: Prng, kind: 'common' | 'frequ
   const ask = question('Which word is the most common in the list?');
   const lead = ' The most common word in the list is';
   const list: string[] = [];
-  const text = () => `Here is a list of words: ${shuffled(new Prng(request.seed, request.index), list).join(' ')}.${ask}`;
+  const text = () =>
+    `Here is a list of words: ${shuffled(new Prng(request.seed, request.index), list).join(' ')}.${ask}`;
   for (let i = 0; ; i++) {
     const count = list.length;
     if (kind === 'common') list.push(word, vocabulary[1 + (i % (vocabulary.length - 1))]);

@@ -64,7 +64,8 @@ export function keepRandom(request: {
   readonly seed: number;
   readonly layer: number;
 }): Int32Array[] {
-  const { promptTokens, budget, recent, kvHeads, seed, layer } = request;
+  const { promptTokens, budget, kvHeads, seed, layer } = request;
+  const recent = Math.min(request.recent, budget, promptTokens);
   return Array.from({ length: kvHeads }, (_, kvHead) => {
     const random = new Prng(seed, layer * kvHeads + kvHead);
     const scores = Float64Array.from({ length: promptTokens - recent }, () => random.uniform());
@@ -73,7 +74,8 @@ export function keepRandom(request: {
 }
 
 /** By KV head: the keys with the highest scores before the recent window, and that window. */
-export function keepScored(scores: readonly Float64Array[], promptTokens: number, budget: number, recent: number) {
+export function keepScored(scores: readonly Float64Array[], promptTokens: number, budget: number): Int32Array[] {
+  const recent = promptTokens - scores[0].length;
   return scores.map((head) => withRecent(topIndices(head, budget - recent), promptTokens, recent));
 }
 
@@ -85,7 +87,7 @@ function withRecent(kept: Int32Array, promptTokens: number, recent: number): Int
 export function chooseQuest(keys: LayerKeys, promptTokens: number, budget: number, headDim: number): ChooseKeys {
   const bounds = keys.keys.map((head) => pageBounds(head, promptTokens, headDim));
   const pages = Math.ceil(promptTokens / pageTokens);
-  const count = Math.max(1, Math.ceil(budget / pageTokens));
+  const count = Math.max(2, Math.round(budget / pageTokens));
   const memory = new WeakMap<QueryRows, (Int32Array | undefined)[]>();
   return (queries, row, head) => {
     const { heads, kvHeads } = queries.op;
@@ -146,8 +148,9 @@ function boundsOf(
   return result;
 }
 
-/** The keys of the best pages; the last page, which holds the newest keys, is always among them. */
+/** The keys of the first page, of the last one, and of those with the highest bounds. */
 function pageKeys(bounds: Float64Array, count: number, promptTokens: number): Int32Array {
+  bounds[0] = Infinity;
   bounds[bounds.length - 1] = Infinity;
   const keys = [...topIndices(bounds, count)].flatMap((page) => [
     ...positionRange(page * pageTokens, Math.min(promptTokens, (page + 1) * pageTokens) - 1),

@@ -5,8 +5,8 @@ import { benchKills } from '../../bench/kills/kills.ts';
 import { readOptions } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';
 import { printTable } from '../terminal/table.ts';
+import { ProcessCluster } from './cluster/process-cluster.ts';
 import { progress } from './options.ts';
-import { ProcessCluster } from './process-cluster.ts';
 
 const seconds = (usual: number) => numeric(z.number().min(1)).default(usual);
 

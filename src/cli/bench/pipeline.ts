@@ -18,7 +18,7 @@ import { openClusterGateway } from '../serve/open-cluster.ts';
 import { openServing } from '../serve/open-serving.ts';
 import { printTable } from '../terminal/table.ts';
 import { UsageError } from '../usage-error.ts';
-import { LocalNats } from './local-nats.ts';
+import { LocalNats } from './cluster/local-nats.ts';
 import { benchModelSchema, count, counts, progress } from './options.ts';
 
 const schema = benchModelSchema.extend({

@@ -11,8 +11,8 @@ import { packageFile } from '../package-root.ts';
 import { memoryRequest } from '../serve/host/memory-probe.ts';
 import { printTable } from '../terminal/table.ts';
 import { UsageError } from '../usage-error.ts';
+import { addressOf } from './cluster/process-cluster.ts';
 import { progress } from './options.ts';
-import { addressOf } from './process-cluster.ts';
 
 /** Small, so that the cache is full within the first minute and later growth is not cache. */
 const kvMemory = '64m';

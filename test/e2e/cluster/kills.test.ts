@@ -1,7 +1,7 @@
 // Instances killed under overload: every answer is correct or a failure, and nothing is left behind.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { benchKills } from '../../../src/bench/kills/kills.ts';
-import { ProcessCluster } from '../../../src/cli/bench/process-cluster.ts';
+import { ProcessCluster } from '../../../src/cli/bench/cluster/process-cluster.ts';
 import { natsInstalled } from '../../runtime/bus/nats-server.ts';
 
 describe.skipIf(!natsInstalled && process.env.CI === undefined)(

@@ -2,8 +2,8 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { KillableCluster } from '../../bench/kills/kills.ts';
-import { packageFile } from '../package-root.ts';
+import type { KillableCluster } from '../../../bench/kills/kills.ts';
+import { packageFile } from '../../package-root.ts';
 import { killAtExit, killChild, LocalNats } from './local-nats.ts';
 
 export interface ProcessClusterOptions {

@@ -3,8 +3,8 @@ import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { connect, createServer } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { atExit, type TemporaryFolder, temporaryFolder } from '../serve/exit-cleanup.ts';
-import { UsageError } from '../usage-error.ts';
+import { atExit, type TemporaryFolder, temporaryFolder } from '../../serve/exit-cleanup.ts';
+import { UsageError } from '../../usage-error.ts';
 
 export class LocalNats {
   readonly url: string;

@@ -1,0 +1,219 @@
+// The sparsity bench: generated prompts, scores, chosen keys, and its rows on the embedded model.
+import { afterAll, describe, expect, test } from 'vitest';
+import { benchSparsity, type SparsityBenchOptions } from '../../src/bench/sparsity/bench.ts';
+import { parseChoices } from '../../src/bench/sparsity/choices.ts';
+import { keyScores, topIndices, weightSums } from '../../src/bench/sparsity/key-scores.ts';
+import { LayeredModel } from '../../src/bench/sparsity/layered-model.ts';
+import { fillerText, type RecallTask, recallCase, recallTasks } from '../../src/bench/sparsity/recall.ts';
+import { isGreedy, logLikelihood, perplexityScore } from '../../src/bench/sparsity/scoring.ts';
+import { chooseQuest, keepRandom, keepScored, keepWindow } from '../../src/bench/sparsity/sparse-attention.ts';
+import { loadModel } from '../../src/engine/load-model.ts';
+import { textOf } from '../../src/engine/model-text.ts';
+import { openModel } from '../../src/weights/open-model.ts';
+import { backends } from '../engine/backends.ts';
+import { embeddedModel } from '../engine/goldens.ts';
+
+const [fastest] = backends.slice(-1);
+const backend = fastest.create(2);
+const files = openModel(`${embeddedModel}/kvasir-tiny-q8_0.gguf`);
+afterAll(() => {
+  backend.close();
+  files.close();
+});
+
+describe('prompts', () => {
+  const countTokens = (text: string) => text.split(' ').length;
+  const request = (task: RecallTask, depth: number | undefined, seed = 1) =>
+    recallCase({ task, depth, tokens: 300, seed, index: 2, countTokens });
+
+  test.each(recallTasks)('%s: the same for one seed, other ones for another, and within the length', (task) => {
+    expect(request(task, 50)).toEqual(request(task, 50));
+    expect(request(task, 50).prompt).not.toBe(request(task, 50, 2).prompt);
+    expect(countTokens(request(task, 50).prompt)).toBeLessThanOrEqual(300);
+    expect(countTokens(request(task, 50).prompt)).toBeGreaterThan(250);
+  });
+
+  test.each([0, 50, 100])('a fact is at depth %i', (depth) => {
+    const { prompt, parts } = request('single', depth);
+    const text = prompt.slice(0, prompt.indexOf('\n\nQuestion'));
+    const at = text.indexOf(`is${parts[0].answer}.`);
+    expect((100 * at) / text.length).toBeGreaterThan(depth - 15);
+    expect((100 * at) / text.length).toBeLessThan(depth + 15);
+  });
+
+  test('multi-key has three other codes, and multi-value asks for two values of one key', () => {
+    expect(request('multi-key', 50).prompt.match(/Remember: the code for/g)).toHaveLength(4);
+    const { prompt, parts } = request('multi-value', 50);
+    expect(parts).toHaveLength(2);
+    for (const { answer } of parts) expect(prompt).toContain(`is${answer}.`);
+  });
+
+  test('variables name the value of the first only once', () => {
+    const { prompt, parts } = request('variables', 50);
+    expect(prompt.split(parts[0].answer)).toHaveLength(2);
+  });
+
+  test('the most common word occurs more often than each other choice', () => {
+    for (const task of ['common-words', 'frequent-words'] as const) {
+      const { prompt, parts } = request(task, undefined);
+      const times = (word: string) => prompt.split(' ').filter((other) => ` ${other}` === word).length;
+      const [{ answer, others }] = parts;
+      expect(others).toHaveLength(3);
+      expect(others).not.toContain(answer);
+      for (const other of others) expect(times(answer)).toBeGreaterThan(2 * times(other));
+    }
+  });
+
+  test('filler has the requested length', () => {
+    const length = countTokens(fillerText(3, 500, countTokens));
+    expect(length).toBeGreaterThan(400);
+    expect(fillerText(3, 500, countTokens)).toBe(fillerText(3, 500, countTokens));
+  });
+});
+
+describe('scores', () => {
+  const logits = Float32Array.of(0, Math.log(3), 0, /**/ 5, 0, 0, /**/ 0, 0, 9);
+  const predictions = { logits, vocabulary: 3 };
+
+  test('log-likelihood and greedy match of a part of a continuation', () => {
+    expect(logLikelihood(predictions, [7, 1], 1)).toBeCloseTo(Math.log(3 / 5), 6);
+    expect(logLikelihood(predictions, [7, 1, 0], 1, 2)).toBeCloseTo(Math.log(3 / 5), 6);
+    expect(isGreedy(predictions, [7, 1, 0, 2], 1)).toBe(true);
+    expect(isGreedy(predictions, [7, 1, 1, 2], 1)).toBe(false);
+    expect(isGreedy(predictions, [7, 2, 0, 2], 2)).toBe(true);
+  });
+
+  test('a perplexity twice that of the full model is 50', () => {
+    expect(perplexityScore(-10, -10 - 5 * Math.log(2), 5)).toBeCloseTo(50, 9);
+    expect(perplexityScore(-10, -10, 5)).toBe(100);
+  });
+
+  test('choices are read line by line, and a wrong line is named', () => {
+    const line = '{"prompt":"a","choices":[" b"," c"],"answer":1}';
+    expect(parseChoices(`${line}\n\n`)).toEqual([{ prompt: 'a', choices: [' b', ' c'], answer: 1 }]);
+    expect(() => parseChoices(`${line}\nno`)).toThrow('Cannot read choices: line 2: not JSON');
+    expect(() => parseChoices(line.replace('1}', '2}'))).toThrow('line 1: answer is not an index of choices');
+  });
+});
+
+describe('chosen keys', () => {
+  const op = { heads: 2, kvHeads: 1, headDim: 1, scale: 1, softcap: undefined, window: undefined };
+  const keys = { keys: [Float32Array.of(0, Math.log(2), 0, 0)], values: [new Float32Array(4)] };
+  const queries = { op, start: 2, rows: 2, query: Float32Array.of(1, 0, 1, 0) };
+
+  test('weights are causal, and summed over rows', () => {
+    const [first, second] = weightSums(queries, keys);
+    expect([...first]).toEqual(
+      [1 / 4 + 1 / 5, 2 / 4 + 2 / 5, 1 / 4 + 1 / 5, 1 / 5].map((value) => expect.closeTo(value)),
+    );
+    expect([...second].map((value) => Number(value.toFixed(6)))).toEqual([0.583333, 0.583333, 0.583333, 0.25]);
+  });
+
+  test('scores are reduced over heads and pooled over the counted positions', () => {
+    const sums = [Float64Array.of(1, 0, 0, 6, 9), Float64Array.of(3, 0, 0, 0, 9)];
+    const rules = (headReduce: 'max' | 'mean', kind: 'max' | 'mean') => ({ headReduce, pooling: { kind, width: 3 } });
+    expect([...keyScores(sums, 1, 4, rules('max', 'max'))[0]]).toEqual([3, 3, 6, 6]);
+    expect([...keyScores(sums, 1, 4, rules('mean', 'max'))[0]]).toEqual([2, 2, 3, 3]);
+    expect([...keyScores(sums, 2, 4, rules('max', 'mean'))[1]]).toEqual([1, 1, 0, 0]);
+  });
+
+  test('of equal scores the earliest are taken', () => {
+    expect([...topIndices([1, 2, 1, 2, 1], 3)]).toEqual([0, 1, 3]);
+    expect([...topIndices([1, 2], 5)]).toEqual([0, 1]);
+  });
+
+  test('every method keeps its budget, the recent window included', () => {
+    expect(keepWindow(10, 3, 2).map((kept) => [...kept])).toEqual([
+      [7, 8, 9],
+      [7, 8, 9],
+    ]);
+    expect([...keepScored([Float64Array.of(5, 1, 7, 7, 2)], 7, 4)[0]]).toEqual([2, 3, 5, 6]);
+    const random = (seed: number) => keepRandom({ promptTokens: 40, budget: 9, recent: 2, kvHeads: 2, seed, layer: 1 });
+    expect(random(1)).toEqual(random(1));
+    expect(random(1)).not.toEqual(random(2));
+    for (const kept of random(1)) {
+      expect(new Set(kept).size).toBe(9);
+      expect([...kept.slice(-2)]).toEqual([38, 39]);
+    }
+  });
+
+  test('quest reads the first page, the last one, and the page with the highest bound', () => {
+    const page = 32;
+    const long = { keys: [new Float32Array(5 * page)], values: [new Float32Array(5 * page)] };
+    long.keys[0][2 * page + 5] = -3;
+    long.keys[0][3 * page + 5] = 2;
+    const choose = chooseQuest(long, 4 * page + 7, 3 * page, 1);
+    const pagesFor = (query: number) => {
+      const chosen = choose({ op: { ...op, heads: 1 }, start: 0, rows: 1, query: Float32Array.of(query) }, 0, 0);
+      return [...new Set([...chosen].map((position) => Math.floor(position / page)))];
+    };
+    expect(pagesFor(1)).toEqual([0, 3, 4]);
+    expect(pagesFor(-1)).toEqual([0, 2, 4]);
+  });
+});
+
+test('a model runs layer by layer with the bits of the engine', () => {
+  const loaded = loadModel({ model: files, backend, context: 128 });
+  const model = new LayeredModel(loaded, backend, 32, 128);
+  const tokens = Array.from({ length: 40 }, (_, i) => (i * 97) % 1000);
+  model.prefill(tokens);
+  const expected = model.logits([5, 6, 7], 40);
+  const layers: number[] = [];
+  const given = model.run([5, 6, 7], 40, ({ layer }) => {
+    layers.push(layer);
+    return undefined;
+  });
+  expect(given).toEqual(expected);
+  expect(layers).toEqual([0, 1, 2, 3, 4, 5]);
+  model.close();
+});
+
+describe('on the embedded model', () => {
+  const tokenizer = textOf(files)?.tokenizer;
+  if (tokenizer === undefined) throw new Error('the embedded model has a tokenizer');
+  const options: SparsityBenchOptions = {
+    ...{ files, tokenizer, inputs: 'bf16', seed: 3, tokens: 160, cases: 1, continuation: 6, text: undefined },
+    ...{ methods: ['full'], budgets: [0.25], tasks: ['needle'], recallTasks: ['single'], depths: [50], choices: [] },
+    ...{ observed: 32, recent: 8, fullLayers: 2, pooling: { kind: 'max', width: 7 }, headReduce: 'mean' },
+    onProgress: () => undefined,
+  };
+
+  test('methods that read the keys of the needle find it; the recent window alone does not', () => {
+    const methods = ['full', 'oracle', 'window'] as const;
+    const { rows } = benchSparsity(backend, { ...options, methods });
+    expect(rows).toEqual([
+      { method: 'full', budget: 100, kept: 100, task: 'single', depth: 50, score: 100, cases: 1 },
+      { method: 'oracle', budget: 25, kept: expect.closeTo(25, 0), task: 'single', depth: 50, score: 100, cases: 1 },
+      { method: 'window', budget: 25, kept: expect.closeTo(25, 0), task: 'single', depth: 50, score: 0, cases: 1 },
+    ]);
+  });
+
+  test('every method with the whole budget has the scores of the full model', () => {
+    const methods = ['full', 'uniform', 'pyramid', 'first-n', 'quest', 'window', 'random', 'oracle'] as const;
+    const { rows } = benchSparsity(backend, { ...options, methods, budgets: [1], tasks: ['perplexity', 'agreement'] });
+    expect(rows).toHaveLength(16);
+    for (const { score, kept } of rows) expect([score, kept]).toEqual([100, 100]);
+  });
+
+  test('first-n keeps the first layers whole', () => {
+    const { rows } = benchSparsity(backend, { ...options, methods: ['first-n'], budgets: [0.25] });
+    expect(rows[0].kept).toBeCloseTo((100 * (2 + 4 * 0.25)) / 6, 0);
+  });
+
+  test('choices are answered by likelihood', () => {
+    const facts =
+      'Remember: the code for fox is 4821.\n\nQuestion: What is the code for fox?\nAnswer: The code for fox is';
+    const choices = [{ prompt: facts, choices: [' 1234', ' 4821', ' 9999'], answer: 1 }];
+    const { rows } = benchSparsity(backend, { ...options, tasks: ['choice'], choices });
+    expect(rows).toEqual([
+      { method: 'full', budget: 100, kept: 100, task: 'choice', depth: null, score: 100, cases: 1 },
+    ]);
+  });
+
+  test('a prompt beyond the context is refused with the figures', () => {
+    const choices = [{ prompt: 'word '.repeat(400), choices: [' a', ' b'], answer: 0 }];
+    expect(() => benchSparsity(backend, { ...options, tasks: ['choice'], choices })).toThrow(
+      /Cannot measure a prompt of \d+ tokens and \d after it: the context is 288/,
+    );
+  });
+});
