@@ -13,6 +13,8 @@ export const topLogprobsMax = 20;
 export interface LayerGroup {
   readonly layers: number;
   readonly window: number | undefined;
+  /** Sequences with a KV budget keep only some tokens in these layers. */
+  readonly sparse?: boolean | undefined;
 }
 
 /** Pages of one layer group. An rBlock is `pageTokens` tokens of all layers of the group: one page for each layer. */

@@ -8,6 +8,7 @@ import type { Identified, InstanceContext } from '../scheduler/component.ts';
 import type { RunningRequest } from '../scheduler/executor/executor.ts';
 import type { InstanceConfig } from '../scheduler/instance-config.ts';
 import { Pinning } from '../scheduler/pinning.ts';
+import { SparseKv } from '../scheduler/sparse-kv.ts';
 import { type HandOffConfig, HandOffs } from '../transfer/hand-off/hand-offs.ts';
 import { type MigrationConfig, RequestMigrator } from '../transfer/migration/request-migrator.ts';
 import { type PrefixFetchConfig, PrefixFetches } from '../transfer/prefix-fetch/prefix-fetches.ts';
@@ -41,6 +42,7 @@ export function createComponents<Request extends Identified, S extends RunningRe
   config: ComponentsConfig,
 ) {
   const { borrowing, migration, attentionWorkers } = config;
+  const { sparsity } = context.config;
   const handOff = new HandOffs(context, handOffConfig(config));
   return {
     borrower: borrowing && new Borrower(context, borrowing),
@@ -50,6 +52,7 @@ export function createComponents<Request extends Identified, S extends RunningRe
     pinning: new Pinning(context),
     migrator: migration && new RequestMigrator(context, handOff.sender, migration),
     attentionWorkers: attentionWorkers && new AttentionWorkers(context, attentionWorkers),
+    sparseKv: sparsity && new SparseKv(context, sparsity),
   };
 }
 

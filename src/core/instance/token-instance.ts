@@ -29,10 +29,12 @@ export function createTokenInstance(config: TokenInstanceConfig): TokenInstance 
   return new Instance(
     instanceConfig(machine),
     (context) => createComponents(context, machine),
-    (pools, { borrower }, { pageTables }) => {
+    (pools, { borrower, sparseKv }, { pageTables }) => {
       const { limits, serverOf } = config;
       const layoutOf = (sequence: Sequence) => borrower?.layoutOf(sequence);
-      return new TokenExecutor(config, new StepBuilder(limits, pools, serverOf && { layoutOf, serverOf }, pageTables));
+      const borrowed = serverOf && { layoutOf, serverOf };
+      const builder = new StepBuilder(limits, pools, borrowed, pageTables, sparseKv?.plan);
+      return new TokenExecutor(config, builder, sparseKv?.plan);
     },
   );
 }

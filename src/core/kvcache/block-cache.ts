@@ -12,6 +12,7 @@ import { blockPages, blocksFor, capacityTokens } from './layer-groups.ts';
 import { LendingMemory } from './lending-memory.ts';
 import { PagePool } from './page-pool.ts';
 import { exchangeReceived, type ReceivedPrompt, ReceivePages } from './receive-pages.ts';
+import { pagesOfLayout, type SlotLayout, SlotMemory } from './sparsity/slot-pages.ts';
 import { LowerTiers, type LowerTiersConfig } from './tiers/lower-tiers.ts';
 import { type TierMover, TierMoves } from './tiers/tier-moves.ts';
 
@@ -75,6 +76,8 @@ export class BlockCache {
   readonly inTransit = new Set<BlockTable>();
   /** Tables of pinned prefixes. */
   readonly pinned = new Set<BlockTable>();
+  /** Kept tokens of sequences with a KV budget. */
+  readonly slots: SlotMemory;
   #lending: LendingMemory | undefined;
   readonly #capacityOf: (pages: number) => number;
   #capacityTokens: number;
@@ -98,6 +101,7 @@ export class BlockCache {
     this.blockTokens = blockTokens;
     this.blockPages = blockPages(groups);
     this.pages = new PagePool(pages, firstPage + receivePages + (stagingBlocks ?? 0) * this.blockPages);
+    this.slots = new SlotMemory(this.pages);
     this.receivePages = new ReceivePages(receivePages);
     this.#capacityOf = (count) => capacityTokens(groups, count - Math.floor(count * pinShare), blockTokens);
     this.#capacityTokens = this.#capacityOf(pages);
@@ -164,7 +168,7 @@ export class BlockCache {
   }
 
   get usedPages(): number {
-    let pages = 0;
+    let pages = this.slots.pages;
     for (let g = 0; g < this.groups.length; g++) pages += this.groups[g].pool.usedPages;
     return pages;
   }
@@ -217,7 +221,7 @@ export class BlockCache {
    */
   pagesToRun(chain: BlockChain, blocksMax: number, growth: Growth, last?: LastMatch): number {
     const shared = this.match(chain, blocksMax, last);
-    let pages = 0;
+    let pages = growth.slotPages ?? 0;
     for (const group of this.groups) {
       const first = group.firstAttended(shared * this.blockTokens);
       // Sharing a block that is referenced already costs no page.
@@ -231,16 +235,18 @@ export class BlockCache {
   pagesMissing(table: BlockTable, growth: Growth): number {
     let pages = 0;
     for (let g = 0; g < this.groups.length; g++) {
-      const { first, blocks } = table.groups[g];
+      const { first, blocks, inSlots } = table.groups[g];
       const { layers } = this.groups[g];
+      if (inSlots) continue;
       pages += layers * Math.max(0, this.groups[g].heldMax(first, growth) - blocks.length);
     }
     return pages;
   }
 
-  /** Pages of the table's blocks. */
+  /** Pages of the table's blocks and slots. */
   pagesOf(table: BlockTable): number {
-    return this.groups.reduce((sum, { layers }, g) => sum + layers * table.groups[g].blocks.length, 0);
+    const slots = table.slots?.ids.length ?? 0;
+    return this.groups.reduce((sum, { layers }, g) => sum + layers * table.groups[g].blocks.length, slots);
   }
 
   /**
@@ -305,9 +311,41 @@ export class BlockCache {
    * many pages are in use.
    */
   allocate(table: BlockTable): boolean {
-    if (!this.makeFree(this.blockPages)) return false;
+    if (!this.makeFree(table.slots === undefined ? this.blockPages : this.#pagesOfBlock(table))) return false;
     for (let g = 0; g < this.groups.length; g++) this.groups[g].allocate(table.groups[g]);
     return true;
+  }
+
+  #pagesOfBlock(table: BlockTable): number {
+    let pages = 0;
+    for (let g = 0; g < this.groups.length; g++) if (!table.groups[g].inSlots) pages += this.groups[g].layers;
+    return pages;
+  }
+
+  /** Allocates pages for the kept tokens of a sequence; false, with nothing allocated, when too many pages are in use. */
+  allocateSlots(table: BlockTable, layout: SlotLayout): boolean {
+    if (!this.makeFree(pagesOfLayout(layout))) return false;
+    table.slots = this.slots.allocate(layout);
+    return true;
+  }
+
+  /**
+   * The sequence's prompt is selected: its slots replace its blocks in sparse layers. Indexed blocks stay cached.
+   * @param dropped the prompt's blocks, which leave the cache unless another sequence has them; undefined: they stay
+   */
+  useSlots(table: BlockTable, promptTokens: number, dropped: BlockChain | undefined): void {
+    table.slots?.select(promptTokens);
+    this.#queue.tick();
+    for (let g = 0; g < this.groups.length; g++) {
+      if (!this.groups[g].isSparse) continue;
+      const held = table.groups[g];
+      const { length } = held.blocks;
+      while (held.blocks.length > 0) this.groups[g].release(held.blocks.pop());
+      held.first += length;
+      held.inSlots = true;
+      for (let i = Math.min(length, dropped?.blocks ?? 0) - 1; i >= 0 && dropped !== undefined; i--)
+        this.groups[g].evict(dropped.words, i * digestWords);
+    }
   }
 
   /**
@@ -375,7 +413,10 @@ export class BlockCache {
       const held = table.groups[g];
       while (held.blocks.length > 0) this.groups[g].release(held.blocks.pop(), cold);
       held.first = 0;
+      held.inSlots = false;
     }
+    if (table.slots !== undefined) this.slots.release(table.slots);
+    table.slots = undefined;
   }
 
   /**
@@ -437,7 +478,8 @@ export class BlockCache {
 
   /** Counts the changes of all that `#checkStructures` reads. */
   get #changes(): number {
-    let changes = this.receivePages.changes + (this.#lending?.changes ?? 0) + (this.lower?.changes ?? 0);
+    let changes =
+      this.slots.changes + this.receivePages.changes + (this.#lending?.changes ?? 0) + (this.lower?.changes ?? 0);
     for (const group of this.groups) changes += group.changes + group.pool.changes;
     return changes;
   }
@@ -446,6 +488,7 @@ export class BlockCache {
     this.pages.check();
     const owners = new Int32Array(this.pages.ids);
     for (const group of this.groups) group.check(owners);
+    this.slots.check(owners);
     this.receivePages.check(owners);
     for (const group of this.#windowed) for (const whole of this.#whole) group.checkSameDigests(whole);
     this.#lending?.check(owners);

@@ -1,5 +1,6 @@
 // The blocks of one sequence in every layer group, in order of position.
 import { Int32List } from '../../util/int32-list.ts';
+import type { SlotPages } from './sparsity/slot-pages.ts';
 
 /**
  * Blocks of one layer group, with one reference to each. Entry i is block `first` + i of the sequence. In a sequence
@@ -8,6 +9,8 @@ import { Int32List } from '../../util/int32-list.ts';
 export class HeldBlocks {
   /** Blocks released behind the window, or held by other instances. */
   first = 0;
+  /** Slots hold the kept tokens of these layers: there are no blocks, and `first` counts on. */
+  inSlots = false;
   readonly blocks: Int32List;
 
   constructor(blocks = 8) {
@@ -18,6 +21,8 @@ export class HeldBlocks {
 /** All groups end at the same block; groups with a window start later once the sequence has outgrown it. */
 export class BlockTable {
   readonly groups: readonly HeldBlocks[];
+  /** Pages for the kept tokens of a sequence with a KV budget. */
+  slots: SlotPages | undefined;
 
   /**
    * @param groups layer groups of the model, at least one

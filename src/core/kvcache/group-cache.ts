@@ -17,6 +17,10 @@ export interface Growth {
   readonly tokens: number;
   /** Maximum rows of one step. */
   readonly rows: number;
+  /** Tokens that will have them in sparse layers; undefined: all. */
+  readonly sparseTokens?: number | undefined;
+  /** Pages of slots that the sequence takes at its start. */
+  readonly slotPages?: number | undefined;
 }
 
 /**
@@ -27,6 +31,7 @@ export interface Growth {
 export class GroupCache {
   readonly layers: number;
   readonly window: number | undefined;
+  readonly isSparse: boolean;
   readonly pool: BlockPool;
   /** Ids of its blocks in the queue: offset..end-1. */
   readonly offset: number;
@@ -40,7 +45,7 @@ export class GroupCache {
   listener: BlockListener | undefined;
 
   constructor(
-    { layers, window }: LayerGroup,
+    { layers, window, sparse = false }: LayerGroup,
     blockTokens: number,
     pages: PagePool,
     queue: EvictionQueue,
@@ -51,6 +56,7 @@ export class GroupCache {
     this.#blockTokens = blockTokens;
     this.layers = layers;
     this.window = window;
+    this.isSparse = sparse;
     this.pool = new BlockPool(pages, layers, extraRows, pageTable);
     this.offset = offset;
     this.end = offset + this.pool.total;
@@ -116,9 +122,9 @@ export class GroupCache {
   }
 
   /** Maximum number of blocks that a growing sequence holds at once, without its `first` ones behind the window. */
-  heldMax(first: number, { tokens, rows }: Growth): number {
+  heldMax(first: number, { tokens, rows, sparseTokens = tokens }: Growth): number {
     return Math.min(
-      blocksFor(tokens, this.#blockTokens) - first,
+      blocksFor(this.isSparse ? Math.min(tokens, sparseTokens) : tokens, this.#blockTokens) - first,
       blocksAttendedMax(this.window, rows, this.#blockTokens),
     );
   }
@@ -141,8 +147,12 @@ export class GroupCache {
     }
   }
 
-  /** Appends an empty block; pages for it must be free. */
+  /** Appends an empty block; pages for it must be free. With slots, the sequence only counts it. */
   allocate(held: HeldBlocks): void {
+    if (held.inSlots) {
+      held.first++;
+      return;
+    }
     const block = this.pool.allocate();
     if (block === undefined) throw new Error(`Cannot allocate a block: no ${this.layers} pages are free`);
     held.blocks.push(block);

@@ -25,10 +25,10 @@ export class StagePages {
   /** The layers of the range: `from..to`. */
   readonly from: number;
   readonly to: number;
-  readonly #held: HeldBlocks;
+  readonly #held: Pick<HeldBlocks, 'first' | 'blocks'>;
   readonly #pool: PageTable;
 
-  constructor(held: HeldBlocks, pool: PageTable, range: LayerRange) {
+  constructor(held: Pick<HeldBlocks, 'first' | 'blocks'>, pool: PageTable, range: LayerRange) {
     const { from, to } = layersBetween(pool.layers, range);
     this.from = from;
     this.to = to;

@@ -50,6 +50,8 @@ export interface GenerationRequest {
   readonly sloClass?: string;
   /** TBT objective, derived by the conductor; undefined: none. */
   readonly tbtUsMax?: number;
+  /** Tokens that each KV head keeps in sparse layers; undefined: those of the server's default. */
+  readonly kvBudget?: number | 'full';
   /** Requests of different salts share no prefix. */
   readonly salt: string;
   /** Tenants of one priority share by tokens. */
@@ -101,9 +103,14 @@ export type GenerationEvent =
   | { readonly kind: 'accepted' }
   /**
    * Prefill began; `cachedTokens` of the prompt came from the prefix cache. `ahead`: some of them are still in
-   * transfer.
+   * transfer. `keptTokens`: prompt tokens that sparse layers keep, averaged over these layers; undefined: all.
    */
-  | { readonly kind: 'started'; readonly cachedTokens: number; readonly ahead?: true }
+  | {
+      readonly kind: 'started';
+      readonly cachedTokens: number;
+      readonly ahead?: true;
+      readonly keptTokens?: number;
+    }
   /**
    * Log-probabilities of prompt tokens 1.. in order (the first token has none); may come in several pieces before the
    * first output token.
@@ -165,6 +172,8 @@ export interface InstanceSnapshot {
   readonly receivePages?: { readonly total: number; readonly free: number };
   /** Attention workers of the instance, in the order of their KV heads. */
   readonly attentionWorkers?: readonly AttentionWorkerSnapshot[] | undefined;
+  /** Where requests may have a KV budget. */
+  readonly sparse?: SparseSnapshot | undefined;
   /** Memory that instances lend. */
   readonly lending?: LendingSnapshot | undefined;
   /** (positions in a pipeline group): chunks that the instance has computed at each position. */
@@ -175,6 +184,19 @@ export interface InstanceSnapshot {
   readonly links?: readonly LinkSnapshot[];
   /** Pages copied to other instances by hand-offs, their bytes, and the bytes copied while a step ran. */
   readonly sent?: MessengerCounts;
+}
+
+/** Kept tokens of requests with a KV budget. Tokens count once for each sparse layer. */
+export interface SparseSnapshot {
+  /** Running sequences that have left the blocks of sparse layers, and tokens in their slots. */
+  readonly sequences: number;
+  readonly slotTokens: number;
+  /** Pages of slots and slot states in use, those of prompts in prefill included. */
+  readonly slotPages: number;
+  /** Prompts selected, their tokens, and the tokens kept of them. */
+  readonly selections: number;
+  readonly promptTokens: number;
+  readonly keptTokens: number;
 }
 
 /** An attention worker of an instance, and the instance's traffic with it. */

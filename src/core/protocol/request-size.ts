@@ -5,12 +5,16 @@ import type { GenerationRequest } from './ports.ts';
 export interface RequestSize {
   readonly promptTokens: number;
   readonly outputTokensMax: number;
+  /** KV budget of the request, where one is given. */
+  readonly kvBudget?: GenerationRequest['kvBudget'] | undefined;
 }
 
 /** Output of earlier attempts counts as prompt. */
 export function sizeOf(request: GenerationRequest): RequestSize {
   const before = request.resumed?.tokens.length ?? 0;
-  return { promptTokens: request.prompt.length + before, outputTokensMax: request.maxTokens - before };
+  const { kvBudget } = request;
+  const size = { promptTokens: request.prompt.length + before, outputTokensMax: request.maxTokens - before };
+  return kvBudget === undefined ? size : { ...size, kvBudget };
 }
 
 /** KV tokens that a request needs at most: the last output token needs no keys and values. */

@@ -1,4 +1,4 @@
-// The contract between an instance and its components: hand-off, prefix fetch, migration, pipeline prefill, lending, pinning and attention workers implement it.
+// The contract between an instance and its components: hand-off, prefix fetch, migration, pipeline prefill, lending, pinning, attention workers and sparse KV implement it.
 
 import type { BlockCache } from '../kvcache/block-cache.ts';
 import type { KvCaches } from '../kvcache/kv-caches.ts';
@@ -7,6 +7,7 @@ import type { InstanceEvent } from '../protocol/events.ts';
 import type { RequestId } from '../protocol/ids.ts';
 import type { RemoteWork } from '../protocol/lending-effects.ts';
 import type { GenerationEvent, InstanceSnapshot } from '../protocol/ports.ts';
+import type { RequestSize } from '../protocol/request-size.ts';
 import type { LayerRange } from '../protocol/step-shape.ts';
 import type { Batcher } from './batching/batcher.ts';
 import type { OverflowMemory } from './batching/overflow-memory.ts';
@@ -119,6 +120,11 @@ export abstract class InstanceComponent<Request extends Identified, S extends Ru
   /** Tokens of the longest request that starts here and can continue elsewhere. */
   get continuedTokens(): number {
     return 0;
+  }
+
+  /** Tokens of the longest request like this one; undefined: its kind makes no difference. */
+  capacityOf(_size: RequestSize): number | undefined {
+    return undefined;
   }
 
   /** When a `wake` is due. */

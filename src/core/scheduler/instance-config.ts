@@ -4,6 +4,7 @@ import type { LayerGroup } from '../../util/step.ts';
 import type { BlockCacheConfig, TiersConfig } from '../kvcache/block-cache.ts';
 import type { KvEventPublisherConfig } from '../kvcache/events/kv-event-publisher.ts';
 import type { EvictionKind } from '../kvcache/eviction.ts';
+import type { SparsityConfig } from '../kvcache/sparsity/sparse-plan.ts';
 import type { MessageCounts } from '../protocol/message-counts.ts';
 import type { StepPredictor } from '../protocol/step-shape.ts';
 import type { BatchLimits } from './batching/step-budget.ts';
@@ -27,6 +28,8 @@ export interface InstanceConfig
   readonly tiers?: Omit<TiersConfig, 'mover'> | undefined;
   /** Share of the pages that pinned prefixes may hold; the longest request is shorter by as much. Undefined: nothing is pinned. */
   readonly pinShare?: number | undefined;
+  /** Requests may keep only some tokens in the sparse layer group; undefined: no group is sparse. */
+  readonly sparsity?: SparsityConfig | undefined;
   /** The instance is a store: it has no pages but those of its tiers, and publishes every change of its cache immediately. */
   readonly isStore?: boolean | undefined;
   /** Interval of the reports to conductors; undefined: no reports. */

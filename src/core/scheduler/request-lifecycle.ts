@@ -1,5 +1,6 @@
 // The lifecycle of a request at an instance: submitted or refused, scheduled, begun, then cancelled, ended, or handed off to another instance.
 
+import { meanKept } from '../kvcache/sparsity/sparse-plan.ts';
 import type { InstanceEvent } from '../protocol/events.ts';
 import type { RequestId } from '../protocol/ids.ts';
 import type { GenerationEvent } from '../protocol/ports.ts';
@@ -40,7 +41,9 @@ export class RequestLifecycle<Request extends Identified, S extends RunningReque
     const size = decodeAt === undefined ? full : promptOf(full);
     // Another instance can continue the request if the prompt and one more token fit here.
     const beginsHere = size.promptTokens < ownCapacityTokens;
-    const tooLong = contextTooLong(size, beginsHere ? capacityTokens : ownCapacityTokens);
+    let longest = beginsHere ? capacityTokens : ownCapacityTokens;
+    for (const component of this.#instance.hooks.capacityOf) longest = component.capacityOf(size) ?? longest;
+    const tooLong = contextTooLong(size, longest);
     if (tooLong !== undefined || requests.size < config.queueMax) return tooLong;
     return queueFull(requests.size, config.queueMax, this.#throughput.retryAfterMs(nowUs, requests.size));
   }
@@ -68,13 +71,14 @@ export class RequestLifecycle<Request extends Identified, S extends RunningReque
 
   begin(running: S): void {
     const { totals, hooks } = this.#instance;
-    const { cachedTokens = 0, arriving, promptLength } = running.sequence;
+    const { cachedTokens = 0, arriving, promptLength, sparsity } = running.sequence;
     running.started = true;
     totals.prompt += promptLength;
     totals.cached += cachedTokens;
     for (const component of hooks.started) component.started(running);
     const ahead = arriving === undefined ? undefined : ({ ahead: true } as const);
-    this.#instance.notify(running.id, { kind: 'started', cachedTokens, ...ahead });
+    const kept = sparsity && { keptTokens: meanKept(sparsity.layout, promptLength) };
+    this.#instance.notify(running.id, { kind: 'started', cachedTokens, ...ahead, ...kept });
     running.relay?.begin();
   }
 

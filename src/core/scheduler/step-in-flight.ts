@@ -168,7 +168,8 @@ export class StepInFlight<S extends RunningRequest> {
     const flight = this.#flight;
     if (flight === undefined) return;
     // Batch jobs yield immediately to interactive requests.
-    const yields = flight.background && !flight.yielding && waiting?.background === false;
+    const yields =
+      flight.background && !flight.yielding && waiting?.background === false && !changesSlots(flight.requests);
     if (!yields && (flight.stepsMax === 1 || flight.ending || flight.aborting)) return;
     flight.yielding = yields;
     flight.aborting ||= yields;
@@ -192,9 +193,15 @@ function worthAborting<S extends RunningRequest>(
   abortedLast: boolean,
 ): boolean {
   if (flight.requests.every((other) => other.cancelled)) return true;
+  if (changesSlots(flight.requests)) return false;
   // The steps of a run are short.
   if (abortedLast || flight.stepsMax > 1) return false;
   return running.sequence.planned > 1 || flight.predictedUs - (nowUs - flight.startedUs) > abortDecodeUsMin;
+}
+
+/** True if rows evict kept tokens: the step cannot be repeated. */
+function changesSlots(requests: readonly RunningRequest[]): boolean {
+  return requests.some(({ sequence }) => sequence.isSelected);
 }
 
 /** True if the step was lost to an abort for cancelled requests. In a step run only the aborted step is lost; earlier ones count. */

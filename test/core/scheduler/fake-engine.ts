@@ -1,8 +1,12 @@
 // A deterministic engine for tests: pages hold tokens instead of keys and values, and each result depends on the tokens read back.
 import { checkGroups } from '../../../src/kernel/reference/groups.ts';
 import {
+  type KvSelection,
+  keptAfter,
   type LayerGroup,
   pageTokens,
+  type SlotTable,
+  type SparseKeys,
   type Step,
   type StepGroup,
   type StepResult,
@@ -87,11 +91,13 @@ export class FakeEngine {
   run(step: Step, missing: ReadonlySet<number> = new Set()): StepResult {
     checkGroups(this.#groups, step);
     const unanswered = new Set([...this.#unanswered(step), ...missing]);
-    const hashes = this.#write(step, step.tokens.length, false, unanswered);
+    const { hashes, answers } = this.#write(step, step.tokens.length, false, unanswered);
     for (let sequence = 0; sequence + 1 < step.rowStart.length; sequence++) {
       if (unanswered.has(sequence)) continue;
-      for (let g = 0; g < step.groups.length; g++) this.#read(step, g, sequence, hashes);
+      for (let g = 0; g < step.groups.length; g++)
+        if (sparseKeys(step, sequence, g) === undefined) this.#read(step, g, sequence, hashes);
     }
+    for (const selection of step.selections ?? []) this.#select(step, selection);
     this.rows += step.tokens.length;
     this.steps++;
     const rows = step.logitRows.length;
@@ -103,7 +109,7 @@ export class FakeEngine {
       failed: new Uint8Array(rows),
       unanswered: Int32Array.from(unanswered),
     };
-    for (let i = 0; i < rows; i++) answer(step, i, hashes[step.logitRows[i] as number] as number, result);
+    for (let i = 0; i < rows; i++) answer(step, i, answers[step.logitRows[i] as number] as number, result);
     return result;
   }
 
@@ -133,9 +139,10 @@ export class FakeEngine {
     this.#hashes.set(other.#hashes.subarray(from, from + pageTokens), page * pageTokens);
   }
 
-  /** Returns the hash of each row. */
-  #write(step: Step, rows: number, broken: boolean, unanswered: ReadonlySet<number> = new Set()): Int32Array {
+  /** Returns the hash of each row, and that of all it attends to. */
+  #write(step: Step, rows: number, broken: boolean, unanswered: ReadonlySet<number> = new Set()) {
     const hashes = new Int32Array(rows);
+    const answers = new Int32Array(rows);
     for (let sequence = 0, row = 0; sequence + 1 < step.rowStart.length; sequence++) {
       if (unanswered.has(sequence)) {
         row = step.rowStart[sequence + 1] as number;
@@ -146,7 +153,14 @@ export class FakeEngine {
         const token = step.tokens[row] as number;
         hash = mix(hash, token);
         hashes[row] = hash;
-        for (const group of step.groups) {
+        answers[row] = hash;
+        for (const [g, group] of step.groups.entries()) {
+          const keys = sparseKeys(step, sequence, g);
+          if (keys !== undefined) {
+            const nth = row - (step.rowStart[sequence] as number);
+            answers[row] = mix(hash, this.#writeSlots(keys, nth, step.positions[row] as number, token, hash));
+            continue;
+          }
           for (let layer = 0; layer < group.layers; layer++) {
             const slot = slotOf(group, sequence, step.positions[row] as number, layer);
             this.#tokens[slot] = broken && layer > 0 ? -7 : token + layer * 1000;
@@ -155,14 +169,101 @@ export class FakeEngine {
         }
       }
     }
-    return hashes;
+    return { hashes, answers };
+  }
+
+  /** The row's token takes a slot in every layer. Returns a hash of all tokens kept. */
+  #writeSlots(keys: SparseKeys, nth: number, position: number, token: number, hash: number): number {
+    let sum = 0;
+    for (let layer = 0; layer < keys.kept.length; layer++) {
+      const slots = new SlotsOfLayer(keys.slots, layer);
+      const { compactEvery, recent } = keys;
+      const budget = keys.budget[layer] as number;
+      const filled = keptAfter(keys.kept[layer] as number, budget, compactEvery, nth);
+      const isFull = compactEvery === 0 && filled === budget;
+      const at = isFull ? (this.#lowest(slots, filled, position - recent, 1)[0] as number) : filled;
+      this.#setSlot(slots, at, { position, token: token + layer * 1000, hash: hash ^ layer });
+      const count = isFull ? filled : filled + 1;
+      if (compactEvery > 0 && count === budget + compactEvery)
+        this.#compact(slots, count, position - recent + 1, compactEvery);
+      const after = keptAfter(filled, budget, compactEvery, 1);
+      for (let slot = 0; slot < after; slot++) sum = (sum + this.#slotHash(slots, slot)) | 0;
+    }
+    return sum;
+  }
+
+  /** Evicts the lowest scores, and moves the others to the first slots in ascending position. */
+  #compact(slots: SlotsOfLayer, count: number, before: number, evicted: number): void {
+    const gone = new Set(this.#lowest(slots, count, before, evicted));
+    const kept = Array.from({ length: count }, (_, slot) => slot)
+      .filter((slot) => !gone.has(slot))
+      .map((slot) => this.#slotAt(slots, slot))
+      .sort((a, b) => a.position - b.position);
+    for (const [slot, content] of kept.entries()) this.#setSlot(slots, slot, content);
+  }
+
+  /** The slots with the lowest scores of positions before `before`; the highest position first among equals. */
+  #lowest(slots: SlotsOfLayer, count: number, before: number, evicted: number): readonly number[] {
+    const all = Array.from({ length: count }, (_, slot) => ({ slot, ...this.#slotAt(slots, slot) }));
+    const old = all.filter(({ position }) => position < before);
+    const byScore = old.sort((a, b) => scoreOf(a.hash) - scoreOf(b.hash) || b.position - a.position);
+    return byScore.slice(0, evicted).map(({ slot }) => slot);
+  }
+
+  /** Copies the tokens with the highest scores, and the recent ones, to the first slots in ascending position. */
+  #select(step: Step, { sequence, group, slots: table, budget, recent, observed }: KvSelection): void {
+    const last = (step.rowStart[sequence + 1] as number) - 1;
+    const count = (step.positions[last] as number) + 1;
+    const rows = (step.rowStart[sequence + 1] as number) - (step.rowStart[sequence] as number);
+    if (rows < Math.min(observed, count))
+      throw new Error(`A selection observes ${observed} rows, the step has ${rows}`);
+    for (let layer = 0; layer < budget.length; layer++) {
+      const all = Array.from({ length: count }, (_, position) => {
+        const { at } = this.#slot(step, group, sequence, position, layer);
+        return { position, token: this.#tokens[at] as number, hash: this.#hashes[at] as number };
+      });
+      const most = Math.min(budget[layer] as number, count);
+      const fixed = Math.min(recent, most);
+      const scored = all.slice(0, count - fixed);
+      scored.sort((a, b) => scoreOf(b.hash) - scoreOf(a.hash) || a.position - b.position);
+      const kept = [...scored.slice(0, most - fixed), ...all.slice(count - fixed)];
+      kept.sort((a, b) => a.position - b.position);
+      for (const [slot, content] of kept.entries()) this.#setSlot(new SlotsOfLayer(table, layer), slot, content);
+    }
+  }
+
+  #slotAt(slots: SlotsOfLayer, slot: number): SlotContent {
+    const at = slots.at(slot);
+    const position = this.#tokens[slots.state(slot)] as number;
+    return { position, token: this.#tokens[at] as number, hash: this.#hashes[at] as number };
+  }
+
+  #setSlot(slots: SlotsOfLayer, slot: number, { position, token, hash }: SlotContent): void {
+    this.#tokens[slots.at(slot)] = token;
+    this.#hashes[slots.at(slot)] = hash;
+    this.#tokens[slots.state(slot)] = position;
+  }
+
+  #slotHash(slots: SlotsOfLayer, slot: number): number {
+    const { position, token, hash } = this.#slotAt(slots, slot);
+    return mix(mix(hash, token), position);
   }
 
   /** Hash of the prefix before the sequence's first row, from a group that still attends to it. */
   #hashBefore(step: Step, sequence: number): number {
     const position = (step.positions[step.rowStart[sequence] as number] as number) - 1;
     if (position < 0) return seedHash;
-    const g = this.#groups.findIndex(({ window }) => window === undefined || window > 1);
+    const g = this.#groups.findIndex(
+      ({ window }, i) => (window === undefined || window > 1) && sparseKeys(step, sequence, i) === undefined,
+    );
+    const sparse = step.sparse?.find((keys) => keys.sequence === sequence);
+    if (g < 0 && sparse !== undefined) {
+      const slots = new SlotsOfLayer(sparse.slots, 0);
+      const all = Array.from({ length: sparse.kept[0] as number }, (_, slot) => this.#slotAt(slots, slot));
+      const before = all.find((content) => content.position === position);
+      if (before === undefined) throw new Error(`No slot holds position ${position} of sequence ${sequence}`);
+      return before.hash;
+    }
     const { engine, at } = this.#slot(step, g, sequence, position, 0);
     return engine.#hashes[at] as number;
   }
@@ -209,6 +310,47 @@ export class FakeEngine {
     if (lent === undefined) throw new Error(`No instance lends block ${block} of sequence ${sequence}`);
     return { engine: lent.engine, at: (lent.pages[layer] as number) * pageTokens + (position % pageTokens) };
   }
+}
+
+interface SlotContent {
+  readonly position: number;
+  readonly token: number;
+  readonly hash: number;
+}
+
+/** Where the slots of a layer lie, and their states: one page of states for each page of slots. */
+class SlotsOfLayer {
+  readonly #table: SlotTable;
+  readonly #first: number;
+
+  constructor(table: SlotTable, layer: number) {
+    this.#table = table;
+    this.#first = (table.pageStart[layer] as number) * pageTokens;
+  }
+
+  at(slot: number): number {
+    return this.#place(this.#table.pages, slot);
+  }
+
+  state(slot: number): number {
+    return this.#place(this.#table.states, slot);
+  }
+
+  #place(pages: Int32Array, slot: number): number {
+    const index = this.#first + slot;
+    const page = pages[Math.floor(index / pageTokens)];
+    if (page === undefined) throw new Error(`No page for slot ${slot}`);
+    return page * pageTokens + (index % pageTokens);
+  }
+}
+
+/** A score that does not depend on the step. */
+function scoreOf(hash: number): number {
+  return (hash >>> 7) % 64;
+}
+
+function sparseKeys(step: Step, sequence: number, group: number): SparseKeys | undefined {
+  return step.sparse?.find((keys) => keys.sequence === sequence && keys.group === group);
 }
 
 function answer(step: Step, i: number, prefixHash: number, result: StepResult): void {

@@ -1,6 +1,7 @@
 // Continuous batching: decides which sequences wait, which run, and with which blocks.
 
 import type { KvCaches } from '../../kvcache/kv-caches.ts';
+import type { SlotLayout } from '../../kvcache/sparsity/slot-pages.ts';
 import type { StepPredictor, StepShape } from '../../protocol/step-shape.ts';
 import { BlockClaims } from './block-claims.ts';
 import { checkBatch } from './check-batch.ts';
@@ -163,12 +164,20 @@ export class Batcher {
 
   /**
    * The sequence's planned rows are computed: its full blocks become shareable, and blocks behind a window are
-   * released.
+   * released. With a KV budget, the prompt's last row also releases the blocks of sparse layers: slots hold the kept
+   * tokens. What is computed from then on differs from full KV, so that no other sequence may share it.
    */
   commit(sequence: Sequence): void {
-    this.#advance(sequence, sequence.computed + sequence.planned);
+    const { sparsity, isSelected, table } = sequence;
+    const cache = this.#caches.of(sequence);
+    if (sparsity !== undefined && isSelected) {
+      table.slots?.grow(sequence.planned, sparsity.compactEvery);
+      sequence.computed += sequence.planned;
+    } else this.#advance(sequence, sequence.computed + sequence.planned);
     sequence.planned = 0;
-    this.#caches.of(sequence).releaseBehindWindow(sequence.table, sequence.computed);
+    if (sparsity !== undefined && !isSelected && sequence.isSelected)
+      cache.useSlots(table, sequence.promptLength, sparsity.keepsFull ? undefined : sequence.chain);
+    cache.releaseBehindWindow(table, sequence.computed);
   }
 
   /** The first `tokens` tokens of the sequence are computed. */
@@ -231,9 +240,11 @@ export class Batcher {
         return false;
       this.#preempt(victim);
     }
+    const prefix = this.#takePrefix(sequence);
+    if (sequence.sparsity !== undefined && !this.#allocateSlots(sequence, sequence.sparsity.layout)) return false;
     this.#waiting.remove(sequence);
     sequence.state = 'running';
-    sequence.computed = this.#takePrefix(sequence) * this.#blockTokens;
+    sequence.computed = prefix * this.#blockTokens;
     sequence.cachedTokens ??= sequence.computed;
     if (sequence.loadPending && !this.capacity.isOverCapacity(sequence)) this.#loadReceived(sequence);
     this.#shares?.start(
@@ -245,6 +256,14 @@ export class Batcher {
     if (sequence.sharedBlocks !== undefined) this.#claims.advance(sequence, sequence.claimedTo);
     this.#admitted.push(sequence);
     return true;
+  }
+
+  /** False, and no blocks are held, if the pages do not suffice. */
+  #allocateSlots(sequence: Sequence, layout: SlotLayout): boolean {
+    const cache = this.#caches.of(sequence);
+    const allocated = cache.allocateSlots(sequence.table, layout);
+    if (!allocated) cache.release(sequence.table);
+    return allocated;
   }
 
   /** Chooses the cache of a waiting sequence, where there are several; false when it cannot start in any. */
@@ -358,7 +377,8 @@ export class Batcher {
     const cache = this.#caches.of(sequence);
     cache.release(sequence.table, sequence.background);
     sequence.clearSharing();
-    if (invalidate) cache.invalidate(sequence.chain, Math.floor(sequence.computed / this.#blockTokens));
+    const { chain, computed } = sequence;
+    if (invalidate) cache.invalidate(chain, Math.min(chain.blocks, Math.floor(computed / this.#blockTokens)));
     sequence.reset();
   }
 

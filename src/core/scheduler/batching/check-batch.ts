@@ -50,14 +50,16 @@ export function checkBatch(batch: Batch): void {
  * sequence holds the blocks that its next row attends to, and none before.
  */
 function checkReferences(cache: BlockCache, sequences: readonly Sequence[]): void {
+  checkSlots(cache, sequences);
   for (const [g, group] of cache.groups.entries()) {
     const refs = new Int32Array(group.pool.total);
     for (const table of [...cache.inTransit, ...cache.pinned])
       for (const block of table.groups[g].blocks.view()) refs[block]++;
     for (const { table, computed, arrival, remoteBlocks } of sequences) {
-      const { first, blocks } = table.groups[g];
+      const { first, blocks, inSlots } = table.groups[g];
       for (const block of blocks.view()) refs[block]++;
-      if (first - remoteBlocks !== group.firstAttended(computed) || first + blocks.length !== table.length)
+      const from = inSlots ? table.length : group.firstAttended(computed);
+      if (first - remoteBlocks !== from || first + blocks.length !== table.length)
         throw new Error(
           `Batcher broken: arrival ${arrival} holds blocks ${first} to ${first + blocks.length} of group ${g}: ${computed} tokens`,
         );
@@ -68,4 +70,19 @@ function checkReferences(cache: BlockCache, sequences: readonly Sequence[]): voi
           `Batcher broken: block ${block} has ${group.pool.refs(block)} references, ${refs[block]} are accounted for: group ${g}`,
         );
   }
+}
+
+/** Throws unless exactly the sequences with a KV budget have slots, and use them once their prompts are computed. */
+function checkSlots(cache: BlockCache, sequences: readonly Sequence[]): void {
+  let pages = 0;
+  for (const { table, sparsity, arrival, isSelected } of sequences) {
+    const { slots } = table;
+    pages += slots?.ids.length ?? 0;
+    const inUse = cache.groups.some((group, g) => group.isSparse && table.groups[g].inSlots);
+    const wrong = table.groups.some(({ inSlots }, g) => inSlots && !cache.groups[g].isSparse);
+    if ((slots === undefined) !== (sparsity === undefined) || inUse !== isSelected || wrong)
+      throw new Error(`Batcher broken: arrival ${arrival} has ${slots?.ids.length} pages of slots, in use: ${inUse}`);
+  }
+  if (pages !== cache.slots.pages)
+    throw new Error(`Batcher broken: ${cache.slots.pages} pages of slots are in use, sequences have ${pages}`);
 }

@@ -1,6 +1,7 @@
 // Free capacity: whether slots and pages suffice for one more sequence, and which sequences exceed the instance.
 import type { Growth } from '../../kvcache/group-cache.ts';
 import type { KvCaches } from '../../kvcache/kv-caches.ts';
+import { pagesOfLayout } from '../../kvcache/sparsity/slot-pages.ts';
 import type { OverflowMemory } from './overflow-memory.ts';
 import { firstBackground } from './ranked-list.ts';
 import type { Sequence } from './sequence.ts';
@@ -135,7 +136,10 @@ export class FreeCapacity {
 
   #growth(sequence: Sequence): Growth {
     const tokens = this.isOverCapacity(sequence) ? sequence.lengthMax : sequence.length;
-    return { tokens, rows: Math.min(sequence.remaining, this.#limits.tokensMax) };
+    const growth = { tokens, rows: Math.min(sequence.remaining, this.#limits.tokensMax) };
+    const { sparsity, promptLength } = sequence;
+    if (sparsity === undefined) return growth;
+    return { ...growth, sparseTokens: promptLength, slotPages: pagesOfLayout(sparsity.layout) };
   }
 }
 

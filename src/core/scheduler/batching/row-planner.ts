@@ -226,10 +226,7 @@ export class RowPlanner {
 
   #planJob(sequence: Sequence): void {
     if (sequence.loadPending && !this.#allocator.load(sequence)) return;
-    const rows = this.#budget.backgroundRowsFor(sequence);
-    if (rows === 0) return;
-    this.#allocator.allocate(sequence, sequence.computed + rows);
-    this.#planRows(sequence, Math.min(rows, sequence.table.length * this.#blockTokens - sequence.computed));
+    this.#allocateRows(sequence, this.#budget.backgroundRowsFor(sequence));
   }
 
   /**
@@ -242,7 +239,7 @@ export class RowPlanner {
     let rows = this.#budget.rowsFor(sequence, first);
     // Prompt scoring is short of rows with logits, not of rows that others could use.
     const scorable = this.#budget.scorableRows(sequence);
-    if (rows < sequence.remaining) {
+    if (rows < sequence.plannable) {
       if (this.#wholeOnly) return;
       this.#wholeOnly = true;
       const kept = Math.floor(rows * shortShare);
@@ -254,9 +251,16 @@ export class RowPlanner {
       if (aligned > sequence.computed) rows = aligned - sequence.computed;
       else if (!first) return;
     }
-    rows = Math.min(rows, scorable);
-    this.#allocator.allocate(sequence, sequence.computed + rows);
-    this.#planRows(sequence, Math.min(rows, sequence.table.length * this.#blockTokens - sequence.computed));
+    this.#allocateRows(sequence, Math.min(rows, scorable));
+  }
+
+  /** Plans at most `rows` rows: as many as there is memory for. */
+  #allocateRows(sequence: Sequence, rows: number): void {
+    const whole = sequence.rowsWithin(rows);
+    if (whole === 0) return;
+    this.#allocator.allocate(sequence, sequence.computed + whole);
+    const held = sequence.table.length * this.#blockTokens - sequence.computed;
+    this.#planRows(sequence, sequence.rowsWithin(Math.min(whole, held)));
   }
 
   #planRows(sequence: Sequence, rows: number): void {

@@ -2,6 +2,7 @@
 import { LastMatch } from '../../kvcache/block-cache.ts';
 import { BlockTable } from '../../kvcache/block-table.ts';
 import type { ReceivedPrompt } from '../../kvcache/receive-pages.ts';
+import type { SequenceSparsity } from '../../kvcache/sparsity/sparse-plan.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
 
 /** The content of a sequence. Its owner appends tokens; the batcher reads its length and its block digests. */
@@ -32,6 +33,8 @@ export interface SequenceSpec {
   readonly samples: boolean;
   /** Every prompt row but the last requires logits. */
   readonly scoresPrompt: boolean;
+  /** Undefined: it keeps all tokens. */
+  readonly sparsity?: SequenceSparsity | undefined;
 }
 
 /** Blocks in transit: a sequence may start ahead of them. */
@@ -65,6 +68,7 @@ export class Sequence {
   readonly samples: boolean;
   readonly scoresPrompt: boolean;
   readonly content: SequenceContent;
+  readonly sparsity: SequenceSparsity | undefined;
   readonly table: BlockTable;
   /** Index of the attention worker with its blocks, where each sequence lies whole at one; 0 before its first start. */
   worker = 0;
@@ -124,6 +128,7 @@ export class Sequence {
     this.samples = spec.samples;
     this.scoresPrompt = spec.scoresPrompt;
     this.content = spec.content;
+    this.sparsity = spec.sparsity;
     this.table = new BlockTable(spec.groups, spec.content.chain.blocks + 2);
   }
 
@@ -176,11 +181,34 @@ export class Sequence {
 
   /**
    * Full blocks that may come from the cache: never with the last token, which must yield logits, nor with a prompt row
-   * still to be scored.
+   * still to be scored, nor with rows that select the kept tokens.
    */
   reusableBlocks(blockTokens: number): number {
-    const known = this.length - 1;
+    const known = Math.min(this.length - 1, this.observedFrom ?? Number.POSITIVE_INFINITY);
     return Math.floor((this.scoring ? Math.min(known, this.scored) : known) / blockTokens);
+  }
+
+  /** The first row of those that select the kept tokens; undefined: it keeps all. */
+  get observedFrom(): number | undefined {
+    return this.sparsity && Math.max(0, this.promptLength - this.sparsity.observed);
+  }
+
+  /** Its prompt is computed, and it has a KV budget: it holds no blocks of sparse layers any more. */
+  get isSelected(): boolean {
+    return this.sparsity !== undefined && this.computed >= this.promptLength;
+  }
+
+  /** Known tokens that the next step may compute: a step that selects ends with the prompt. */
+  get plannable(): number {
+    return this.sparsity === undefined || this.isSelected ? this.remaining : this.promptLength - this.computed;
+  }
+
+  /** At most `rows` rows of the next step, so that one step computes all rows that select; 0: they do not fit. */
+  rowsWithin(rows: number): number {
+    const { observedFrom, computed, promptLength } = this;
+    const end = computed + rows;
+    if (observedFrom === undefined || end <= observedFrom || end >= promptLength) return rows;
+    return Math.max(0, observedFrom - computed);
   }
 
   get scoring(): boolean {

@@ -105,13 +105,15 @@ export class StepBudget {
    * it progresses.
    */
   rowsFor(sequence: Sequence, atLeastBlock: boolean): number {
-    const { remaining, computed, arriving } = sequence;
+    const { plannable: remaining, computed, arriving, observedFrom = computed + 1 } = sequence;
     const us = this.#shape.rows === 0 ? Math.max(this.#us, arriving?.arrivalUs ?? 0) : this.#us;
     let byTime = this.#cost.rowsWithin(us, this.#shape, computed);
     if (byTime < remaining && this.#cost.rowsWithin(us * endSlack, this.#shape, computed) >= remaining) {
       byTime = remaining;
     }
-    return Math.min(this.rows, remaining, atLeastBlock ? Math.max(byTime, this.#chunkMin) : byTime);
+    // The rows that select the kept tokens of a prompt are computed together.
+    const least = observedFrom <= computed ? remaining : this.#chunkMin;
+    return Math.min(this.rows, remaining, atLeastBlock ? Math.max(byTime, least) : byTime);
   }
 
   /** All online rows are planned: sets the time that batch jobs may fill. */
@@ -126,8 +128,9 @@ export class StepBudget {
 
   /** Rows that a batch job may take now; at least one if nothing else runs, so that it progresses. */
   backgroundRowsFor(sequence: Sequence): number {
-    const { remaining, computed } = sequence;
-    const least = this.#shape.rows === 0 ? 1 : 0;
+    const { plannable: remaining, computed, observedFrom = computed + 1 } = sequence;
+    const alone = observedFrom <= computed && !sequence.isSelected ? remaining : 1;
+    const least = this.#shape.rows === 0 ? alone : 0;
     const byTime =
       remaining === 1
         ? Number(this.#timeWith(computed + 1) <= this.#us)

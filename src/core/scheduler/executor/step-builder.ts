@@ -1,10 +1,19 @@
 // Builds an engine step from planned sequences, in arrays that every step reuses.
 
 import { Int32List } from '../../../util/int32-list.ts';
-import { pageTokens, type RemoteKeys, type Step, type StepGroup, type StepSampling } from '../../../util/step.ts';
+import {
+  type KvSelection,
+  pageTokens,
+  type RemoteKeys,
+  type SparseKeys,
+  type Step,
+  type StepGroup,
+  type StepSampling,
+} from '../../../util/step.ts';
 import type { BlockPool } from '../../kvcache/block-pool.ts';
 import type { HeldBlocks } from '../../kvcache/block-table.ts';
 import { blocksFor } from '../../kvcache/layer-groups.ts';
+import type { SparsePlan } from '../../kvcache/sparsity/sparse-plan.ts';
 import { StagePages } from '../../kvcache/stage-pages.ts';
 import type { BlockId, InstanceIndex } from '../../protocol/ids.ts';
 import type { LayerRange } from '../../protocol/step-shape.ts';
@@ -92,6 +101,7 @@ class GroupLists {
     const from = this.#blocks.length;
     this.#blockStart[index] = from;
     this.#firstBlock[index] = held.first;
+    if (held.inSlots) return;
     this.#blocks.append(held.blocks.raw, 0, end - held.first);
     if (worker === 0) return;
     const firstRow = worker * this.#pool.total;
@@ -123,6 +133,9 @@ export class StepBuilder {
   readonly #groups: readonly GroupLists[];
   readonly #borrowed: BorrowedKeys | undefined;
   #remote: RemoteKeys[] = [];
+  readonly #plan: SparsePlan | undefined;
+  #sparse: SparseKeys[] = [];
+  #selections: KvSelection[] = [];
   readonly #tokens: Int32Array;
   readonly #positions: Int32Array;
   readonly #rowStart: Int32Array;
@@ -140,13 +153,16 @@ export class StepBuilder {
   /**
    * @param pools of the model's layer groups, in order
    * @param pageTables of the groups, over all attention workers, where a sequence lies whole at one
+   * @param sparse undefined: every sequence keeps all tokens
    */
   constructor(
     limits: BatchLimits,
     pools: readonly BlockPool[],
     borrowed?: BorrowedKeys,
     pageTables?: readonly Int32Array[],
+    sparse?: SparsePlan,
   ) {
+    this.#plan = sparse;
     this.#borrowed = borrowed;
     this.#groups = pools.map((pool, g) => new GroupLists(pool, limits.sequencesMax, pageTables?.[g]));
     this.#sequenceWorkers = pageTables && new Int32Array(limits.sequencesMax);
@@ -162,6 +178,8 @@ export class StepBuilder {
     this.#rows = 0;
     this.#logits = 0;
     this.#remote = [];
+    this.#sparse = [];
+    this.#selections = [];
     for (const list of [...this.#groups, this.#seenTokens, this.#seenCounts, this.#biasTokens]) list.clear();
     for (let i = 0; i < requests.length; i++) this.#addSequence(requests[i], i, range);
     this.#rowStart[requests.length] = this.#rows;
@@ -181,6 +199,7 @@ export class StepBuilder {
     else if (layout === undefined)
       for (let g = 0; g < this.#groups.length; g++) this.#groups[g].add(index, sequence.table.groups[g], end, worker);
     else this.#addWithRemote(index, sequence, end, layout);
+    if (sequence.sparsity !== undefined && this.#plan !== undefined) this.#addSlots(index, sequence, this.#plan);
     for (let position = computed; position < computed + planned; position++) {
       this.#tokens[this.#rows + position - computed] = known[position];
       this.#positions[this.#rows + position - computed] = position;
@@ -193,6 +212,21 @@ export class StepBuilder {
     const samples = sequence.samplesNow && (range === undefined || range.index === range.stages - 1);
     if (samples) this.#addLogitRow(running, this.#rows + planned - 1, undefined);
     this.#rows += planned;
+  }
+
+  /** The step computes rows over kept tokens, or the last prompt rows, which select them. */
+  #addSlots(
+    sequence: number,
+    { table, isSelected, computed, planned, promptLength }: Sequence,
+    { config, group }: SparsePlan,
+  ): void {
+    const { slots } = table;
+    if (slots === undefined || computed + planned < promptLength) return;
+    const { recent, headReduce, observed, pooling, compactEvery } = config;
+    const { budget } = slots.layout;
+    const common = { sequence, group, slots, budget, recent, headReduce };
+    if (isSelected) this.#sparse.push({ ...common, kept: slots.kept, compactEvery, decay: 1 });
+    else this.#selections.push({ ...common, observed, pooling });
   }
 
   /** Models that borrow have one layer group. */
@@ -255,6 +289,8 @@ export class StepBuilder {
       rowStart: this.#rowStart.subarray(0, sequences + 1),
       groups: this.#groups.map((group) => group.view(sequences)),
       remote: this.#remote,
+      ...(this.#sparse.length > 0 && { sparse: this.#sparse }),
+      ...(this.#selections.length > 0 && { selections: this.#selections }),
       ...(this.#sequenceWorkers && { sequenceWorkers: this.#sequenceWorkers.subarray(0, sequences) }),
       logitRows: this.#logitRows.subarray(0, this.#logits),
       sampling: this.#samplingViews(),

@@ -2,6 +2,7 @@
 
 import { type LayerGroup, type Step, type StepResult, topLogprobsMax } from '../../../util/step.ts';
 import { type BlockRoot, rootDigest } from '../../kvcache/block-hash.ts';
+import type { SparsePlan } from '../../kvcache/sparsity/sparse-plan.ts';
 import type { GenerationEvent, GenerationRequest, TokenLogprobs } from '../../protocol/ports.ts';
 import { type RequestSize, sizeOf } from '../../protocol/request-size.ts';
 import type { LayerRange } from '../../protocol/step-shape.ts';
@@ -19,8 +20,11 @@ export interface TokenExecutorConfig {
 export class TokenExecutor implements Executor<GenerationRequest, RunningGeneration, Step, StepResult> {
   readonly #config: TokenExecutorConfig;
   readonly #builder: StepBuilder;
+  readonly #sparse: SparsePlan | undefined;
 
-  constructor(config: TokenExecutorConfig, builder: StepBuilder) {
+  /** @param sparse undefined: every request keeps all tokens */
+  constructor(config: TokenExecutorConfig, builder: StepBuilder, sparse?: SparsePlan) {
+    this.#sparse = sparse;
     this.#config = config;
     this.#builder = builder;
   }
@@ -31,7 +35,8 @@ export class TokenExecutor implements Executor<GenerationRequest, RunningGenerat
 
   create(request: GenerationRequest, arrival: number): RunningGeneration {
     const root = rootDigest(this.#config.root, request.salt, this.#config.hashKey);
-    return new RunningGeneration(request, root, arrival, this.#config.groups.length);
+    const sparsity = this.#sparse?.sequenceSparsity(request.kvBudget, request.prompt.length);
+    return new RunningGeneration(request, root, arrival, this.#config.groups.length, sparsity);
   }
 
   resume(request: GenerationRequest, arrival: number, firstEvents: readonly GenerationEvent[]): RunningGeneration {

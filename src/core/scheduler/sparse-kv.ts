@@ -1,0 +1,70 @@
+// Requests with a KV budget: what they keep, which lengths fit, and the figures of their slots.
+
+import { capacityTokens, pagesFor } from '../kvcache/layer-groups.ts';
+import { pagesOfLayout } from '../kvcache/sparsity/slot-pages.ts';
+import { SparsePlan, type SparsityConfig } from '../kvcache/sparsity/sparse-plan.ts';
+import type { InstanceSnapshot } from '../protocol/ports.ts';
+import type { RequestSize } from '../protocol/request-size.ts';
+import { type Identified, InstanceComponent, type InstanceContext } from './component.ts';
+import type { RunningRequest } from './executor/executor.ts';
+
+export class SparseKv<Request extends Identified, S extends RunningRequest> extends InstanceComponent<Request, S> {
+  readonly plan: SparsePlan;
+  readonly #context: InstanceContext<Request, S>;
+  #selections = 0;
+  #promptTokens = 0;
+  #keptTokens = 0;
+
+  /** @throws Error if the step cannot hold the rows that select kept tokens beside the decode rows */
+  constructor(context: InstanceContext<Request, S>, config: SparsityConfig) {
+    super();
+    const { groups, blockTokens, limits } = context.config;
+    this.#context = context;
+    this.plan = new SparsePlan(config, groups, blockTokens);
+    const most = limits.tokensMax - limits.sequencesMax;
+    if (config.observed > most)
+      throw new RangeError(`Cannot select kept tokens with ${config.observed} rows: a step has ${most} for them`);
+  }
+
+  /**
+   * Prefill holds the blocks of the prompt and the slots; decoding holds the slots, and blocks of the full layers alone.
+   */
+  override capacityOf({ promptTokens, kvBudget }: RequestSize): number | undefined {
+    const sparsity = this.plan.sequenceSparsity(kvBudget, promptTokens);
+    if (sparsity === undefined) return undefined;
+    const { groups, blockTokens, pinShare = 0 } = this.#context.config;
+    const { total } = this.#context.kvCache.pages;
+    const pages = total - Math.floor(total * pinShare) - pagesOfLayout(sparsity.layout);
+    if (pagesFor(groups, promptTokens, blockTokens) > pages) return capacityTokens(groups, pages, blockTokens);
+    const full = groups.filter(({ sparse }) => sparse !== true);
+    return full.length === 0 ? Number.POSITIVE_INFINITY : capacityTokens(full, pages, blockTokens);
+  }
+
+  override computed({ sequence }: S): void {
+    const { table, promptLength } = sequence;
+    if (table.slots === undefined) return;
+    this.#selections++;
+    this.#promptTokens += promptLength * table.slots.kept.length;
+    this.#keptTokens += table.slots.keptTokens;
+  }
+
+  override snapshot(): Partial<InstanceSnapshot> {
+    let sequences = 0;
+    let slotTokens = 0;
+    for (const { table, isSelected } of this.#context.scheduler.running) {
+      if (!isSelected) continue;
+      sequences++;
+      slotTokens += table.slots?.keptTokens ?? 0;
+    }
+    return {
+      sparse: {
+        sequences,
+        slotTokens,
+        slotPages: this.#context.kvCache.slots.pages,
+        selections: this.#selections,
+        promptTokens: this.#promptTokens,
+        keptTokens: this.#keptTokens,
+      },
+    };
+  }
+}

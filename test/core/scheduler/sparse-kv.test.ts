@@ -1,0 +1,235 @@
+// Requests with a KV budget: kept tokens, pages, chunks and prefix hits, and the same outputs as alone.
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import type { SparsityConfig } from '../../../src/core/kvcache/sparsity/sparse-plan.ts';
+import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
+import type { LayerGroup } from '../../../src/util/step.ts';
+import { expectComplete, limits, promptOf, request, World } from '../instance-world.ts';
+
+const sparsity: SparsityConfig = {
+  shape: 'uniform',
+  budget: 64,
+  recent: 8,
+  observed: 40,
+  pooling: { kind: 'max', width: 1 },
+  headReduce: 'max',
+  compactEvery: 0,
+  keepsFull: true,
+  slotPagesOfState: 1,
+};
+const groups: readonly LayerGroup[] = [
+  { layers: 1, window: undefined },
+  { layers: 2, window: undefined, sparse: true },
+];
+const sparseOnly: readonly LayerGroup[] = [{ layers: 3, window: undefined, sparse: true }];
+/** Two layers with 64 tokens, and as many pages of states. */
+const slotPages = 2 * 2 + 4;
+
+type Settings = ConstructorParameters<typeof World>[0];
+
+/** The output of a request in an instance of its own, which has room for all. */
+function alone(one: GenerationRequest, settings: Settings): readonly number[] {
+  const world = new World({ groups, sparsity, ...settings, pages: 4000, limits });
+  world.submit(one);
+  world.finishAll();
+  return world.of(one.id).tokens;
+}
+
+describe('pages', () => {
+  test('decoding holds blocks of the full layers and slots, and the prompt stays as prefix cache', () => {
+    const world = new World({ groups, sparsity });
+    const one = request('a', promptOf(1, 200), { maxTokens: 100 });
+    world.submit(one);
+    while (world.of('a').tokens.length === 0) world.finishStep();
+    // The prompt has 7 blocks, 6 of them full and cached.
+    expect(world.instance.snapshot().pages).toMatchObject({ used: 7 + slotPages, cached: 6 * 2 });
+    world.finishAll();
+    // 299 tokens have keys and values in the full layer.
+    expect(world.usedPagesMax).toBe(7 * 3 + slotPages);
+    expect(world.of('a').tokens).toHaveLength(100);
+    expect(world.instance.snapshot()).toMatchObject({
+      pages: { used: 0 },
+      sparse: { sequences: 0, slotPages: 0, selections: 1, promptTokens: 2 * 200, keptTokens: 2 * 64 },
+    });
+  });
+
+  test('blocks of sparse layers leave the cache with the prompt if full KV is not kept', () => {
+    const world = new World({ groups, sparsity: { ...sparsity, keepsFull: false } });
+    world.submit(request('a', promptOf(1, 200)));
+    while (world.of('a').tokens.length === 0) world.finishStep();
+    expect(world.instance.snapshot().pages).toMatchObject({ used: 7 + slotPages, cached: 0 });
+    world.finishAll();
+  });
+
+  test('a model of sparse layers alone decodes in its slots, however long the output is', () => {
+    const world = new World({ groups: sparseOnly, sparsity, pages: 7 * 3 + 12 });
+    world.submit(request('a', promptOf(1, 200), { maxTokens: 500 }));
+    world.finishAll();
+    expect(world.of('a').tokens).toHaveLength(500);
+    expect(world.usedPagesMax).toBe(7 * 3 + 12);
+  });
+
+  test('refuses a prompt whose blocks and slots exceed the pages', () => {
+    const world = new World({ groups: sparseOnly, sparsity, pages: 7 * 3 + 11 });
+    world.submit(request('a', promptOf(1, 200)), request('b', promptOf(2, 192)));
+    expect(world.lastOf('a')).toMatchObject({ code: 'CONTEXT_TOO_LONG' });
+    world.finishAll();
+    expect(world.lastOf('b')?.kind).toBe('finished');
+  });
+
+  test('more sequences decode at once than with full KV', () => {
+    const most = (config: Settings): number => {
+      const world = new World({ pages: 120, ...config });
+      for (let i = 0; i < 12; i++) world.submit(request(`r${i}`, promptOf(i, 300), { maxTokens: 60 }));
+      let together = 0;
+      while (world.running !== undefined) {
+        together = Math.max(together, world.instance.snapshot().running);
+        world.finishStep();
+      }
+      return together;
+    };
+    const dense = most({ groups: [{ layers: 3, window: undefined }] });
+    expect(dense).toBe(3);
+    expect(most({ groups, sparsity })).toBeGreaterThanOrEqual(2 * dense - 1);
+  });
+});
+
+describe('kept tokens', () => {
+  test('are the same with a prefix hit, in chunks, and beside other requests', () => {
+    const one = request('a', promptOf(1, 300), { maxTokens: 90 });
+    const expected = alone(one, {});
+    for (const tokensMax of [57, 100, 256]) {
+      const world = new World({ groups, sparsity, limits: { ...limits, tokensMax } });
+      world.submit(request('first', promptOf(1, 280)), request('dense', promptOf(3, 70), { kvBudget: 'full' }));
+      world.finishStep();
+      world.submit(one);
+      world.finishAll();
+      expect(world.of('a').tokens).toEqual(expected);
+      // A hit leaves 40 rows to compute.
+      expect(world.of('a').events[1]).toEqual({ kind: 'started', cachedTokens: 256, keptTokens: 64 });
+      world.submit(request('next', promptOf(1, 297)));
+      expect(world.of('next').events[1]).toMatchObject({ cachedTokens: 256 });
+      world.finishAll();
+    }
+  });
+
+  test('change the output, and requests without a budget have the output of full KV', () => {
+    const world = new World({ groups, sparsity: { ...sparsity, budget: undefined } });
+    const full = request('full', promptOf(1, 300), { maxTokens: 50 });
+    world.submit(full, { ...full, id: 'sparse', kvBudget: 64 }, { ...full, id: 'all', kvBudget: 1000 });
+    world.finishAll();
+    expectComplete(world, full);
+    expect(world.of('sparse').tokens).not.toEqual(world.of('full').tokens);
+    expect(world.of('sparse').events[1]).toMatchObject({ keptTokens: 64 });
+    expect(world.of('all').events[1]).toMatchObject({ keptTokens: 300 });
+  });
+
+  test('tokens computed from kept ones are no prefix of another request', () => {
+    const world = new World({ groups, sparsity });
+    const one = request('a', promptOf(1, 128), { maxTokens: 70 });
+    world.submit(one);
+    world.finishAll();
+    const next = request('next', [...one.prompt, ...world.of('a').tokens, ...promptOf(2, 60)]);
+    world.submit(next);
+    expect(world.of('next').events[1]).toMatchObject({ cachedTokens: 128 });
+    world.finishAll();
+    expect(world.of('next').tokens).toEqual(alone(next, {}));
+  });
+
+  test('a preempted sequence has the same kept tokens after it is rebuilt', () => {
+    const requests = Array.from({ length: 4 }, (_, i) => request(`r${i}`, promptOf(i, 100), { maxTokens: 300 }));
+    for (const compactEvery of [0, 16]) {
+      const settings = { groups, sparsity: { ...sparsity, compactEvery } };
+      const world = new World({ ...settings, pages: 60 });
+      world.submit(...requests);
+      world.finishAll();
+      expect(world.instance.snapshot().preemptions).toBeGreaterThan(0);
+      for (const one of requests) expect(world.of(one.id).tokens).toEqual(alone(one, settings));
+    }
+  });
+});
+
+test('a step that evicts kept tokens is not aborted for one of its requests', () => {
+  const world = new World({ groups, sparsity });
+  world.submit(request('a', promptOf(1, 100), { maxTokens: 30 }));
+  while (world.of('a').tokens.length === 0) world.finishStep();
+  world.submit(request('b', promptOf(2, 200)));
+  world.finishStep();
+  expect(world.running?.plan.sparse).toHaveLength(1);
+  world.cancel('b');
+  expect(world.abortRequests).toBe(0);
+  world.finishAll();
+  expect(world.instance.snapshot().pages.used).toBe(0);
+});
+
+test('requires steps that hold the rows of a selection', () => {
+  expect(() => new World({ groups, sparsity: { ...sparsity, observed: 241 } })).toThrow('a step has 240 for them');
+  expect(() => new World({ groups: [{ layers: 3, window: undefined }], sparsity })).toThrow('found 0 and 0');
+});
+
+const arbitraryAction = fc.record({
+  kind: fc.constantFrom('submit', 'submit', 'finish', 'finish', 'finish', 'cancel', 'abort'),
+  prompt: fc.constantFrom(1, 1, 2, 3),
+  length: fc.integer({ min: 1, max: 150 }),
+  maxTokens: fc.constantFrom(0, 1, 3, 40, 90),
+  budget: fc.constantFrom<GenerationRequest['kvBudget']>(undefined, undefined, 30, 'full'),
+  priority: fc.constantFrom(0, 0, 1),
+  batch: fc.constantFrom(false, false, true),
+  n: fc.nat(12),
+});
+
+const arbitrarySettings = fc.record({
+  spare: fc.constantFrom(0, 7, 40),
+  tokensMax: fc.constantFrom(52, 90, 256),
+  all: fc.boolean(),
+  shape: fc.constantFrom<SparsityConfig['shape']>('uniform', 'pyramid', [20, 70]),
+  compactEvery: fc.constantFrom(0, 8),
+  keepsFull: fc.boolean(),
+});
+
+test('in random histories every request ends with the output that it gets alone, and nothing leaks', () => {
+  let preempted = 0;
+  fc.assert(
+    fc.property(arbitrarySettings, fc.array(arbitraryAction, { minLength: 5, maxLength: 50 }), (drawn, actions) => {
+      const { spare, tokensMax, all, shape, compactEvery, keepsFull } = drawn;
+      const settings: Settings = {
+        groups: all && shape === 'uniform' ? sparseOnly : groups,
+        sparsity: { ...sparsity, shape, budget: typeof shape === 'string' ? 40 : undefined, compactEvery, keepsFull },
+      };
+      const usPerStep = { stepUsDecoding: 20_000, stepUsPrefill: 20_000 };
+      const world = new World({
+        ...settings,
+        pages: 8 * 3 + 3 * 8 + spare,
+        limits: { ...limits, tokensMax, sequencesMax: 5, logitRowsMax: 10, ...usPerStep },
+      });
+      const requests: GenerationRequest[] = [];
+      const cancelled = new Set<string>();
+      for (const { kind, prompt, length, maxTokens, budget, priority, batch, n } of actions) {
+        if (kind === 'submit') {
+          const kvBudget = typeof shape === 'string' || budget === 'full' ? budget : undefined;
+          const rest = { maxTokens, priority, batch, ...(kvBudget !== undefined && { kvBudget }) };
+          requests.push(request(`r${requests.length}`, promptOf(prompt, length), rest));
+          world.submit(requests[requests.length - 1] as GenerationRequest);
+        } else if (kind === 'cancel') {
+          if (requests.length > 0) {
+            const { id } = requests[n % requests.length] as GenerationRequest;
+            world.cancel(id);
+            cancelled.add(id);
+          }
+        } else if (kind === 'finish') for (let i = 0; i < n && world.running !== undefined; i++) world.finishStep();
+        else if (world.running !== undefined && world.running.plan.sparse === undefined) world.abortStep(n);
+      }
+      world.finishAll(5_000);
+      for (const one of requests) {
+        if (cancelled.has(one.id)) continue;
+        expect(world.lastOf(one.id)?.kind).toBe('finished');
+        expect(world.of(one.id).tokens).toEqual(alone(one, settings));
+      }
+      const { waiting, running, pages, preemptions } = world.instance.snapshot();
+      expect([waiting, running, pages.used, pages.free + pages.cached]).toEqual([0, 0, 0, pages.total]);
+      preempted += preemptions;
+    }),
+    { numRuns: 25 },
+  );
+  expect(preempted).toBeGreaterThan(0);
+});
