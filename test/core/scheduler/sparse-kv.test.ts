@@ -137,10 +137,10 @@ describe('kept tokens', () => {
   });
 
   test('a preempted sequence has the same kept tokens after it is rebuilt', () => {
-    const requests = Array.from({ length: 4 }, (_, i) => request(`r${i}`, promptOf(i, 100), { maxTokens: 300 }));
+    const requests = Array.from({ length: 4 }, (_, i) => request(`r${i}`, promptOf(i, 100), { maxTokens: 400 }));
     for (const compactEvery of [0, 16]) {
       const settings = { groups, sparsity: { ...sparsity, compactEvery } };
-      const world = new World({ ...settings, pages: 60 });
+      const world = new World({ ...settings, pages: 70 });
       world.submit(...requests);
       world.finishAll();
       expect(world.instance.snapshot().preemptions).toBeGreaterThan(0);
