@@ -57,6 +57,7 @@ describe('kvasir', () => {
       /Cannot use --tp 12 with --pp 1: an instance beyond one machine must fill whole machines: a800x8 has 8 devices/,
     ],
     ['unsupported precision', ['simulate', '--trace', 'x', '--precision', 'fp8'], /a800x8 has no such arithmetic/],
+    ['a division without a value', ['simulate', '--dop'], /^Cannot use --dop without a value: write MODEL,ATTENTION/],
     ['a missing argument', ['generate'], /missing required argument 'prompt'/],
     [
       'too little memory',

@@ -82,7 +82,7 @@ describe.skipIf(loadNative() === undefined)('serve --dop auto (needs the native 
 
   it('measures the teams of a model', () => {
     const files = openModel(liveSettings.model);
-    const { speeds, weightBytes } = measureTeams(files, 2, { weights: 'native', inputs: 'bf16' });
+    const { speeds, weightBytes } = measureTeams(files, 2, { weights: 'native', inputs: 'bf16' }, 1);
     files.close();
     expect(speeds.map(({ threads }) => threads)).toEqual([1, 2]);
     for (const speed of speeds.flatMap((each) => Object.values(each))) expect(speed).toBeGreaterThan(0);

@@ -1,6 +1,7 @@
 // Simulated instances with attention workers: requests end, and combinations that are not supported are refused.
-import { expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { readOptions } from '../../src/cli/options/options.ts';
+import { withPlannedDop } from '../../src/cli/simulate/plan-dop.ts';
 import { runSimulation, simulationSchema } from '../../src/cli/simulate/simulated-run.ts';
 
 const workload = { workload: 'plain', input: '1155', output: '211', requests: '300', rate: '100', model: 'llama3-70b' };
@@ -57,4 +58,35 @@ it.each([
   [{ decodeOnly: true, mixed: '0', prefill: '1', decode: '1' }, 'Cannot use --decode-only with --prefill 1'],
 ])('are refused with %j', async (flags, message) => {
   await expect(async () => simulate({ ...lamina, ...flags })).rejects.toThrow(message);
+});
+
+describe('--dop auto', () => {
+  const plan = async (flags: Readonly<Record<string, unknown>>) => {
+    const lines: string[] = [];
+    const cluster = { ...lamina, dop: 'auto', requests: '30', sequences: '4096' };
+    const given = readOptions(simulationSchema, { ...workload, ...cluster, ...flags });
+    return { options: await withPlannedDop(given, (line) => lines.push(line)), line: lines.join() };
+  };
+
+  it('chooses the division with the most tokens per price, and its batches', async () => {
+    const { options, line } = await plan({});
+    expect(line).toMatch(/^--dop auto chooses \(2,2\) with 2 batches: t_m .* ms, t_a .*; instances without them: /);
+    expect(line).toMatch(/\(sequences of 1261 tokens, at most 4096\)$/);
+    expect(options).toMatchObject({ dop: '2,2', staggeredBatches: 2, attentionHardware: 'h20x8' });
+    const { outcome } = await runSimulation({ ...options, check: true });
+    expect(outcome.completedRequests).toBe(30);
+  });
+
+  it.each([
+    [{ sequences: '256' }, /no attention workers: instances without them: \d+ tokens\/s.*; \(2,1\) with 2 batches/],
+    [{ borrow: true }, /no attention workers: pages at attention workers cannot be lent: remove --borrow/],
+    [{ tbtSlo: '1ms', ttftSlo: '1s' }, /no attention workers: instances without them: none decodes.*; no division can/],
+  ])(
+    'chooses none where instances without them have more, or with options that exclude them: %j',
+    async (flags, why) => {
+      const { options, line } = await plan(flags);
+      expect(line).toMatch(why);
+      expect([options.dop, options.attentionHardware]).toEqual([undefined, undefined]);
+    },
+  );
 });

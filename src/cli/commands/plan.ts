@@ -96,9 +96,9 @@ function addDopPlanFlags(command: Command): Command {
     .option('--plot <file>', 'With --dop, draw throughput by price of the listed divisions into this SVG file');
 }
 
-/** @param dop (a, b), whose curves are printed; otherwise all divisions are compared */
+/** @param dop (a, b), whose curves are printed; true or 'auto': all divisions are compared */
 async function runDopPlan({ plot, ...flags }: RawFlags, dop: unknown, json: boolean): Promise<void> {
-  const isSearch = dop === true;
+  const isSearch = dop === true || dop === 'auto';
   const plan = isSearch ? await planDopFromFlags(flags) : await dopCurves(flags, String(dop));
   if (plot !== undefined) {
     if ('curves' in plan)
@@ -131,7 +131,7 @@ function printDopCurves({ curves, model, dop, staggeredBatches, contextTokens, a
   );
 }
 
-function printDopPlan({ dop, coupled, model, contextTokens, alpha }: DopPlan): void {
+function printDopPlan({ dop, coupled, model, contextTokens, sequencesMax, alpha }: DopPlan): void {
   const rounded = (value: number, digits = 1) => Number(value.toFixed(digits));
   printTable(
     dop.map((row) => ({
@@ -146,7 +146,7 @@ function printDopPlan({ dop, coupled, model, contextTokens, alpha }: DopPlan): v
       'tokens/s': Math.round(row.tokensPerSecond),
       'tokens/$': Math.round(row.tokensPerPrice),
     })),
-    `Model workers and attention workers for ${model}, sequences of ${readable(contextTokens)} tokens`,
+    `Model workers and attention workers for ${model}, at most ${readable(sequencesMax)} sequences of ${readable(contextTokens)} tokens`,
   );
   const [{ dop: first, gigabytesPerSecondMin }] = dop;
   console.log(

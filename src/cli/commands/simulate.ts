@@ -5,6 +5,7 @@ import { addClusterFlags, pricePerHourOf } from '../options/cluster-options.ts';
 import { readOptions } from '../options/options.ts';
 import { runChaos } from '../simulate/chaos.ts';
 import { printSweep, sweepClients } from '../simulate/client-sweep.ts';
+import { withPlannedDop } from '../simulate/plan-dop.ts';
 import { reportOf } from '../simulate/run-figures.ts';
 import { addOutputFlags } from '../simulate/run-outputs.ts';
 import { printReport } from '../simulate/run-summary.ts';
@@ -16,6 +17,7 @@ import {
   simulationSchema,
 } from '../simulate/simulated-run.ts';
 import { addHelpAll, groups } from '../terminal/help.ts';
+import { UsageError } from '../usage-error.ts';
 
 export function simulateCommand(): Command {
   const command = new Command('simulate')
@@ -44,7 +46,9 @@ export function simulateCommand(): Command {
     async (experiment: string | undefined, { json, ...given }: { json?: boolean } & Record<string, unknown>) => {
       const flags = givenFlags(given);
       if (experiment !== undefined) flags.config = experiment;
-      const options = readOptions(simulationSchema, flags);
+      if (flags.dop === true)
+        throw new UsageError('Cannot use --dop without a value: write MODEL,ATTENTION, for example --dop 2,4, or auto');
+      const options = await withPlannedDop(readOptions(simulationSchema, flags), (line) => console.error(line));
       if (options.chaos) {
         runChaos(options, json === true);
         return;

@@ -4,25 +4,29 @@ import { z } from 'zod';
 import {
   type DopCandidate,
   type DopChoice,
+  type DopLimits,
   largestDecodeBatch,
   planDop,
 } from '../../core/attention-workers/dop-planner.ts';
+import type { StepCostModel } from '../../core/cost/roofline.ts';
 import { decodeShape } from '../../core/protocol/step-shape.ts';
 import { createCostModel } from '../options/cost-model.ts';
 import { readOptions } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';
 import { hardwareSpec, modelSpec } from '../options/specs.ts';
+import { counted } from '../terminal/fields.ts';
 import { UsageError } from '../usage-error.ts';
 import type { RawFlags } from './plan-clusters.ts';
-import { attentionWorkersCost } from './simulated-attention-workers.ts';
+import { attentionWorkersCost, simulatedDopConflict, withoutAttentionWorkers } from './simulated-attention-workers.ts';
 import { type SimulationOptions, simulationSchema } from './simulated-run.ts';
 import { openWorkload } from './workload-source.ts';
 
+const alphaDefault = 0.2;
 const count = numeric(z.number().int().min(1));
 
 const planSchema = z.object({
   objective: z.enum(['throughput', 'cost']).default('cost'),
-  alpha: numeric(z.number().positive()).default(0.2),
+  alpha: numeric(z.number().positive()).default(alphaDefault),
   modelDevicesMax: count.optional(),
   attentionDevicesMax: count.optional(),
   dopRows: count.default(12),
@@ -40,11 +44,58 @@ export async function planDopFromFlags(flags: RawFlags) {
     model: options.model,
     ...lengths,
     contextTokens: limits.contextTokens,
+    sequencesMax: limits.sequencesMax,
     alpha: settings.alpha,
     objective: settings.objective,
     dop: choices.slice(0, settings.dopRows).map(figuresOf),
     coupled: coupledRows(options, limits),
   };
+}
+
+/**
+ * `simulate --dop auto`: the division with the most tokens per price, or none if instances without attention workers
+ * have more, or if attention workers exclude other options. @param log receives the choice and its figures in a line
+ */
+export async function withPlannedDop(
+  options: SimulationOptions,
+  log: (line: string) => void,
+): Promise<SimulationOptions> {
+  if (options.dop !== 'auto') return options;
+  const without = withoutAttentionWorkers(options);
+  const conflict =
+    options.cost === 'roofline' ? simulatedDopConflict(options) : `--cost ${options.cost} has no attention of its own`;
+  if (conflict !== undefined) {
+    log(`--dop auto chooses no attention workers: ${conflict}`);
+    return without;
+  }
+  const { limits } = await limitsOf(options, alphaDefault);
+  const [best] = planDop(candidatesOf(options, {}), limits, 'cost');
+  const whole = fitting(() => createCostModel({ ...without, kv: 'bf16' }));
+  const instance = whole && coupledRow(whole, devicesOf(options), limits, options);
+  const described = best && `(${best.modelDevices},${best.attentionDevices}) with ${describeChoice(best)}`;
+  const instances = `instances without them: ${instance ? rateOf(instance) : 'none decodes within the TBT'}`;
+  const lengths = `sequences of ${limits.contextTokens} tokens, at most ${limits.sequencesMax}`;
+  if (best === undefined || best.tokensPerPrice <= (instance?.tokensPerPrice ?? 0)) {
+    log(`--dop auto chooses no attention workers: ${instances}; ${described ?? 'no division can run'} (${lengths})`);
+    return without;
+  }
+  log(`--dop auto chooses ${described}; ${instances} (${lengths})`);
+  const dop = `${best.modelDevices},${best.attentionDevices}`;
+  return { ...options, dop, staggeredBatches: best.batches, tp: undefined };
+}
+
+function describeChoice({ batches, parts, ...choice }: DopChoice): string {
+  const [model, attention] = [parts.modelUs, parts.attentionUs].map((us) => `${(us / 1000).toPrecision(3)} ms`);
+  return `${counted(batches, 'batch', 'batches')}: t_m ${model}, t_a ${attention}, ${rateOf(choice)}`;
+}
+
+function rateOf({ tokensPerSecond, tokensPerPrice }: { tokensPerSecond: number; tokensPerPrice: number }): string {
+  return `${Math.round(tokensPerSecond)} tokens/s, ${Math.round(tokensPerPrice)} tokens/$`;
+}
+
+/** Devices of an instance without attention workers. */
+function devicesOf({ hardware, machines, tp, pp }: SimulationOptions): number {
+  return tp === undefined ? hardwareSpec(hardware, machines).devices : tp * pp;
 }
 
 /** The curves of one division by number of sequences, up to its memory. @param dop (a, b) */
@@ -88,14 +139,18 @@ async function problemOf(flags: RawFlags, dop: string | undefined) {
   const { objective, alpha, modelDevicesMax, attentionDevicesMax, dopRows, ...rest } = flags;
   const settings = readOptions(planSchema, { objective, alpha, modelDevicesMax, attentionDevicesMax, dopRows });
   const options = readOptions(simulationSchema, { ...rest, dop });
+  return { settings, options, ...(await limitsOf(options, settings.alpha)) };
+}
+
+async function limitsOf(options: SimulationOptions, alpha: number) {
   const lengths = await meanLengths(options);
   const limits = {
     contextTokens: Math.round(lengths.inputTokens + lengths.outputTokens / 2),
     tbtUsMax: tbtUsMaxOf(options),
     sequencesMax: options.sequences,
-    alpha: settings.alpha,
+    alpha,
   };
-  return { settings, options, limits, lengths };
+  return { limits, lengths };
 }
 
 /** Mean lengths of the first requests of the workload. */
@@ -125,7 +180,7 @@ function tbtUsMaxOf({ tbtSlo }: SimulationOptions): number {
 /** Replicas of 1, 2, 4... devices, up to four of them, with every number of attention devices that divides the KV. */
 function candidatesOf(
   options: SimulationOptions,
-  { modelDevicesMax, attentionDevicesMax }: z.infer<typeof planSchema>,
+  { modelDevicesMax, attentionDevicesMax }: Partial<z.infer<typeof planSchema>>,
 ): readonly DopCandidate[] {
   const model = deviceOf(options.hardware, options);
   const attention = deviceOf(options.attentionHardware ?? options.hardware, options);
@@ -171,27 +226,26 @@ function deviceOf(name: string, { machines }: SimulationOptions) {
 }
 
 /** Instances of the same hardware that compute attention themselves, for comparison. */
-function coupledRows(options: SimulationOptions, limits: Parameters<typeof planDop>[1]) {
-  const { devices, price } = deviceOf(options.hardware, options);
+function coupledRows(options: SimulationOptions, limits: DopLimits) {
+  const { devices } = deviceOf(options.hardware, options);
   const rows = [];
   for (let tp = 1; tp <= devices; tp *= 2) {
     const cost = fitting(() => createCostModel({ ...options, tp, kv: 'bf16' }));
-    if (cost === undefined) continue;
-    const sequences = largestDecodeBatch(cost, limits);
-    if (sequences === 0) continue;
-    const stepUs = cost.stepUs(decodeShape(sequences, sequences * limits.contextTokens));
-    const tokensPerSecond = (sequences * 1e6) / stepUs;
-    const perDollar = (tokensPerSecond * 3600) / (tp * price);
-    rows.push({
-      tp,
-      pricePerHour: tp * price,
-      sequences,
-      tbtMs: stepUs / 1000,
-      tokensPerSecond,
-      tokensPerPrice: perDollar,
-    });
+    const row = cost && coupledRow(cost, tp, limits, options);
+    if (row !== undefined) rows.push({ tp, ...row });
   }
   return rows.sort((a, b) => b.tokensPerPrice - a.tokensPerPrice);
+}
+
+/** Undefined: one sequence exceeds memory or TBT. */
+function coupledRow(cost: StepCostModel, devices: number, limits: DopLimits, options: SimulationOptions) {
+  const pricePerHour = devices * deviceOf(options.hardware, options).price;
+  const sequences = largestDecodeBatch(cost, limits);
+  if (sequences === 0) return undefined;
+  const stepUs = cost.stepUs(decodeShape(sequences, sequences * limits.contextTokens));
+  const tokensPerSecond = (sequences * 1e6) / stepUs;
+  const tokensPerPrice = (tokensPerSecond * 3600) / pricePerHour;
+  return { pricePerHour, sequences, tbtMs: stepUs / 1000, tokensPerSecond, tokensPerPrice };
 }
 
 function figuresOf({ modelDevices, attentionDevices, batches, parts, cost, ...choice }: DopChoice) {

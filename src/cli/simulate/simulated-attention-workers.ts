@@ -25,14 +25,14 @@ export const stacks = {
 } as const;
 export const stackNames = ['nccl', 'fhbn'] as const;
 
-const dopPattern = /^[1-9]\d{0,3},[1-9]\d{0,3}$/;
+const dopPattern = /^(auto|[1-9]\d{0,3},[1-9]\d{0,3})$/;
 
 const defaults = { stack: 'fhbn', staggeredBatches: 2, partition: 'heads' } as const;
 
 export const attentionWorkerFields = {
   dop: z
-    .string({ error: 'state MODEL,ATTENTION, for example 2,4; `kvasir plan --dop` proposes both' })
-    .regex(dopPattern, 'write MODEL,ATTENTION, for example 2,4')
+    .string('write MODEL,ATTENTION, for example 2,4, or auto')
+    .regex(dopPattern, 'write MODEL,ATTENTION, for example 2,4, or auto')
     .optional(),
   attentionHardware: z.string().optional(),
   stack: z.enum(stackNames).default(defaults.stack),
@@ -75,8 +75,14 @@ export function refuseWithAttentionWorkers(options: Combined): void {
       [staggeredBatches !== defaults.staggeredBatches, `--staggered-batches ${staggeredBatches}`],
     ];
     const flag = useless.find(([isGiven]) => isGiven)?.[1];
-    if (flag !== undefined) throw new UsageError(`Cannot use ${flag}: it needs --dop MODEL,ATTENTION`);
+    if (flag !== undefined) throw new UsageError(`Cannot use ${flag}: it needs --dop MODEL,ATTENTION or --dop auto`);
   }
+  const conflict = simulatedDopConflict(options);
+  if (dop !== undefined && conflict !== undefined) throw new UsageError(`Cannot use --dop ${dop}: ${conflict}`);
+}
+
+/** The reason why instances cannot have attention workers beside other options. */
+export function simulatedDopConflict(options: Combined): string | undefined {
   const conflicts: readonly (readonly [boolean, string])[] = [
     [options.borrow, 'pages at attention workers cannot be lent: remove --borrow'],
     [
@@ -88,8 +94,14 @@ export function refuseWithAttentionWorkers(options: Combined): void {
     [(options.hostCacheBlocks ?? 0) > 0, 'pages at attention workers have no lower tier: remove --host-cache-blocks'],
     [(options.ssdCacheBlocks ?? 0) > 0, 'pages at attention workers have no lower tier: remove --ssd-cache-blocks'],
   ];
-  const conflict = conflicts.find(([applies]) => applies);
-  if (dop !== undefined && conflict !== undefined) throw new UsageError(`Cannot use --dop ${dop}: ${conflict[1]}`);
+  return conflicts.find(([applies]) => applies)?.[1];
+}
+
+/** The options of instances without attention workers: those of attention workers have their defaults. */
+export function withoutAttentionWorkers<Options extends Omit<AttentionWorkerSettings, keyof CostOptions>>(
+  options: Options,
+): Options {
+  return { ...options, dop: undefined, attentionHardware: undefined, ...defaults };
 }
 
 /** Devices of model workers and of attention workers. */
@@ -103,7 +115,7 @@ export function addSimulatedAttentionFlags(command: Command): Command {
     .optionsGroup(groups.attention)
     .option(
       '--dop [model,attention]',
-      'Divide mixed and decode instances into model workers and attention workers of this number of devices (default: off)',
+      'Divide mixed and decode instances into model workers and attention workers of this number of devices; auto: by tokens per price, or not (default: off)',
     )
     .option('--attention-hardware <name>', 'Build attention workers from this hardware (default: --hardware)')
     .addOption(

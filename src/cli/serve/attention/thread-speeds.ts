@@ -9,8 +9,8 @@ import type { ModelOptions } from '../../options/options.ts';
 
 type Forms = Pick<ModelOptions, 'weights' | 'inputs'>;
 
-/** Bytes that are read in a measurement, beyond the caches of most machines. */
-const mebibytes = 64;
+/** Read in a measurement: beyond the caches of most machines. */
+const mebibytesDefault = 64;
 /** Rows of a step that arithmetic bounds. */
 const manyRows = 64;
 const repeats = 2;
@@ -23,13 +23,18 @@ export interface MeasuredTeams {
 }
 
 /** Teams of 1, 2, 4... and all `threads`: at most a second on one thread, less on more. */
-export function measureTeams(files: ModelFiles, threads: number, forms: Forms): MeasuredTeams {
+export function measureTeams(
+  files: ModelFiles,
+  threads: number,
+  forms: Forms,
+  mebibytes = mebibytesDefault,
+): MeasuredTeams {
   const sizes: number[] = [];
   for (let size = 1; size < threads; size *= 2) sizes.push(size);
   const teams = [...sizes, threads].map((size) => {
     const backend = createNativeBackend({ threads: size });
     try {
-      return measureTeam(backend, files, forms);
+      return measureTeam(backend, files, forms, mebibytes);
     } finally {
       backend.close();
     }
@@ -37,7 +42,7 @@ export function measureTeams(files: ModelFiles, threads: number, forms: Forms): 
   return { speeds: teams.map(({ speeds }) => speeds), weightBytes: teams[0].weightBytes };
 }
 
-function measureTeam(backend: NativeBackend, files: ModelFiles, forms: Forms) {
+function measureTeam(backend: NativeBackend, files: ModelFiles, forms: Forms, mebibytes: number) {
   const { hiddenSize, intermediateSize, heads, kvHeads, headDim } = files.config;
   const type = weightType(files, forms);
   const layer = { rows: intermediateSize, columns: hiddenSize };
