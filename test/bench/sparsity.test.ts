@@ -1,9 +1,10 @@
 // The sparsity bench: generated prompts, scores, chosen keys, and its rows on the embedded model.
 import { afterAll, describe, expect, test } from 'vitest';
-import { benchSparsity, type SparsityBenchOptions } from '../../src/bench/sparsity/bench.ts';
+import { benchSparsity, profileSparsity, type SparsityBenchOptions } from '../../src/bench/sparsity/bench.ts';
 import { parseChoices } from '../../src/bench/sparsity/choices.ts';
 import { keyScores, topIndices, weightSums } from '../../src/bench/sparsity/key-scores.ts';
 import { LayeredModel } from '../../src/bench/sparsity/layered-model.ts';
+import { concentration, profileOf, valuesForMass } from '../../src/bench/sparsity/profile.ts';
 import { fillerText, type RecallTask, recallCase, recallTasks } from '../../src/bench/sparsity/recall.ts';
 import { isGreedy, logLikelihood, perplexityScore } from '../../src/bench/sparsity/scoring.ts';
 import { chooseQuest, keepRandom, keepScored, keepWindow } from '../../src/bench/sparsity/sparse-attention.ts';
@@ -152,6 +153,36 @@ describe('chosen keys', () => {
   });
 });
 
+describe('profile', () => {
+  test('concentration and keys for a mass, of descending weights', () => {
+    const sorted = Float64Array.of(5, 2, 1, 1, 1);
+    expect(concentration(sorted, 0.05)).toBe(0.5);
+    expect(concentration(sorted, 0.4)).toBeCloseTo(0.7);
+    expect(valuesForMass(sorted, 0.7)).toBe(2);
+    expect(valuesForMass(sorted, 0.71)).toBe(3);
+  });
+
+  test('the first layers that need more keys than the mean stay full', () => {
+    const even = () => new Float64Array(20).fill(1);
+    const sharp = (position: number) => new Float64Array(20).fill(0.001).fill(9, position, position + 1);
+    const profile = profileOf(
+      [
+        [
+          [even(), even()],
+          [sharp(4), sharp(7)],
+          [sharp(4), sharp(4)],
+        ],
+      ],
+      0.9,
+    );
+    expect(profile).toMatchObject({ fullLayers: 1, budgets: [5, 5] });
+    expect(profile.layers[0]).toMatchObject({ top5: 5, top10: 10, top25: 25, needed: 90 });
+    expect(profile.layers[1].positions.slice(0, 2)).toEqual([4, 7]);
+    expect(profile.heads).toHaveLength(6);
+    expect(profile.heads[3]).toMatchObject({ layer: 1, head: 1, top5: 99.8, positions: [7, 0, 1, 2, 3] });
+  });
+});
+
 test('a model runs layer by layer with the bits of the engine', () => {
   const loaded = loadModel({ model: files, backend, context: 128 });
   const model = new LayeredModel(loaded, backend, 32, 128);
@@ -208,6 +239,15 @@ describe('on the embedded model', () => {
     expect(rows).toEqual([
       { method: 'full', budget: 100, kept: 100, task: 'choice', depth: null, score: 100, cases: 1 },
     ]);
+  });
+
+  test('a profile has a row for each layer and head', () => {
+    const profile = profileSparsity(backend, { ...options, cases: 2, tokens: 64 }, 0.9);
+    expect(profile).toMatchObject({ promptTokens: 64, prompts: 2 });
+    expect(profile.layers).toHaveLength(6);
+    expect(profile.heads).toHaveLength(24);
+    expect(profile.budgets).toHaveLength(6 - profile.fullLayers);
+    for (const { top5, top10, top25 } of profile.heads) expect(top5 <= top10 && top10 <= top25).toBe(true);
   });
 
   test('a prompt beyond the context is refused with the figures', () => {

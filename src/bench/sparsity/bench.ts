@@ -10,6 +10,7 @@ import { round } from '../statistics.ts';
 import type { ChoiceCase } from './choices.ts';
 import { LayeredModel } from './layered-model.ts';
 import { type SelectionRules, type SparseMethod, SparseSequence, type SparsityMethod } from './methods.ts';
+import { profileOf, type SparsityProfile } from './profile.ts';
 import { type AnswerPart, depthTasks, fillerText, type RecallTask, recallCase } from './recall.ts';
 import { isGreedy, logitRow, logLikelihood, type Predictions, perplexityScore, topToken } from './scoring.ts';
 
@@ -65,14 +66,37 @@ export interface SparsityReport {
 }
 
 export function benchSparsity(backend: Backend, options: SparsityBenchOptions): SparsityReport {
+  return withModel(backend, options, (model) => ({
+    model: options.files.id,
+    isa: backend.isa,
+    promptTokens: options.tokens,
+    rows: new SparsityBench(model, options).run(),
+  }));
+}
+
+export interface SparsityProfileReport extends Omit<SparsityReport, 'rows'>, SparsityProfile {
+  readonly prompts: number;
+}
+
+/** Profiles attention over the prompts of `perplexity`. @param mass share of the attention that a sparse layer should keep, 0..1 */
+export function profileSparsity(backend: Backend, options: SparsityBenchOptions, mass: number): SparsityProfileReport {
+  return withModel(backend, options, (model) => {
+    const weights = [...new SparsityBench(model, options).texts()].map(({ sequence }) =>
+      model.layers.map((_, layer) => sequence.weights(layer)),
+    );
+    const facts = { model: options.files.id, isa: backend.isa, promptTokens: options.tokens, prompts: weights.length };
+    return { ...facts, ...profileOf(weights, mass) };
+  });
+}
+
+function withModel<T>(backend: Backend, options: SparsityBenchOptions, use: (model: LayeredModel) => T): T {
   const { files, inputs, tokens, continuation, observed } = options;
   const tokensMax = Math.max(128, observed);
   const context = Math.min(files.config.maxPositions, tokens + Math.max(continuation, 128));
   const loaded = loadModel({ model: files, backend, inputs, context });
   const model = new LayeredModel(loaded, backend, tokensMax, context);
   try {
-    const bench = new SparsityBench(model, options, context);
-    return { model: files.id, isa: backend.isa, promptTokens: tokens, rows: bench.run() };
+    return use(model);
   } finally {
     model.close();
     freeModel(loaded, backend);
@@ -95,13 +119,11 @@ class SparsityBench {
   readonly #model: LayeredModel;
   readonly #options: SparsityBenchOptions;
   readonly #methods: readonly SparseMethod[];
-  readonly #context: number;
   readonly #tallies = new Map<string, Tally>();
 
-  constructor(model: LayeredModel, options: SparsityBenchOptions, context: number) {
+  constructor(model: LayeredModel, options: SparsityBenchOptions) {
     this.#model = model;
     this.#options = options;
-    this.#context = context;
     this.#methods = options.methods.flatMap((method): SparseMethod[] =>
       method === 'full' ? [{ method, budget: 1 }] : options.budgets.map((budget) => ({ method, budget })),
     );
@@ -109,8 +131,12 @@ class SparsityBench {
 
   run(): SparsityRow[] {
     const { tasks } = this.#options;
+    const usesText = tasks.includes('perplexity') || tasks.includes('agreement');
     if (tasks.includes('needle')) this.#recall();
-    if (tasks.includes('perplexity') || tasks.includes('agreement')) this.#texts();
+    for (const { sequence, continuation } of usesText ? this.texts() : []) {
+      if (tasks.includes('perplexity')) this.#perplexity(sequence, continuation);
+      if (tasks.includes('agreement')) this.#agreement(sequence, continuation[0]);
+    }
     if (tasks.includes('choice')) this.#choices();
     return [...this.#tallies.values()].map(rowOf);
   }
@@ -129,17 +155,18 @@ class SparsityBench {
     }
   }
 
-  /** Parts without other answers follow each other in one continuation; the others are continued one by one. */
-  #answers(task: RecallTask, depth: number | undefined, prompt: readonly number[], parts: readonly AnswerPart[]): void {
-    const options = parts.map(({ lead, answer, others }) => ({
-      lead: this.#encode(lead),
+  #answers(task: SparsityRow['task'], depth: number | undefined, prompt: number[], parts: readonly AnswerPart[]): void {
+    // The last token of the prompt predicts the first of an answer: it is computed after the selection.
+    const last = prompt.splice(-1);
+    const options = parts.map(({ lead, answer, others }, index) => ({
+      lead: [...(index === 0 ? last : []), ...this.#encode(lead)],
       answers: [answer, ...others].map((text) => this.#encode(text)),
     }));
     const length = options.reduce((sum, { lead, answers }) => sum + lead.length + longest(answers), 0);
     const sequence = this.#sequence(prompt, length);
     for (const method of this.#methods) {
       const tally = this.#tally(sequence, method, task, depth);
-      for (const right of greedyAnswers(sequence, method, options)) {
+      for (const right of answersRight(sequence, method, options)) {
         tally.answers++;
         if (right) tally.right++;
       }
@@ -150,34 +177,24 @@ class SparsityBench {
     const { choices, onProgress } = this.#options;
     onProgress(`${choices.length} questions with choices`);
     for (const { prompt, choices: texts, answer } of choices) {
-      const tokens = this.#prompt(prompt);
-      const answers = texts.map((text) => this.#encode(text));
-      // The last token of the prompt predicts the first of an answer: it is computed after the selection.
-      const lead = tokens.splice(-1);
-      const sequence = this.#sequence(tokens, 1 + longest(answers));
-      for (const method of this.#methods) {
-        const tally = this.#tally(sequence, method, 'choice', undefined);
-        tally.answers++;
-        if (likeliest(sequence, method, lead, answers) === answer) tally.right++;
-      }
+      const others = texts.filter((_, index) => index !== answer);
+      this.#answers('choice', undefined, this.#prompt(prompt), [{ lead: '', answer: texts[answer], others }]);
     }
   }
 
-  /** Continuations of a text: the text's own for perplexity, those of the full model for agreement. */
-  #texts(): void {
-    const { tasks, tokens, continuation, cases, seed, text, onProgress } = this.#options;
+  /** Prompts of a text, with the text that follows each. */
+  *texts(): Generator<{ readonly sequence: SparseSequence; readonly continuation: readonly number[] }> {
+    const { tokens, continuation, cases, seed, text, onProgress } = this.#options;
     const length = tokens + continuation;
-    const source = text ?? fillerText(seed, (length + 1) * cases, (sentence) => this.#encode(sentence).length);
-    const all = this.#encode(source);
+    const all = this.#encode(
+      text ?? fillerText(seed, (length + 1) * cases, (sentence) => this.#encode(sentence).length),
+    );
+    if (all.length < length) throw new Error(`Cannot measure a text: it has ${all.length} tokens: ${length} required`);
     for (let index = 0; index < cases; index++) {
-      const start = text === undefined ? index * length : spread(all.length - length, index, cases, seed);
-      const part = all.slice(Math.max(0, start), Math.max(0, start) + length);
-      if (part.length < length)
-        throw new Error(`Cannot measure perplexity: the text has ${all.length} tokens: ${length} required`);
+      const start = spread(all.length - length, index, cases, seed);
       onProgress(`text ${index + 1} of ${cases}`);
-      const sequence = this.#sequence(part.slice(0, tokens), continuation);
-      if (tasks.includes('perplexity')) this.#perplexity(sequence, part.slice(tokens));
-      if (tasks.includes('agreement')) this.#agreement(sequence, part[tokens]);
+      const sequence = this.#sequence(all.slice(start, start + tokens), continuation);
+      yield { sequence, continuation: all.slice(start + tokens, start + length) };
     }
   }
 
@@ -212,9 +229,10 @@ class SparsityBench {
   }
 
   #sequence(prompt: readonly number[], continuation: number): SparseSequence {
-    if (prompt.length + continuation > this.#context)
+    const { context } = this.#model.engine.model;
+    if (prompt.length + continuation > context)
       throw new Error(
-        `Cannot measure a prompt of ${prompt.length} tokens and ${continuation} after it: the context is ${this.#context}`,
+        `Cannot measure a prompt of ${prompt.length} tokens and ${continuation} after it: the context is ${context}`,
       );
     return new SparseSequence(this.#model, this.#options, prompt, continuation);
   }
@@ -247,31 +265,31 @@ interface AnswerTokens {
 }
 
 /** Whether each part is answered rightly; the right answers of earlier parts are given. */
-function greedyAnswers(sequence: SparseSequence, method: SparseMethod, parts: readonly AnswerTokens[]): boolean[] {
+function answersRight(sequence: SparseSequence, method: SparseMethod, parts: readonly AnswerTokens[]): boolean[] {
   const tokens = parts.flatMap(({ lead, answers }) => [...lead, ...answers[0]]);
   let predictions: Predictions | undefined;
   let before: number[] = [];
   return parts.map(({ lead, answers }) => {
     const given = [...before, ...lead];
     before = [...given, ...answers[0]];
-    if (answers.length > 1) return likeliest(sequence, method, given, answers) === 0;
+    if (answers.length > 1) return isLikeliest(sequence, method, given, answers);
     predictions ??= sequence.predict(method, tokens);
     return isGreedy(predictions, tokens, given.length, before.length);
   });
 }
 
-/** Index of the answer with the highest likelihood. */
-function likeliest(
+/** True if the first answer is more likely than each other one. */
+function isLikeliest(
   sequence: SparseSequence,
   method: SparseMethod,
   lead: readonly number[],
   answers: readonly (readonly number[])[],
-): number {
-  const scores = answers.map((answer) => {
+): boolean {
+  const [right, ...others] = answers.map((answer) => {
     const tokens = [...lead, ...answer];
     return logLikelihood(sequence.predict(method, tokens), tokens, lead.length);
   });
-  return scores.indexOf(Math.max(...scores));
+  return others.every((other) => other < right);
 }
 
 function longest(answers: readonly (readonly number[])[]): number {
@@ -280,7 +298,7 @@ function longest(answers: readonly (readonly number[])[]): number {
 
 /** A seeded place in the index-th of equal parts. */
 function spread(places: number, index: number, count: number, seed: number): number {
-  return Math.floor(((index + new Prng(seed, 2 ** 21 + index).uniform()) / count) * Math.max(0, places));
+  return Math.floor(((index + new Prng(seed, 2 ** 21 + index).uniform()) / count) * places);
 }
 
 function rowOf(tally: Tally): SparsityRow {

@@ -8,19 +8,26 @@ export const recallTasks = [
   'variables',
   'common-words',
   'frequent-words',
+  'late-question',
 ] as const;
 export type RecallTask = (typeof recallTasks)[number];
 
 /** Tasks with a fact at a chosen depth; the others count words of the whole text. */
-export const depthTasks: ReadonlySet<RecallTask> = new Set(['single', 'multi-key', 'multi-value', 'variables']);
+export const depthTasks: ReadonlySet<RecallTask> = new Set([
+  'single',
+  'multi-key',
+  'multi-value',
+  'variables',
+  'late-question',
+]);
 
 export interface RecallCase {
   readonly task: RecallTask;
   /** Where the fact is, in percent of the text; undefined for tasks without depth. */
   readonly depth: number | undefined;
-  /** The text up to the end of the question: keys are selected here. */
+  /** The text, the question and the beginning of its answer: keys are selected at its end. */
   readonly prompt: string;
-  /** Continuations of the prompt: the lead is given, then the answer is predicted, then the next part follows. */
+  /** What follows: the lead is given, then the answer is predicted, then the next part follows. */
   readonly parts: readonly AnswerPart[];
 }
 
@@ -79,6 +86,8 @@ export function recallCase(request: RecallRequest): RecallCase {
       return wordsCase(request, random, 'common');
     case 'frequent-words':
       return wordsCase(request, random, 'frequent');
+    case 'late-question':
+      return lateCase(request, random);
   }
 }
 
@@ -86,9 +95,18 @@ function factCase(request: RecallRequest, random: Prng, others: number): RecallC
   const [key, ...otherKeys] = sample(random, names, others + 1);
   const value = digits(random);
   const facts = otherKeys.map((other) => fact(other, digits(random)));
-  const ask = question(`What is the code for ${key}?`);
-  const prompt = hide(request, random, [fact(key, value)], facts, ask);
-  return caseOf(request, prompt, [{ lead: ` The code for ${key} is`, answer: ` ${value}` }]);
+  const prompt = hide(request, random, [fact(key, value)], facts, question(key));
+  return caseOf(request, prompt, [{ answer: ` ${value}` }]);
+}
+
+/** Like multi-key, but the question comes after the selection. */
+function lateCase(request: RecallRequest, random: Prng): RecallCase {
+  const [key, ...otherKeys] = sample(random, names, otherFacts + 1);
+  const value = digits(random);
+  const facts = otherKeys.map((other) => fact(other, digits(random)));
+  return caseOf(request, hide(request, random, [fact(key, value)], facts, ''), [
+    { lead: question(key), answer: ` ${value}` },
+  ]);
 }
 
 function multiValueCase(request: RecallRequest, random: Prng): RecallCase {
@@ -96,10 +114,9 @@ function multiValueCase(request: RecallRequest, random: Prng): RecallCase {
   const values = [digits(random), digits(random)];
   const facts = [`Remember: the code for ${key} is ${values[0]}.`, `Remember: the number for ${key} is ${values[1]}.`];
   const others = [fact(`the ${place}`, digits(random))];
-  const ask = question(`What are the code and the number for ${key}?`);
-  const prompt = hide(request, random, facts, others, ask);
-  return caseOf(request, prompt, [
-    { lead: ` The code for ${key} is`, answer: ` ${values[0]}` },
+  const ask = asked(`What are the code and the number for ${key}?`, `The code for ${key} is`);
+  return caseOf(request, hide(request, random, facts, others, ask), [
+    { answer: ` ${values[0]}` },
     { lead: `. The number for ${key} is`, answer: ` ${values[1]}` },
   ]);
 }
@@ -109,18 +126,16 @@ function variablesCase(request: RecallRequest, random: Prng): RecallCase {
   const value = digits(random);
   const [first, second] = sample(random, names, 2);
   const facts = [fact(first, value), `Remember: the code for ${second} is the code for ${first}.`];
-  const prompt = hide(request, random, facts, [], question(`What is the code for ${second}?`));
-  return caseOf(request, prompt, [
-    { lead: ` The code for ${second} is the code for ${first}, which is`, answer: ` ${value}` },
-  ]);
+  const lead = `The code for ${second} is the code for ${first}, which is`;
+  const prompt = hide(request, random, facts, [], asked(`What is the code for ${second}?`, lead));
+  return caseOf(request, prompt, [{ answer: ` ${value}` }]);
 }
 
 /** A list in which one word is every other (common), or words occur by their rank to the power of -2 (frequent). */
 function wordsCase(request: RecallRequest, random: Prng, kind: 'common' | 'frequent'): RecallCase {
   const vocabulary = shuffled(random, [...names, ...things]);
   const [word] = vocabulary;
-  const ask = question('Which word is the most common in the list?');
-  const lead = ' The most common word in the list is';
+  const ask = asked('Which word is the most common in the list?', 'The most common word in the list is');
   const list: string[] = [];
   const text = () =>
     `Here is a list of words: ${shuffled(new Prng(request.seed, request.index), list).join(' ')}.${ask}`;
@@ -133,7 +148,7 @@ function wordsCase(request: RecallRequest, random: Prng, kind: 'common' | 'frequ
     break;
   }
   const others = [...new Set(list)].slice(1, 1 + otherFacts).map((other) => ` ${other}`);
-  return caseOf(request, text(), [{ lead, answer: ` ${word}`, others }]);
+  return caseOf(request, text(), [{ answer: ` ${word}`, others }]);
 }
 
 function caseOf({ task, depth }: RecallRequest, prompt: string, parts: readonly Partial<AnswerPart>[]): RecallCase {
@@ -144,8 +159,13 @@ function fact(key: string, value: string): string {
   return `Remember: the code for ${key} is ${value}.`;
 }
 
-function question(text: string): string {
-  return `\n\nQuestion: ${text}\nAnswer:`;
+function question(key: string): string {
+  return asked(`What is the code for ${key}?`, `The code for ${key} is`);
+}
+
+/** A question and the beginning of its answer. */
+function asked(text: string, lead: string): string {
+  return `\n\nQuestion: ${text}\nAnswer: ${lead}`;
 }
 
 /** Filler with the facts from `depth` on, one behind the other, and other facts anywhere. */

@@ -2,7 +2,13 @@
 import { readFileSync } from 'node:fs';
 import { Command } from 'commander';
 import { z } from 'zod';
-import { benchSparsity, sparsityTasks } from '../../bench/sparsity/bench.ts';
+import {
+  benchSparsity,
+  profileSparsity,
+  type SparsityProfileReport,
+  type SparsityReport,
+  sparsityTasks,
+} from '../../bench/sparsity/bench.ts';
 import { type ChoiceCase, parseChoices } from '../../bench/sparsity/choices.ts';
 import { sparsityMethods } from '../../bench/sparsity/methods.ts';
 import { recallTasks } from '../../bench/sparsity/recall.ts';
@@ -33,6 +39,7 @@ const schema = modelOptionsSchema.pick({ model: true, threads: true }).extend({
   pooling: z.enum(['max', 'mean']).default('max'),
   poolingWidth: z.coerce.number().int().min(1).max(63).default(7),
   headReduce: z.enum(['max', 'mean']).default('mean'),
+  mass: z.coerce.number().gt(0).lt(1).default(0.9),
 });
 
 export function sparsityCommand(): Command {
@@ -59,10 +66,13 @@ export function sparsityCommand(): Command {
     .option('--pooling <kind>', 'Pool scores of neighbouring positions: max or mean (default: max)')
     .option('--pooling-width <n>', 'Pool this number of positions, an odd number (default: 7)')
     .option('--head-reduce <kind>', 'Reduce scores over the query heads of a KV head: max or mean (default: mean)')
+    .option('--profile', 'Report how attention concentrates on keys, and propose full layers and budgets')
+    .option('--mass <share>', 'Propose budgets that keep this share of the attention (default: 0.9)')
     .addOption(threadsFlag())
     .option('--json', 'Print one JSON object')
-    .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
-      const { model, threads, text, choices, needles, pooling, poolingWidth, ...options } = readOptions(schema, flags);
+    .action(async ({ json, profile, ...flags }: { json?: boolean; profile?: boolean } & Record<string, unknown>) => {
+      const parsed = readOptions(schema, flags);
+      const { model, threads, text, choices, needles, pooling, poolingWidth, mass, ...options } = parsed;
       if (poolingWidth % 2 === 0) throw new UsageError(`Cannot pool ${poolingWidth} positions: the number is even`);
       if (options.tasks.includes('choice') && choices === undefined)
         throw new UsageError('Cannot measure choice: --choices is missing');
@@ -71,27 +81,50 @@ export function sparsityCommand(): Command {
       try {
         const tokenizer = textOf(files)?.tokenizer;
         if (tokenizer === undefined) throw new UsageError(`Cannot measure: model '${files.id}' has no tokenizer`);
-        const report = withBackend(threads, (backend) =>
-          benchSparsity(backend, {
-            ...options,
-            inputs: 'bf16',
-            files,
-            tokenizer,
-            recallTasks: needles,
-            text: text === undefined ? undefined : readText(text),
-            choices: questions,
-            pooling: { kind: pooling, width: poolingWidth },
-            onProgress: progress,
-          }),
-        );
-        if (json === true) return console.log(JSON.stringify(report));
-        const { rows, ...facts } = report;
-        printTable([facts], 'Model and prompts');
-        printTable(rows, 'Scores in percent, higher is better');
+        const bench = {
+          ...options,
+          inputs: 'bf16' as const,
+          files,
+          tokenizer,
+          recallTasks: needles,
+          text: text === undefined ? undefined : readText(text),
+          choices: questions,
+          pooling: { kind: pooling, width: poolingWidth },
+          onProgress: progress,
+        };
+        withBackend(threads, (backend) => {
+          if (profile === true) printProfile(profileSparsity(backend, bench, mass), json);
+          else printScores(benchSparsity(backend, bench), json);
+        });
       } finally {
         files.close();
       }
     });
+}
+
+function printScores(report: SparsityReport, json = false): void {
+  if (json) {
+    console.log(JSON.stringify(report));
+    return;
+  }
+  const { rows, ...facts } = report;
+  printTable([facts], 'Model and prompts');
+  printTable(rows, 'Scores in percent, higher is better');
+}
+
+function printProfile(report: SparsityProfileReport, json = false): void {
+  if (json) {
+    console.log(JSON.stringify(report));
+    return;
+  }
+  const { heads, layers, budgets, ...facts } = report;
+  printTable([{ ...facts, budgets: budgets.join(' ') }], 'Model, prompts and proposal');
+  printTable(layers.map(listed), 'Attention by layer, in percent');
+  printTable(heads.map(listed), 'Attention by head, in percent');
+}
+
+function listed<Row extends { readonly positions: readonly number[] }>(row: Row) {
+  return { ...row, positions: row.positions.join(' ') };
 }
 
 function readChoices(path: string): ChoiceCase[] {
