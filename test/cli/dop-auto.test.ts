@@ -98,7 +98,7 @@ it.each([
   ],
   [
     { nats: 'nats://127.0.0.1:4222' },
-    'Cannot use --dop auto: an instance with attention workers serves alone: remove --nats',
+    'Cannot use --dop auto: it is for instances of one process: write --dop 1,2, or remove --nats',
   ],
 ])('--dop auto is refused where the workers are not threads of this machine: %j', (flags, message) => {
   expect(() => servedAttentionWorkers(optionsOf(flags))).toThrow(message);

@@ -1,6 +1,11 @@
 // `kvasir join`: adds an instance on this or another machine to a cluster, until it is stopped.
 import { Command, Option } from 'commander';
-import { type AttentionWorkerOptions, attentionWorkerOptions } from '../options/attention-worker-settings.ts';
+import { addDopFlags } from '../options/attention-worker-flags.ts';
+import {
+  type AttentionWorkerOptions,
+  attentionWorkerOptions,
+  servedAttentionWorkers,
+} from '../options/attention-worker-settings.ts';
 import { addLiveBorrowFlags, withoutDefaults } from '../options/borrow-options.ts';
 import { refuseIneffective } from '../options/ineffective-options.ts';
 import {
@@ -28,7 +33,7 @@ export function joinCommand(): Command {
   const command = new Command('join').description(
     'Add an instance to a cluster that gateways serve with `serve --nats`',
   );
-  addClusterFlags(addPinFlag(addModelFlags(command)))
+  addDopFlags(addClusterFlags(addPinFlag(addModelFlags(command))))
     .addOption(
       new Option('--role <role>', 'Compute in this role; a store only keeps cached blocks (default: mixed)').choices([
         ...instanceRoles,
@@ -74,21 +79,37 @@ export function joinCommand(): Command {
       const { role } = options;
       if (role === 'attention') return runAttentionWorker(attentionWorkerOptions(options, givenOptions(given)));
       if (options.shard !== undefined) throw new UsageError('Cannot use --shard: it needs --role attention');
-      if (options.role === 'store') refuseStoreOptions(givenOptions(given), options);
-      if (options.nats === undefined) throw new UsageError('Cannot join a cluster: --nats nats://HOST:PORT is missing');
-      if (options.borrow && options.pagesPort > 65_533)
-        throw new UsageError(`Cannot use --pages-port ${options.pagesPort}: --borrow needs the next two ports as well`);
-      refuseTooMuchMemory(options, [{ role }]);
-      if (options.ssd !== undefined) makeFolder(options.ssd, 'blocks');
-      await serveInstance(options.nats, { ...options, role });
+      await serveInstance(checkedNats({ ...options, role }, givenOptions(given)), { ...options, role });
     },
   );
+}
+
+/** The NATS server of an instance with these options. @throws UsageError if they contradict each other */
+function checkedNats(options: InstanceJoinOptions, given: Record<string, unknown>): string {
+  const { role, nats, borrow, pagesPort, ssd } = options;
+  if (role === 'store') refuseStoreOptions(given, options);
+  if (nats === undefined) throw new UsageError('Cannot join a cluster: --nats nats://HOST:PORT is missing');
+  if (borrow && pagesPort > 65_533)
+    throw new UsageError(`Cannot use --pages-port ${pagesPort}: --borrow needs the next two ports as well`);
+  servedAttentionWorkers(options);
+  refuseTooMuchMemory(options, [{ role }]);
+  if (ssd !== undefined) makeFolder(ssd, 'blocks');
+  return nats;
 }
 
 /** Serves until SIGTERM or SIGINT. @throws Error in one line */
 async function runAttentionWorker(options: AttentionWorkerOptions): Promise<void> {
   const { serveAttentionWorker } = await import('../serve/attention/serve-attention-worker.ts');
   await serveAttentionWorker(options);
+}
+
+/** The attention workers of the instance: child processes are started. */
+async function startAttentionWorkers(options: InstanceJoinOptions, log: (line: string) => void) {
+  const workers = servedAttentionWorkers(options);
+  if (workers === undefined) return { instance: undefined, close: async () => {} };
+  const { startedAttentionWorkers } = await import('../serve/attention/child-attention-workers.ts');
+  const { settings, close } = await startedAttentionWorkers(options, workers, log);
+  return { instance: 'addresses' in settings ? { ...settings, waits: true } : settings, close };
 }
 
 /** Serves until SIGTERM or SIGINT. @throws Error when the instance can no longer serve */
@@ -99,7 +120,11 @@ async function serveInstance(nats: string, options: InstanceJoinOptions): Promis
     import('../serve/open-cluster.ts'),
   ]);
   const { log } = openLog(options, options.name === undefined ? {} : { instance: options.name });
-  const member = await openClusterInstance(nats, options, log);
+  const { instance: attentionWorkers, close } = await startAttentionWorkers(options, log);
+  const member = await openClusterInstance(nats, options, attentionWorkers, log).catch(async (error: unknown) => {
+    await close();
+    throw error;
+  });
   try {
     console.log(describeInstances(member.modelId, [member.description]));
     console.log(`Joined as ${member.name}`);
@@ -109,6 +134,7 @@ async function serveInstance(nats: string, options: InstanceJoinOptions): Promis
     log('Leaving: running requests continue on other instances');
   } finally {
     await member.close();
+    await close();
     exitAfterWrites();
   }
 }

@@ -1,7 +1,7 @@
 // `kvasir serve`: refuses options that contradict each other, then serves a model until SIGTERM or SIGINT.
 import { Command, Option } from 'commander';
 import { addDopFlags } from '../options/attention-worker-flags.ts';
-import { servedAttentionWorkers } from '../options/attention-worker-settings.ts';
+import { dopOptionNames, servedAttentionWorkers } from '../options/attention-worker-settings.ts';
 import { addLiveBorrowFlags, withoutDefaults } from '../options/borrow-options.ts';
 import { refuseIneffective } from '../options/ineffective-options.ts';
 import {
@@ -39,6 +39,7 @@ const instanceOptionNames = [
   'ssdSize',
   'borrow',
   'transport',
+  ...dopOptionNames,
 ] as const;
 
 export function serveCommand(): Command {
@@ -67,7 +68,10 @@ export function serveCommand(): Command {
     .option('--host-memory <size>', 'Cache blocks in this much host memory of each instance (default: none)')
     .option('--ssd <folder>', 'Cache blocks on SSD in this folder, also across restarts (default: none)')
     .option('--ssd-size <size>', 'Allocate this much SSD for all instances together (default: 10g)');
-  addLogFlags(addLiveCppFlags(addLiveBorrowFlags(addServedSloFlags(addDopFlags(addClusterFlags(command)))))).option(
+  addDopFlags(addClusterFlags(command)).addOption(
+    new Option('--token <secret>', 'Share this secret with the attention workers at HOST:PORT').env('KVASIR_TOKEN'),
+  );
+  addLogFlags(addLiveCppFlags(addLiveBorrowFlags(addServedSloFlags(command)))).option(
     '--otlp-endpoint <url>',
     'Send traces to this OpenTelemetry collector (default: OTEL_EXPORTER_OTLP_ENDPOINT)',
   );

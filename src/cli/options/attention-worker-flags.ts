@@ -71,8 +71,5 @@ export function addDopFlags(command: Command): Command {
         '--attention-form <form>',
         'Compute attention in ranges, with the bits of one instance, or as the sum of earlier keys and the new key (default: ranges)',
       ).choices(attentionForms),
-    )
-    .addOption(
-      new Option('--token <secret>', 'Share this secret with the attention workers at HOST:PORT').env('KVASIR_TOKEN'),
     );
 }

@@ -1,8 +1,8 @@
-// Which attention workers `serve` uses, and what `join --role attention` starts, from checked options.
+// Which attention workers an instance of `serve` or `join` uses, and what `join --role attention` starts, from checked options.
 import type { KvPartition } from '../../core/attention-workers/choose-worker.ts';
 import type { AttentionForm } from '../../kernel/native/attention-workers.ts';
 import { UsageError } from '../usage-error.ts';
-import { type InstanceOptions, type JoinOptions, type ModelOptions, toFlag } from './options.ts';
+import { type InstanceOptions, type instanceRoles, type JoinOptions, type ModelOptions, toFlag } from './options.ts';
 
 /** Attention workers at the addresses of processes with this secret. */
 export interface AttentionWorkerAddresses {
@@ -10,6 +10,8 @@ export interface AttentionWorkerAddresses {
   readonly token: string;
   /** Time after which another worker takes the shard of a lost one; undefined: never. */
   readonly moveAfterS?: number | undefined;
+  /** Waits at the start until they answer and serve no other process; false by default: for a minute. */
+  readonly waits?: boolean | undefined;
 }
 
 interface SharedSettings {
@@ -26,7 +28,7 @@ interface SharedSettings {
 /** Attention workers of an instance: threads of its process, or processes at addresses. */
 export type AttentionWorkersSettings = SharedSettings & ({ readonly threads: number } | AttentionWorkerAddresses);
 
-/** What `serve` runs: it starts child processes itself. */
+/** What `serve` and `join` run: they start child processes themselves. */
 export type ServedAttentionWorkers = AttentionWorkersSettings | (SharedSettings & { readonly processes: number });
 
 interface DopOptions {
@@ -39,6 +41,8 @@ interface DopOptions {
   readonly token?: string | undefined;
   readonly nats?: string | undefined;
   readonly instances?: readonly InstanceOptions[] | undefined;
+  /** Role of the instance that joins a cluster. */
+  readonly role?: (typeof instanceRoles)[number] | undefined;
   readonly roleSwitch: boolean;
   readonly cppGroup?: number | undefined;
   readonly borrow: boolean;
@@ -52,9 +56,22 @@ const batchesByDefault = 1;
 /** Model replicas of one process. */
 export const modelWorkersMax = 8;
 
+const decodesByHeads = 'prompts of prefill instances reach attention workers by shards of the heads only';
+const noLowerTier = 'pages at attention workers have no lower tier';
+
+/** The options of attention workers by name. */
+export const dopOptionNames = [
+  'dop',
+  'attentionWorkers',
+  'staggeredBatches',
+  'moveShardsAfter',
+  'partition',
+  'attentionForm',
+] as const;
+
 /**
- * Attention workers of the instance; undefined: it computes attention itself, or `--dop auto` decides at the start.
- * @throws UsageError
+ * Attention workers of the instance, with --nats of each instance that decodes; undefined: it computes attention itself,
+ * or `--dop auto` decides at the start. @throws UsageError
  */
 export function servedAttentionWorkers(options: DopOptions): ServedAttentionWorkers | undefined {
   const { dop, attentionWorkers: where = 'threads', token, partition, attentionForm: form } = options;
@@ -89,13 +106,17 @@ function refuseAuto({ nats }: DopOptions, addresses: readonly string[] | undefin
       `Cannot use --dop auto: it divides the threads of this machine, and --attention-workers has ${addresses.length} addresses: write --dop 1,${addresses.length}`,
     );
   if (nats !== undefined)
-    throw new UsageError('Cannot use --dop auto: an instance with attention workers serves alone: remove --nats');
+    throw new UsageError(
+      'Cannot use --dop auto: it is for instances of one process: write --dop 1,2, or remove --nats',
+    );
 }
 
 /** The reason why an instance cannot have these workers beside its other options. */
 export function dopConflict(options: DopOptions, modelWorkers: number, workers: number): string | undefined {
-  const { attentionWorkers: where = 'threads', token, instances = [], partition } = options;
+  const { attentionWorkers: where = 'threads', token, nats, instances = [], role, partition } = options;
   const addresses = typeof where === 'string' ? undefined : where;
+  const receives = role === 'decode' || instances.some((own) => own.role === 'prefill');
+  const owners = instances.filter((own) => own.role === 'decode' || own.role === 'mixed');
   const conflicts: readonly (readonly [boolean, string])[] = [
     [modelWorkers > modelWorkersMax, `it has ${modelWorkers} model workers, and ${modelWorkersMax} are supported`],
     [
@@ -110,28 +131,27 @@ export function dopConflict(options: DopOptions, modelWorkers: number, workers: 
       addresses !== undefined && token === undefined,
       'attention workers at addresses need the --token of these processes',
     ],
-    [options.nats !== undefined, 'an instance with attention workers serves alone: remove --nats'],
+    [role === 'prefill', 'a prefill instance computes attention itself: remove --role prefill'],
+    [role === 'store', 'a store computes nothing: remove --role store'],
     [
-      instances.length > 1 && !isPrefillBeside(instances),
+      nats === undefined && instances.length > 1 && !isPrefillBeside(instances),
       `there are ${instances.length} instances, and only prefill instances can be beside one decode instance`,
     ],
     [
-      instances.length > 1 && where !== 'threads',
-      'prompts of prefill instances reach attention workers in threads only',
+      addresses !== undefined && owners.length > 1,
+      `${owners.length} instances decode, and attention workers at addresses belong to one`,
     ],
+    [receives && where !== 'threads', 'prompts of prefill instances reach attention workers in threads only'],
+    [receives && partition === 'requests', `${decodesByHeads}: remove --partition requests`],
     [
-      instances.length > 1 && partition === 'requests',
-      'prompts of prefill instances reach attention workers by shards of the heads only: remove --partition requests',
-    ],
-    [
-      instances.some(({ role, hostMemory, ssd }) => role !== 'prefill' && (hostMemory ?? ssd) !== undefined),
-      'pages at attention workers have no lower tier: remove host-memory and ssd of the decode instance',
+      owners.some(({ hostMemory, ssd }) => (hostMemory ?? ssd) !== undefined),
+      `${noLowerTier}: remove host-memory and ssd of the decode instance`,
     ],
     [options.cppGroup !== undefined, 'prompts of pipeline groups do not reach attention workers: remove --cpp-group'],
     [options.roleSwitch, 'an instance with attention workers keeps its role: remove --role-switch'],
     [options.borrow, 'pages at attention workers cannot be lent: remove --borrow'],
-    [options.hostMemory !== undefined, 'pages at attention workers have no lower tier: remove --host-memory'],
-    [options.ssd !== undefined, 'pages at attention workers have no lower tier: remove --ssd'],
+    [options.hostMemory !== undefined, `${noLowerTier}: remove --host-memory`],
+    [options.ssd !== undefined, `${noLowerTier}: remove --ssd`],
     [options.pinMemory > 0, 'prefixes at attention workers cannot be pinned: remove --pin-memory'],
   ];
   return conflicts.find(([applies]) => applies)?.[1];
@@ -166,7 +186,7 @@ export interface AttentionWorkerOptions extends ModelOptions {
 /** @throws UsageError if an option is missing, or has no effect in this role */
 export function attentionWorkerOptions(options: JoinOptions, given: Record<string, unknown>): AttentionWorkerOptions {
   const unused = ['nats', 'cluster', 'name', 'borrow', 'hostMemory', 'ssd', 'ssdSize', 'pinMemory', 'roleSwitch'];
-  const wrong = unused.find((name) => given[name] !== undefined);
+  const wrong = [...unused, ...dopOptionNames].find((name) => given[name] !== undefined);
   const refuse = (why: string): never => {
     throw new UsageError(`Cannot use --role attention: ${why}`);
   };

@@ -151,6 +151,7 @@ export const joinOptionsSchema = modelOptionsSchema.extend({
   logLevel,
   logFormat,
   ...liveBorrowFields,
+  ...dopFields,
 });
 export type JoinOptions = z.infer<typeof joinOptionsSchema>;
 /** Options of an instance that joins a cluster. */

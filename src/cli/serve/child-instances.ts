@@ -3,6 +3,7 @@ import { hostname } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { RestartedProcess } from '../../runtime/processes/restarted-process.ts';
 import type { InstanceDescription } from '../../runtime/threads/thread-protocol.ts';
+import { servedAttentionWorkers } from '../options/attention-worker-settings.ts';
 import { servedLending } from '../options/borrow-options.ts';
 import { computes, type InstanceOptions, type ServeOptions, toFlag } from '../options/options.ts';
 import { tierSettings } from './instance-tiers.ts';
@@ -39,7 +40,7 @@ export class ChildInstances {
       return new RestartedProcess<JoinedMessage>({
         name: `Instance ${name}`,
         command: () => [command, 'join', '--name', name, ...flags],
-        env: { KVASIR_NATS: nats },
+        env: { KVASIR_NATS: nats, ...(options.token !== undefined && { KVASIR_TOKEN: options.token }) },
         ready: () => 'has joined',
         exited: ({ incarnation }) => observer.exited(name, incarnation),
         killAfterMs,
@@ -68,8 +69,16 @@ function flagsOf(options: ServeOptions, own: InstanceOptions, instances: number)
   const given = { ...shared, threads, kvMemory, role: own.role };
   const recheck = admission === 'none' ? [] : ['--recheck'];
   const handsOff = options.roleSwitch || options.instances?.some(({ role }) => role === 'decode') === true;
-  const switches = own.role === 'mixed' && handsOff ? ['--role-switch'] : [];
-  return [...asFlags(given), ...recheck, ...switches];
+  const workers = own.role === 'prefill' ? undefined : servedAttentionWorkers(options);
+  const switches = own.role === 'mixed' && handsOff && workers === undefined ? ['--role-switch'] : [];
+  return [...asFlags(given), ...recheck, ...switches, ...(workers === undefined ? [] : dopFlags(options))];
+}
+
+/** Each instance has attention workers of its own. */
+function dopFlags({ dop, attentionWorkers, partition, attentionForm, ...options }: ServeOptions): readonly string[] {
+  const { staggeredBatches, moveShardsAfter } = options;
+  const where = attentionWorkers?.toString();
+  return asFlags({ dop, attentionWorkers: where, staggeredBatches, moveShardsAfter, partition, attentionForm });
 }
 
 /** The options that a store has in common with all instances. */

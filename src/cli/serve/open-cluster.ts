@@ -10,6 +10,7 @@ import { announceDeparture } from '../../runtime/processes/peer-session.ts';
 import { Completion } from '../../runtime/threads/completion.ts';
 import { openModel } from '../../weights/open-model.ts';
 import type { ModelFiles } from '../../weights/types.ts';
+import type { AttentionWorkersSettings } from '../options/attention-worker-settings.ts';
 import { joinedLending, servedLending } from '../options/borrow-options.ts';
 import { computes, defaultInstance, type InstanceJoinOptions, type ServeOptions } from '../options/options.ts';
 import { servedPipeline } from '../options/pipeline-options.ts';
@@ -81,6 +82,7 @@ export interface InstanceMember extends JoinedInstance {
 export function openClusterInstance(
   nats: string,
   options: InstanceJoinOptions,
+  attentionWorkers: AttentionWorkersSettings | undefined,
   log: (message: string) => void,
 ): Promise<InstanceMember> {
   const rules = joinedLending(options);
@@ -94,13 +96,14 @@ export function openClusterInstance(
         pinMemory: options.pinMemory,
       }),
       tiers: tierSettings(options, 0, 1),
+      attentionWorkers,
     };
     const joined = await joinCluster({
       ...{ bus, name, incarnation },
       entry: new URL('./instance-worker.js', import.meta.url),
       settings: rules === undefined ? settings : { ...settings, lending: { lenders: 'others', rules } },
       lending: rules && clusterManagerSettings(rules),
-      ...{ role: options.role, roleSwitch: options.roleSwitch },
+      ...{ role: options.role, roleSwitch: options.roleSwitch, keepsRole: attentionWorkers !== undefined },
       pages: { host: options.pagesHost, port: options.pagesPort, token: options.token, transport: options.transport },
       root: blockRoot(files, options),
       vocabSize: files.config.vocabSize,

@@ -82,7 +82,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
     const cluster = new LiveCluster({
       entry: new URL('./instance-worker.js', import.meta.url),
       instances: instances.map((own, i) => ({
-        role: own.role,
+        ...{ role: own.role, keepsRole: own.role !== 'prefill' && serving.attentionWorkers !== undefined },
         settings: {
           ...instanceSettings(options, own, path, context, computing.length, {
             rechecksAdmission: admission.kind !== 'none',

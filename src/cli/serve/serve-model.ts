@@ -12,7 +12,7 @@ import type { ServeOptions } from '../options/options.ts';
 import { servedPipeline } from '../options/pipeline-options.ts';
 import { admissionSettings } from '../options/slo-options.ts';
 import { UsageError } from '../usage-error.ts';
-import { ChildAttentionWorkers } from './attention/child-attention-workers.ts';
+import { startedAttentionWorkers } from './attention/child-attention-workers.ts';
 import { chooseAttentionWorkers } from './attention/choose-attention-workers.ts';
 import { ChildInstances } from './child-instances.ts';
 import { describeInstances } from './describe-instances.ts';
@@ -50,13 +50,12 @@ export async function serveModel(options: ServeOptions): Promise<void> {
 async function serveThreads(options: ServeOptions, context: ServerContext): Promise<void> {
   const workers =
     options.dop === 'auto' ? await chooseAttentionWorkers(options, context.log) : servedAttentionWorkers(options);
-  if (workers === undefined || !('processes' in workers)) return serveInstances(options, context, workers);
-  const children = await ChildAttentionWorkers.start(options, workers, context.log);
+  if (workers === undefined) return serveInstances(options, context, undefined);
+  const { settings, close } = await startedAttentionWorkers(options, workers, context.log);
   try {
-    const { processes, ...shared } = workers;
-    await serveInstances(options, context, { ...children.settings, ...shared });
+    await serveInstances(options, context, settings);
   } finally {
-    await children.close();
+    await close();
   }
 }
 

@@ -82,6 +82,11 @@ export class NativeRemoteMessenger {
     return address;
   }
 
+  /** The receive buffer itself, for pulls of received pages. */
+  localBuffer(address: string): number {
+    return partsOf(address).buffer;
+  }
+
   close(address: string): void {
     const { buffer } = partsOf(address);
     this.#addresses.delete(buffer);

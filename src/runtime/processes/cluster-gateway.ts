@@ -111,7 +111,8 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
     if (slot?.peer === undefined) return 'it has not joined';
     if (slot.role === role) return undefined;
     if (slot.role === 'store') return storeRoleIsFixed;
-    if (!slot.peer.member.canSwitchRole) return 'its role is fixed: join it with --role-switch';
+    if (!slot.peer.member.canSwitchRole)
+      return 'its role is fixed: join it with --role-switch, and without attention workers';
     this.feed({ kind: 'switchRole', instance, role });
     return this.roles()[instance] === role ? undefined : 'no instance would be left to prefill, or none to decode';
   }

@@ -20,6 +20,8 @@ export interface JoinSettings extends ClusterProcess {
   readonly role: InstanceRole;
   /** A mixed instance may switch its role; prefill and decode instances always may. */
   readonly roleSwitch?: boolean;
+  /** The role never changes: the pages lie at attention workers, and no prompt can be sent from there. */
+  readonly keepsRole?: boolean;
   /** Address of its pages, and the token that senders need; an undefined token is the cluster's own. */
   readonly pages: Omit<PagesAddress, 'token'> & { readonly token: string | undefined };
   /** Root of block identities: the model, and the form that it computes in. */
@@ -74,8 +76,8 @@ function agreed(settings: JoinSettings, stopped: Completion): Promise<Agreement>
 }
 
 async function join(settings: JoinSettings, agreement: Agreement, stopped: Completion): Promise<JoinedInstance> {
-  const { root, role, pages, roleSwitch = false, lending: manager } = settings;
-  const canSwitchRole = role === 'prefill' || role === 'decode' || (role === 'mixed' && roleSwitch);
+  const { root, role, pages, roleSwitch = false, keepsRole = false, lending: manager } = settings;
+  const canSwitchRole = !keepsRole && (role === 'prefill' || role === 'decode' || (role === 'mixed' && roleSwitch));
   const token = tokenOf(pages, agreement);
   const hub = new MemoryHub();
   const threads = hub.connect();
@@ -91,8 +93,8 @@ async function join(settings: JoinSettings, agreement: Agreement, stopped: Compl
       address: ownAddress,
       role,
       incarnation: lenders?.incarnation ?? 1,
-      // The role may change: prompts are received in every role.
-      receivesPrompts: canSwitchRole,
+      // If the role may change, prompts are received in every role.
+      receivesPrompts: canSwitchRole || role === 'decode',
       peers: 'processes',
       pages: { ...pages, token },
       lender: lenders?.instance,

@@ -1,7 +1,12 @@
 // Counters and gauges of several instances together, and whether their roles can serve requests.
 
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
-import type { InstanceSnapshot, TierSnapshot, TiersSnapshot } from '../../core/protocol/ports.ts';
+import type {
+  AttentionWorkerSnapshot,
+  InstanceSnapshot,
+  TierSnapshot,
+  TiersSnapshot,
+} from '../../core/protocol/ports.ts';
 
 /** The snapshot of an instance that has not started. */
 export const emptySnapshot: InstanceSnapshot = {
@@ -21,7 +26,12 @@ export const emptySnapshot: InstanceSnapshot = {
 };
 
 /** The snapshot of a lost instance: its counters stay, its gauges are zero. */
-export function snapshotAfterLoss({ receivePages: _, lending, ...counted }: InstanceSnapshot): InstanceSnapshot {
+export function snapshotAfterLoss({
+  receivePages: _,
+  lending,
+  attentionWorkers,
+  ...counted
+}: InstanceSnapshot): InstanceSnapshot {
   const { ready, waiting, running, pages } = emptySnapshot;
   const nothing = {
     lentBlocks: 0,
@@ -31,7 +41,15 @@ export function snapshotAfterLoss({ receivePages: _, lending, ...counted }: Inst
     isManager: false,
     links: [],
   };
-  return { ...counted, ready, waiting, running, pages, ...(lending && { lending: { ...lending, ...nothing } }) };
+  return {
+    ...{ ...counted, ready, waiting, running, pages },
+    ...(lending && { lending: { ...lending, ...nothing } }),
+    ...(attentionWorkers && { attentionWorkers: attentionWorkers.map(workerAfterLoss) }),
+  };
+}
+
+function workerAfterLoss({ sequences, ...counted }: AttentionWorkerSnapshot): AttentionWorkerSnapshot {
+  return { ...counted, ready: false, ...(sequences !== undefined && { sequences: 0, heldTokens: 0 }) };
 }
 
 /** Reason why the role of a store does not change. */

@@ -25,7 +25,12 @@ export interface LiveClusterOptions {
   /** Module of the threads, which creates an instance and starts an InstanceLoop. */
   readonly entry: URL;
   /** (instances), at least one: its role, and the settings for the module. */
-  readonly instances: readonly { readonly role: InstanceRole; readonly settings: unknown }[];
+  readonly instances: readonly {
+    readonly role: InstanceRole;
+    readonly settings: unknown;
+    /** The role never changes: no prompt can be sent from attention workers. */
+    readonly keepsRole?: boolean;
+  }[];
   /** Latency targets and the admission policy. */
   readonly admission: AdmissionSettings;
   /** How keys and values move between instances: copied in memory if possible, unless given. */
@@ -124,6 +129,8 @@ export class LiveCluster extends ConductorDriver {
   switchRole(instance: InstanceIndex, role: InstanceRole): string | undefined {
     if (this.#roles[instance] === role) return undefined;
     if (this.#roles[instance] === 'store') return storeRoleIsFixed;
+    if (this.#options.instances[instance]?.keepsRole === true)
+      return 'an instance with attention workers keeps its role';
     if (!this.#transfersPrompts)
       return 'this server does not disaggregate prefill: start it with prefill and decode instances, or with --role-switch';
     this.feed({ kind: 'switchRole', instance, role });

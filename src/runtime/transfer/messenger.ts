@@ -30,7 +30,7 @@ export interface Messenger {
   readonly nextPoolStep: number;
   /** Opens a receive buffer: its slot i is `pages[i]` of this pool. @param layers the slots are (blocks, layers), and a step may run behind what is received */
   open(pages: Int32Array, layers?: number): ReceiveBufferHandle;
-  /** Handle of the receive buffer itself; undefined if threads of other processes write to it. */
+  /** Handle of the receive buffer itself, for pulls of what it has received. */
   localBuffer?(receiveBuffer: ReceiveBufferHandle): number;
   /** For `Step.arriving`: the handle of the arrivals of a receive buffer with layers, to which `blocks` blocks are sent. Valid until the buffer is closed. */
   arrivals(receiveBuffer: ReceiveBufferHandle, blocks: number): number | undefined;

@@ -54,6 +54,19 @@ const lendingSnapshot = z.strictObject({
   isManager: z.boolean().exactOptional(),
 });
 
+const attentionWorker = z.strictObject({
+  ready: z.boolean(),
+  losses: count,
+  sequences: count.exactOptional(),
+  heldTokens: count.exactOptional(),
+  calls: count.exactOptional(),
+  bytesOut: count.exactOptional(),
+  bytesIn: count.exactOptional(),
+  waitSeconds: figure.exactOptional(),
+  earlySeconds: figure.exactOptional(),
+  lateSeconds: figure.exactOptional(),
+});
+
 export const instanceSnapshot = z.strictObject({
   ready: z.boolean(),
   waiting: count,
@@ -91,6 +104,7 @@ export const instanceSnapshot = z.strictObject({
     .optional(),
   receivePages: z.strictObject({ total: count, free: count }).exactOptional(),
   lending: lendingSnapshot.optional(),
+  attentionWorkers: z.array(attentionWorker).max(99).optional(),
   pipelineChunks: z.array(count).exactOptional(),
   links: z.array(link).exactOptional(),
   activationLinks: z.array(link).exactOptional(),

@@ -1,6 +1,7 @@
 // Messages between processes: they round-trip, and invalid ones are refused with the name of the field.
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
+import { emptySnapshot } from '../../../src/runtime/snapshots/metric-snapshots.ts';
 import { decode, encode } from '../../../src/runtime/wire/codec.ts';
 import { decodeFrame, encodeFrame, type Frame, wireVersion } from '../../../src/runtime/wire/frames.ts';
 import {
@@ -13,6 +14,7 @@ import {
   readHandOff,
   readInstance,
   readOutputs,
+  readStatus,
 } from '../../../src/runtime/wire/messages.ts';
 import { liveRequest } from '../threads/instances.ts';
 
@@ -67,6 +69,21 @@ describe('messages', () => {
     const read = readOutputs(shared.subarray(3, 3 + bytes.length));
     shared.fill(0xff);
     expect(read).toEqual(outputs);
+  });
+
+  test('the status of an instance with attention workers round-trips, and an unknown field of one is refused', () => {
+    const traffic = { calls: 12, bytesOut: 5, bytesIn: 6, waitSeconds: 0.5, earlySeconds: 0.25, lateSeconds: 0.125 };
+    const attentionWorkers = [
+      { ready: true, losses: 1, ...traffic },
+      { ready: false, losses: 0, sequences: 2, heldTokens: 9 },
+    ];
+    const status = { snapshot: { ...emptySnapshot, attentionWorkers }, number: 1, kvEventNumber: 2, requests: [] };
+    expect(readStatus(encode(status))).toEqual(status);
+    const wrong = {
+      ...status,
+      snapshot: { ...emptySnapshot, attentionWorkers: [{ ready: true, losses: 1, shards: 2 }] },
+    };
+    expect(() => readStatus(encode(wrong))).toThrow('attentionWorkers');
   });
 
   test('any plain data with arrays round-trips', () => {

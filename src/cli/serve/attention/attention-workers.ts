@@ -103,28 +103,37 @@ function localWorkers(
   });
 }
 
-/** Waits for all of them; other work of the thread goes on meanwhile. */
-function remoteWorkers(
+/**
+ * Waits for all of them, in their order; other work of the thread goes on meanwhile. If one serves another process, the
+ * earlier ones are given up until the next attempt: of two processes that wait for the same workers, one gets all.
+ */
+async function remoteWorkers(
   shared: SharedOptions,
-  { addresses, token }: AttentionWorkerAddresses,
+  { addresses, token, waits = false }: AttentionWorkerAddresses,
   log: (message: string) => void,
 ): Promise<readonly LinkedAttentionWorker[]> {
-  const end = performance.now() + startMs;
-  return Promise.all(
-    addresses.map(async (address, index) => {
-      const worker = LinkedAttentionWorker.remote({ ...shared, addresses, index, token });
-      let hasLogged = false;
-      for (let outcome = worker.reopen(); outcome !== 'open'; outcome = worker.reopen()) {
-        if (typeof outcome === 'object') {
-          if (performance.now() > end) throw new Error(outcome.why);
-          if (!hasLogged) log(`Waiting for the attention worker at ${address}`);
-          hasLogged = true;
-        }
-        await setTimeout(outcome === 'opening' ? lookMs : retryMs);
-      }
-      return worker;
-    }),
-  );
+  const end = waits ? Number.POSITIVE_INFINITY : performance.now() + startMs;
+  const workers = addresses.map((_, index) => LinkedAttentionWorker.remote({ ...shared, addresses, index, token }));
+  let logged = '';
+  for (let why = await openAll(workers); why !== undefined; why = await openAll(workers)) {
+    if (performance.now() > end) throw new Error(why);
+    if (why !== logged) log(`Waiting for attention workers: ${why}`);
+    logged = why;
+    await setTimeout(retryMs);
+  }
+  return workers;
+}
+
+/** @returns undefined if all are open, else the reason, and none is */
+async function openAll(workers: readonly LinkedAttentionWorker[]): Promise<string | undefined> {
+  for (const worker of workers) {
+    let outcome = worker.reopen();
+    for (; outcome === 'opening'; outcome = worker.reopen()) await setTimeout(lookMs);
+    if (outcome === 'open') continue;
+    for (const open of workers) open.close();
+    return outcome.why;
+  }
+  return undefined;
 }
 
 /** Prompts of other instances go through a staging pool here. */

@@ -2,15 +2,19 @@
 import { randomBytes } from 'node:crypto';
 import { fileURLToPath } from 'node:url';
 import { RestartedProcess } from '../../../runtime/processes/restarted-process.ts';
-import type { AttentionWorkerAddresses, ServedAttentionWorkers } from '../../options/attention-worker-settings.ts';
-import { type ServeOptions, toFlag } from '../../options/options.ts';
+import type {
+  AttentionWorkerAddresses,
+  AttentionWorkersSettings,
+  ServedAttentionWorkers,
+} from '../../options/attention-worker-settings.ts';
+import { type ModelOptions, toFlag } from '../../options/options.ts';
 import type { AttentionWorkerMessage } from './serve-attention-worker.ts';
 
 const command = fileURLToPath(new URL('../../main.js', import.meta.url));
 
 type Child = RestartedProcess<AttentionWorkerMessage>;
 
-export class ChildAttentionWorkers {
+class ChildAttentionWorkers {
   /** The addresses, in the order of the shards, and the secret of the processes. */
   readonly settings: AttentionWorkerAddresses;
   readonly #children: readonly Child[];
@@ -22,7 +26,7 @@ export class ChildAttentionWorkers {
 
   /** @throws Error if a process exits at its start; it has printed the reason */
   static async start(
-    options: ServeOptions,
+    options: ModelOptions,
     { processes: workers, partition, divided }: Extract<ServedAttentionWorkers, { readonly processes: number }>,
     log: (line: string) => void,
   ) {
@@ -46,8 +50,20 @@ export class ChildAttentionWorkers {
   }
 }
 
+/** Starts the attention workers that are child processes. @throws Error as `ChildAttentionWorkers.start` */
+export async function startedAttentionWorkers(
+  options: ModelOptions,
+  workers: ServedAttentionWorkers,
+  log: (line: string) => void,
+): Promise<{ readonly settings: AttentionWorkersSettings; close(): Promise<void> }> {
+  if (!('processes' in workers)) return { settings: workers, close: async () => {} };
+  const children = await ChildAttentionWorkers.start(options, workers, log);
+  const { processes, ...shared } = workers;
+  return { settings: { ...children.settings, ...shared }, close: () => children.close() };
+}
+
 /** The workers compute at the same time, and share the memory. */
-function flagsOf(options: ServeOptions, workers: number, threadsOfAll: number): readonly string[] {
+function flagsOf(options: ModelOptions, workers: number, threadsOfAll: number): readonly string[] {
   const { model, weights, inputs, context, kvMemory } = options;
   const threads = Math.max(1, Math.floor(threadsOfAll / workers));
   const given = { model, weights, inputs, context, threads, kvMemory: kvMemory && Math.floor(kvMemory / workers) };
