@@ -140,6 +140,12 @@ class Arguments {
     return static_cast<int>(number);
   }
 
+  double real(const char* what) {
+    const Napi::Value value = next(what);
+    if (!value.IsNumber()) throw std::runtime_error(std::string("Cannot use ") + what + ": it is not a number");
+    return value.As<Napi::Number>().DoubleValue();
+  }
+
   std::string text(const char* what) {
     const Napi::Value value = next(what);
     if (!value.IsString()) throw std::runtime_error(std::string("Cannot use ") + what + ": it is not a string");

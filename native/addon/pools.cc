@@ -3,6 +3,7 @@
 
 #include "addon/addon.hpp"
 #include "program/row_ops.hpp"
+#include "sparse/slots.hpp"
 
 namespace kvasir {
 namespace {
@@ -67,6 +68,32 @@ Napi::Value bind_write_page(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
+/** (pool) => states in one page of slot states: slots times KV heads */
+Napi::Value bind_slot_states(Arguments& in, Napi::Env env) {
+  const KvLayout& layout = registries().pools.get(in.handle("KV pool"))->layout;
+  return number(env, static_cast<double>(LayerSlots::slots_of_state(layout)) * layout.kv_heads);
+}
+
+/** (pool, page, scores, positions): the states in a page of slot states, (KV heads, slots) each */
+Napi::Value bind_read_slot_states(Arguments& in, Napi::Env env) {
+  const auto pool = registries().pools.get(in.handle("KV pool"));
+  if (!pool->has_memory()) throw std::runtime_error("Cannot read slot states: the pages lie at attention workers");
+  const int32_t page = in.integer("page", 0, pool->pages - 1);
+  const Span<float> scores = in.array<float>("scores");
+  const Span<int32_t> positions = in.array<int32_t>("positions");
+  const size_t slots = static_cast<size_t>(LayerSlots::slots_of_state(pool->layout)), wanted = slots * static_cast<size_t>(pool->layout.kv_heads);
+  if (scores.size != wanted || positions.size != wanted) throw std::runtime_error("Cannot read slot states: wrong length");
+  const int32_t starts[] = {0, 1};
+  const SlotTableView table = {{&page, 1}, {starts, 2}, {&page, 1}};
+  const LayerSlots layer(pool->layout, pool->data(), table, 0);
+  for (int head = 0; head < pool->layout.kv_heads; head++) {
+    const LayerSlots::States states = layer.states(head, 0);
+    std::copy_n(states.scores, slots, writable(scores) + slots * head);
+    std::copy_n(states.positions, slots, writable(positions) + slots * head);
+  }
+  return env.Undefined();
+}
+
 /** (pool, pages, values): consecutive float32 rows, in the layout that programs write */
 Napi::Value bind_write_rows(Arguments& in, Napi::Env env) {
   RowPagesView rows;
@@ -92,6 +119,8 @@ void bind_pools(Napi::Env env, Napi::Object exports) {
   bind<bind_page_values>(env, exports, "pageValues");
   bind<bind_read_page>(env, exports, "readPage");
   bind<bind_write_page>(env, exports, "writePage");
+  bind<bind_slot_states>(env, exports, "slotStates");
+  bind<bind_read_slot_states>(env, exports, "readSlotStates");
   bind<bind_write_rows>(env, exports, "writeRows");
   bind<bind_free_pool>(env, exports, "freePool");
 }

@@ -110,6 +110,53 @@ std::vector<std::shared_ptr<WorkerLink>> read_attention_workers(Arguments& in) {
   return links;
 }
 
+SlotTableView read_slots(Arguments& in) {
+  SlotTableView slots;
+  slots.pages = in.array<int32_t>("slots.pages");
+  slots.page_start = in.array<int32_t>("slots.pageStart");
+  slots.states = in.array<int32_t>("slots.states");
+  return slots;
+}
+
+SparseKeysView read_sparse(Arguments& in) {
+  SparseKeysView keys;
+  keys.sequence = in.integer("sparse.sequence", 0, INT32_MAX);
+  keys.group = in.integer("sparse.group", 0, INT32_MAX);
+  keys.slots = read_slots(in);
+  keys.kept = in.array<int32_t>("sparse.kept");
+  keys.budget = in.array<int32_t>("sparse.budget");
+  keys.compact_every = in.integer("sparse.compactEvery", 0, 1 << 20);
+  keys.recent = in.integer("sparse.recent", 0, INT32_MAX);
+  keys.decay = static_cast<float>(in.real("sparse.decay"));
+  keys.head_reduce = static_cast<HeadReduce>(in.integer("sparse.headReduce", 0, 1));
+  return keys;
+}
+
+KvSelectionView read_selection(Arguments& in) {
+  KvSelectionView selection;
+  selection.sequence = in.integer("selection.sequence", 0, INT32_MAX);
+  selection.group = in.integer("selection.group", 0, INT32_MAX);
+  selection.slots = read_slots(in);
+  selection.budget = in.array<int32_t>("selection.budget");
+  selection.observed = in.integer("selection.observed", 1, INT32_MAX);
+  selection.recent = in.integer("selection.recent", 0, INT32_MAX);
+  selection.pooling = static_cast<Pooling>(in.integer("selection.pooling", 0, 1));
+  selection.pooling_width = in.integer("selection.pooling.width", 1, 1 << 20);
+  selection.head_reduce = static_cast<HeadReduce>(in.integer("selection.headReduce", 0, 1));
+  return selection;
+}
+
+PageSelectionView read_page_selection(Arguments& in) {
+  PageSelectionView selection;
+  selection.sequence = in.integer("pageSelection.sequence", 0, INT32_MAX);
+  selection.group = in.integer("pageSelection.group", 0, INT32_MAX);
+  selection.bounds = in.array<int32_t>("pageSelection.bounds");
+  selection.bounded = in.integer("pageSelection.bounded", 0, INT32_MAX);
+  selection.budget = in.integer("pageSelection.budget", 2, INT32_MAX);
+  selection.top_p = static_cast<float>(in.real("pageSelection.topP"));
+  return selection;
+}
+
 /** Index in the abort array of the flag "the step waits for rows"; shorter arrays have no such flag. */
 constexpr size_t kWaitingWord = 2;
 
@@ -140,8 +187,9 @@ struct BoundRun {
 
 /**
  * program, tokens, positions, rowStart, logitRows, sampling.., result.., groups, group.., unanswered, remotes, remote..,
- * arriving, arriving.., rowsIn.., rowsOut.., attentionWorkers, sequenceWorkers. The fields of sampling, result and each group are in the
- * order of src/kernel/native/step.ts.
+ * arriving, arriving.., rowsIn.., rowsOut.., attentionWorkers, sequenceWorkers, sparse, sparse.., selections, selections..,
+ * pageSelections, pageSelections... The fields of sampling, result and each group are in the order of
+ * src/kernel/native/step.ts.
  */
 std::unique_ptr<BoundRun> read_run(Arguments& in, const Span<int32_t>& abort) {
   auto run = std::make_unique<BoundRun>();
@@ -165,6 +213,9 @@ std::unique_ptr<BoundRun> read_run(Arguments& in, const Span<int32_t>& abort) {
   step.rows_out = read_row_pages(in, "rowsOut");
   step.attention_workers = read_attention_workers(in);
   step.sequence_workers = in.array<int32_t>("sequenceWorkers");
+  for (int left = in.integer("sparse", 0, INT32_MAX); left > 0; left--) step.sparse.push_back(read_sparse(in));
+  for (int left = in.integer("selections", 0, INT32_MAX); left > 0; left--) step.selections.push_back(read_selection(in));
+  for (int left = in.integer("pageSelections", 0, INT32_MAX); left > 0; left--) step.page_selections.push_back(read_page_selection(in));
   const bool can_fail = remotes + arriving > 0 || step.rows_in.rows.pool || !step.attention_workers.empty();
   if (can_fail && run->unanswered.size < static_cast<size_t>(step.sequences())) throw std::runtime_error("Cannot run the step: unanswered is too short");
   return run;

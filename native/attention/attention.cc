@@ -24,7 +24,8 @@ class Attention {
     const AttentionTile& tile = plan_.tile_of_task(task);
     int kv_head = (task - tile.first_task) / tile.groups;
     int group = (task - tile.first_task) % tile.groups;
-    const TileRows rows = rows_of(tile);
+    const AttentionSequence sequence = args_.sequences[tile.sequence].of_kv_head(kv_head);
+    const TileRows rows = {&sequence, tile.token, tile.tokens, tile.first_block};
     StreamWorkspace workspace(shape(), workspaces_ + StreamWorkspace::bytes(shape()) * thread);
     stream_.load_queries(rows, kv_head, workspace.query);
     PartialRows whole = tile.groups == 1 ? shape().partial(workspace.stack) : partial(tile, kv_head, group);
@@ -86,8 +87,8 @@ size_t attention_scratch_bytes(Isa, const KvLayout& layout, int heads, int threa
          align_up(sizeof(AttentionTile) * tokens_max);
 }
 
-void run_attention(ThreadPool& pool, const AttentionArgs& args, const void* query, float* out, float* max, float* sum, void* scratch) {
-  Attention attention(args, query, {out, max, sum}, pool.size(), static_cast<uint8_t*>(scratch));
+void run_attention(ThreadPool& pool, const AttentionArgs& args, const void* query, const StreamOutput& output, void* scratch) {
+  Attention attention(args, query, output, pool.size(), static_cast<uint8_t*>(scratch));
   auto task = [&](int index, int thread) { attention.run_task(index, thread); };
   pool.run(attention.plan().tasks, task);
   auto merge = [&](int index, int) { attention.run_merge(index); };

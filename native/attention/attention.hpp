@@ -23,13 +23,28 @@ struct KvLayout {
   bool operator!=(const KvLayout& other) const { return type != other.type || kv_heads != other.kv_heads || head_dim != other.head_dim; }
 };
 
-/** One sequence of a step: batch rows [row, row + rows) are its tokens at positions start .. start + rows - 1. */
+/**
+ * One sequence of a step: batch rows [row, row + rows) are its tokens at positions start .. start + rows - 1. With
+ * `pages` its keys are those of listed pages: of slots, or of chosen pages. Positions then count these keys, and each KV
+ * head may have pages and a number of keys of its own.
+ */
 struct AttentionSequence {
   int row;
   int rows;
   int start;
   const int32_t* blocks;      // rBlock ids, from absolute block first_block on
   int first_block;
+  const int32_t* pages = nullptr;   // page ids in place of blocks; null: blocks
+  int page_stride = 0;              // from one KV head's pages to the next one's
+  const int32_t* starts = nullptr;  // (KV heads), none above `start`; null: all are `start`
+  bool is_sparse = false;           // SparseAttention runs its attention
+
+  AttentionSequence of_kv_head(int kv_head) const {
+    AttentionSequence one = *this;
+    if (pages != nullptr) one.pages += static_cast<ptrdiff_t>(page_stride) * kv_head;
+    if (starts != nullptr) one.start = starts[kv_head];
+    return one;
+  }
 };
 
 struct AttentionArgs {
@@ -56,6 +71,7 @@ struct AttentionArgs {
   }
 
   uint8_t* page(const AttentionSequence& s, int block) const {
+    if (s.pages != nullptr) return pool + layout.page_bytes() * static_cast<size_t>(s.pages[block - s.first_block]);
     int32_t rblock = s.blocks[block - s.first_block];
     return pool + layout.page_bytes() * static_cast<size_t>(page_table[static_cast<size_t>(rblock) * layers + layer]);
   }
@@ -71,6 +87,13 @@ void read_query_row(Isa isa, KvType type, int heads, int head_dim, const void* b
  * different slots of a page at once.
  */
 void write_kv(Isa isa, const KvLayout& layout, uint8_t* page, int slot, const float* k, const float* v);
+/**
+ * Copies K and V of one token from slot `from_slot` of one KV head's share of a page to slot `to_slot` of another. No
+ * other thread may write the share.
+ */
+void copy_token(KvType type, int head_dim, const uint8_t* from, int from_slot, uint8_t* to, int to_slot);
+/** Minimum and maximum of the first `tokens` keys in one KV head's share of a page, (head_dim) each. */
+void key_bounds(KvType type, int head_dim, const uint8_t* share, int tokens, float* min, float* max);
 /** The canonical float32 content of a page: (2, kv_heads, 32, head_dim), K first. */
 void read_page(Isa isa, const KvLayout& layout, const uint8_t* page, float* out);
 void write_page(Isa isa, const KvLayout& layout, uint8_t* page, const float* values);
@@ -93,12 +116,19 @@ AttentionSplit attention_split(const AttentionArgs& args, int threads);
  * step.
  */
 size_t attention_scratch_bytes(Isa isa, const KvLayout& layout, int heads, int threads, int tokens_max, int context_max);
+/** Output of a call: rows of (heads, head_dim) in float32, and the statistics (rows, heads) of their weights. */
+struct StreamOutput {
+  float* out;
+  float* max;  // null: no statistics
+  float* sum;
+  bool normalised = false;  // with statistics: `out` is divided by `sum`, as it always is without them
+};
+
 /**
- * Computes out (tokens, heads, head_dim) in float32 from `query`, a query buffer of `tokens` rows: normalised, or, if
- * `max` and `sum` (tokens, heads) are given, unnormalised with these statistics. A row sees the keys from its window's
- * start to its own position; no other bytes enter a product.
+ * Computes `output` from `query`, a query buffer of `tokens` rows. A row sees the keys from its window's start to its
+ * own position; no other bytes enter a product.
  */
-void run_attention(ThreadPool& pool, const AttentionArgs& args, const void* query, float* out, float* max, float* sum, void* scratch);
+void run_attention(ThreadPool& pool, const AttentionArgs& args, const void* query, const StreamOutput& output, void* scratch);
 
 struct Partial {
   const float* o;    // (tokens, heads, head_dim), unnormalised

@@ -120,6 +120,51 @@ void write_kv(Isa, const KvLayout& layout, uint8_t* page, int slot, const float*
   }
 }
 
+namespace {
+
+template <class T>
+void copy_token_of(const KvLayout& layout, const uint8_t* from, int from_slot, uint8_t* to, int to_slot) {
+  const HeadPage<T> source(layout, const_cast<uint8_t*>(from), 0), target(layout, to, 0);
+  constexpr int kPair = sizeof(T) == 2 ? 2 : 1;  // dimensions of a key beside each other
+  for (int d = 0; d < layout.head_dim; d += kPair) std::memcpy(&target.key(to_slot, d), &source.key(from_slot, d), kPair * sizeof(T));
+  for (int d = 0; d < layout.head_dim; d++) target.value(to_slot, d) = source.value(from_slot, d);
+}
+
+template <class T>
+void key_bounds_of(const KvLayout& layout, const uint8_t* share, int tokens, float* min, float* max) {
+  const HeadPage<T> page(layout, const_cast<uint8_t*>(share), 0);
+  for (int d = 0; d < layout.head_dim; d++) {
+    float low = widen(page.key(0, d)), high = low;
+    for (int slot = 1; slot < tokens; slot++) {
+      const float key = widen(page.key(slot, d));
+      low = key < low ? key : low;
+      high = key > high ? key : high;
+    }
+    min[d] = low;
+    max[d] = high;
+  }
+}
+
+}  // namespace
+
+void copy_token(KvType type, int head_dim, const uint8_t* from, int from_slot, uint8_t* to, int to_slot) {
+  const KvLayout layout = {type, 1, head_dim};
+  if (type == KvType::bf16) {
+    copy_token_of<uint16_t>(layout, from, from_slot, to, to_slot);
+  } else {
+    copy_token_of<float>(layout, from, from_slot, to, to_slot);
+  }
+}
+
+void key_bounds(KvType type, int head_dim, const uint8_t* share, int tokens, float* min, float* max) {
+  const KvLayout layout = {type, 1, head_dim};
+  if (type == KvType::bf16) {
+    key_bounds_of<uint16_t>(layout, share, tokens, min, max);
+  } else {
+    key_bounds_of<float>(layout, share, tokens, min, max);
+  }
+}
+
 void read_page(Isa, const KvLayout& layout, const uint8_t* page, float* out) {
   size_t head_values = kPageTokens * static_cast<size_t>(layout.head_dim);
   auto* bytes = const_cast<uint8_t*>(page);  // HeadPage only reads here

@@ -37,12 +37,24 @@ struct RangeWork {
   float* sum;
 };
 
+/** Statistics of a tile's rows over all their keys, and the sums of their weights by key. */
+struct KeyScores {
+  const float* max;          // (rows)
+  const float* inverse_sum;  // (rows)
+  float* sums;  // (group, kRangeTokens) from the range's page 0 on: a row's weights are added in the order of rows
+};
+
 struct AttentionKernel {
   /** Bytes of a query element in `run_range`. */
   int query_element_bytes;
   /** Widens or copies `count` elements of a query buffer row. */
   void (*load_query)(const void* row, int count, void* out);
   void (*run_range)(const RangeWork& work);
+  /**
+   * Adds the weights p = exp(score - max) / sum of the tile's rows to `scores.sums`. V, weights, o, max and sum of
+   * `work` are not used.
+   */
+  void (*score_range)(const RangeWork& work, const KeyScores& scores);
   /**
    * left = left + right, where the keys of `left` precede those of `right`. An empty side changes no bit of the other;
    * every family gives the same bits.

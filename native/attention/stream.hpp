@@ -70,13 +70,6 @@ struct StreamWorkspace {
   }
 };
 
-/** Output of a call: rows of (heads, head_dim), normalised, or unnormalised with their statistics. */
-struct StreamOutput {
-  float* out;
-  float* max;  // (rows, heads); null: normalised
-  float* sum;
-};
-
 /** Rows [token, token + tokens) of a sequence. */
 struct TileRows {
   const AttentionSequence* sequence;
@@ -121,8 +114,9 @@ class TileStream {
       merge(level(depth - 2), level(depth - 1), tile);
       depth--;
     };
+    if (last < first) clear_rows(out, tile);  // this KV head has fewer keys than others
     // Ranges before the first key are empty; their empty partials keep the tree aligned.
-    for (int missing = first - origin; missing != 0; missing &= missing - 1) clear_rows(level(depth++), tile);
+    for (int missing = last < first ? 0 : first - origin; missing != 0; missing &= missing - 1) clear_rows(level(depth++), tile);
     for (int range = first; range <= last; range++) {
       if (!keep_going()) return false;
       run_range(tile, kv_head, range, end_block, workspace, level(depth++));
@@ -143,11 +137,12 @@ class TileStream {
       size_t place = this->place(tile, kv_head, row, first_row);
       const float* o = rows.o + static_cast<size_t>(row) * shape.o_stride;
       float* out = output.out + place * shape.head_dim;
-      if (output.max == nullptr) {
+      if (output.max == nullptr || output.normalised) {
         for (int i = 0; i < shape.head_dim; i++) out[i] = o[i] / rows.sum[row];
-        continue;
+      } else {
+        std::memcpy(out, o, sizeof(float) * shape.head_dim);
       }
-      std::memcpy(out, o, sizeof(float) * shape.head_dim);
+      if (output.max == nullptr) continue;
       output.max[place] = rows.max[row];
       output.sum[place] = rows.sum[row];
     }

@@ -116,7 +116,7 @@ class Scene {
     args_ = {shape.isa, layout_, pool_.data(), pages_.data(), 1, 0, heads_, scale, sequences_.data(), sequences, tokens_};
   }
 
-  void run() { run_attention(threads_, args_, query_.data(), out_.data(), nullptr, nullptr, scratch_.data()); }
+  void run() { run_attention(threads_, args_, query_.data(), {out_.data(), nullptr, nullptr}, scratch_.data()); }
   const AttentionArgs& args() const { return args_; }
 
  private:

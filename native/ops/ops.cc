@@ -101,6 +101,13 @@ void run_qkv(const OpContext& op, const QkvArgs& qkv, const AttentionArgs& atten
     const AttentionSequence& sequence = attention.sequences[qkv.row_sequence[row]];
     const float* k = values + static_cast<size_t>(qkv.heads) * dim;
     const float* v = x.row(row) + static_cast<size_t>(rotated) * dim;
+    if (qkv.staged_sequences && qkv.staged_sequences[qkv.row_sequence[row]] != 0) {
+      const size_t half = static_cast<size_t>(layout.kv_heads) * dim;
+      float* to = qkv.staged + 2 * half * static_cast<size_t>(row);
+      std::memcpy(to, k, half * sizeof(float));
+      std::memcpy(to + half, v, half * sizeof(float));
+      return;
+    }
     write_kv(attention.isa, layout, attention.page(sequence, position / kPageTokens), position % kPageTokens, k, v);
   });
 }

@@ -69,9 +69,14 @@ struct QkvArgs {
   float eps;
   const int32_t* positions;     // (tokens)
   const int32_t* row_sequence;  // (tokens): the sequence of a row
+  const uint8_t* staged_sequences = nullptr;  // (sequences): 1 for sequences with K and V in `staged`; null: none
+  float* staged = nullptr;                    // (tokens, 2 kvHeads, headDim)
 };
 
-/** x (tokens, (heads + 2 kvHeads) headDim) is q | k | v. K and V go to the tokens' slots in their pages, q to `out`. */
+/**
+ * x (tokens, (heads + 2 kvHeads) headDim) is q | k | v. K and V go to the tokens' slots in their pages, or to `staged`, and
+ * q to `out`.
+ */
 void run_qkv(const OpContext& op, const QkvArgs& qkv, const AttentionArgs& attention, const Buffer& x, const Buffer& out);
 
 /** x (tokens, heads headDim or more) begins with q. Normed, rotated and rounded to `out`. */

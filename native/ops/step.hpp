@@ -51,6 +51,45 @@ struct ArrivingRowsView {
   std::chrono::milliseconds within;
 };
 
+/** Mirrors SlotTable. */
+struct SlotTableView {
+  Span<int32_t> pages;
+  Span<int32_t> page_start;  // (layers + 1)
+  Span<int32_t> states;
+};
+
+enum class HeadReduce : int { max = 0, mean = 1 };
+enum class Pooling : int { max = 0, mean = 1 };
+
+/** Mirrors SparseKeys. */
+struct SparseKeysView {
+  int sequence, group;
+  SlotTableView slots;
+  Span<int32_t> kept, budget;  // (layers)
+  int compact_every, recent;
+  float decay;
+  HeadReduce head_reduce;
+};
+
+/** Mirrors KvSelection. */
+struct KvSelectionView {
+  int sequence, group;
+  SlotTableView slots;
+  Span<int32_t> budget;  // (layers)
+  int observed, recent;
+  Pooling pooling;
+  int pooling_width;
+  HeadReduce head_reduce;
+};
+
+/** Mirrors PageSelection. */
+struct PageSelectionView {
+  int sequence, group;
+  Span<int32_t> bounds;
+  int bounded, budget;
+  float top_p;
+};
+
 struct StepGroupView {
   Span<int32_t> page_table;  // (rBlocks, layers)
   int layers = 0;
@@ -82,8 +121,12 @@ struct StepView {
   Span<int32_t> sequence_workers;  // (sequences): the attention worker with all KV heads of a sequence; empty: each has a shard of the heads
   ArrivingRowsView rows_in;  // the step's rows, computed by earlier layers
   RowPagesView rows_out;   // receives the rows for later layers
+  std::vector<SparseKeysView> sparse;
+  std::vector<KvSelectionView> selections;
+  std::vector<PageSelectionView> page_selections;
   StepSamplingView sampling;
 
+  bool any_sparse() const { return !sparse.empty() || !selections.empty() || !page_selections.empty(); }
   int sequences() const { return row_start.size == 0 ? 0 : static_cast<int>(row_start.size) - 1; }
 };
 
@@ -102,7 +145,14 @@ struct StepLimits {
   int vocabulary;  // columns of the logits; 0: no sampling
   int pages;
   std::vector<LayerGroup> groups;
+  int slot_pages_of_state = 1;  // pages of slots with states in one page
+  bool has_slopes = false;      // an attention op has ALiBi slopes
 };
+
+/** Checks sparse keys, selections and page selections. Returns the highest page that they name; -1: none. */
+int check_sparse(const StepView& step, const StepLimits& limits);
+/** True if the sequence keeps only some tokens in the group, and lists no blocks there. */
+bool has_slots(const StepView& step, int sequence, int group);
 
 /**
  * Checks everything before anything is computed. Returns how many pages of the pool, from its start, contain all pages

@@ -158,6 +158,7 @@ int check_groups(const StepView& step, const StepLimits& limits) {
     check_length(group.block_start, step.sequences(), "blockStart");
     check_length(group.first_block, step.sequences(), "firstBlock");
     for (int s = 0; s < step.sequences(); s++) {
+      if (has_slots(step, s, static_cast<int>(g))) continue;
       const int64_t remote = step.remote.empty() ? 0 : remote_blocks(step, s, static_cast<int>(g), group);
       highest = check_sequence_blocks(step, group, s, limits.groups[g], remote, limits.pages, highest);
     }
@@ -210,7 +211,7 @@ int check_step(const StepView& step, const StepLimits& limits) {
   check_logit_rows(step);
   check_remote(step, limits);
   check_arriving(step);
-  const int highest = check_groups(step, limits);
+  const int highest = std::max(check_groups(step, limits), step.any_sparse() ? check_sparse(step, limits) : -1);
   if (limits.vocabulary > 0) check_sampling(step.sampling, step.logit_rows.size, limits.vocabulary);
   return highest + 1;
 }

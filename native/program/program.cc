@@ -89,6 +89,8 @@ void Program::describe_sequences(const StepView& step) {
       groups_[g].push_back({row, step.row_start[s + 1] - row, step.positions[row], group.blocks.data + group.block_start[s], group.first_block[s]});
     }
   }
+  for (const SparseKeysView& keys : step.sparse) groups_[keys.group][keys.sequence].is_sparse = true;
+  for (const PageSelectionView& selection : step.page_selections) groups_[selection.group][selection.sequence].is_sparse = true;
 }
 
 void Program::begin(KvPool& pool, const StepView& step, const int32_t* abort) {
@@ -97,6 +99,7 @@ void Program::begin(KvPool& pool, const StepView& step, const int32_t* abort) {
   if (wanted.kv_heads > 0 && !fits) throw std::runtime_error("Cannot run the step: the KV pool has pages of another shape than the program's");
   StepLimits limits = plan_->limits;
   limits.pages = pool.pages;
+  limits.slot_pages_of_state = LayerSlots::slot_pages_of_state(pool.layout);
   pool.expect_use(check_step(step, limits));
   check_row_pages(step, *plan_);
   check_attention_workers(step, *plan_, pool);
@@ -104,6 +107,7 @@ void Program::begin(KvPool& pool, const StepView& step, const int32_t* abort) {
   unanswered_.assign(static_cast<size_t>(step.sequences()), 0);
   remote_.begin(step, groups_, unanswered_.data());
   waits_.begin(step, unanswered_.data());
+  sparse_.begin(step, unanswered_.data());
   state_.emplace(StepState{{plan_->bindings.backend->pool, row_kernels(isa()), scratch_, plan_->scratch_columns},
                            &step,
                            &pool,
@@ -117,6 +121,7 @@ void Program::begin(KvPool& pool, const StepView& step, const int32_t* abort) {
                            &remote_,
                            &waits_,
                            &workers_,
+                           &sparse_,
                            unanswered_.data(),
                            abort});
   next_op_ = 0;
@@ -144,6 +149,7 @@ void Program::move_to(Backend& replica) {
                            from.remote,
                            from.waits,
                            from.workers,
+                           from.sparse,
                            from.unanswered,
                            from.abort});
 }

@@ -13,6 +13,7 @@
 #include "program/encoded.hpp"
 #include "program/layer_waits.hpp"
 #include "remote/remote_attention.hpp"
+#include "sparse/sparse_attention.hpp"
 #include "workers/worker_calls.hpp"
 
 namespace kvasir {
@@ -40,6 +41,7 @@ struct StepState {
   RemoteAttention* remote;
   LayerWaits* waits;
   WorkerCalls* workers;
+  SparseAttention* sparse;
   const uint8_t* unanswered;  // (sequences)
   const int32_t* abort;
 
@@ -136,6 +138,7 @@ class Program {
   RemoteAttention remote_;
   LayerWaits waits_;
   WorkerCalls workers_;
+  SparseAttention sparse_;
   // Of the step in progress:
   std::optional<StepState> state_;
   size_t next_op_ = 0;

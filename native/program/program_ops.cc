@@ -160,7 +160,13 @@ struct Qkv final : ProgramOp {
     layer.require_query(*out, plan);
   }
   void run(const StepState& s) const override {
-    const QkvArgs args = {layer.heads, rotation.rotary_dim, rotation.rope, q_norm, k_norm, eps, s.step->positions.data, s.row_sequence};
+    QkvArgs args = {layer.heads, rotation.rotary_dim, rotation.rope, q_norm, k_norm, eps, s.step->positions.data, s.row_sequence};
+    std::vector<uint8_t> staged;
+    if (!s.step->sparse.empty()) {
+      for (int i = 0; i < s.step->sequences(); i++) staged.push_back(has_slots(*s.step, i, layer.group) ? 1 : 0);
+      args.staged_sequences = staged.data();
+      args.staged = s.sparse->staged_rows(s.pool->layout);
+    }
     run_qkv(s.op, args, layer.args(s, 1.0f), *x, *out);
   }
 };
@@ -204,6 +210,7 @@ struct Attention final : ProgramOp {
         slopes(data_of(read_vector(in, plan, "attention.slopes", layer.heads, true))),
         scale(in.real("attention.scale")),
         softcap(in.real("attention.softcap")) {
+    if (slopes) plan.limits.has_slopes = true;
     const int wanted = in.integer("attention.window", -1, INT32_MAX);
     require((wanted < 0 ? kNoWindow : wanted) == window, differ("window of an attention op", wanted, window) + " as its group has");
     require(softcap >= 0, "attention.softcap is negative");
@@ -233,16 +240,26 @@ struct Attention final : ProgramOp {
     args.window = window;
     args.softcap = softcap;
     args.slopes = slopes;
-    const StreamOutput to = {values, max ? max->row(0) : nullptr, sum ? sum->row(0) : nullptr};
+    StreamOutput to = {values, max ? max->row(0) : nullptr, sum ? sum->row(0) : nullptr};
+    const bool sparse = s.step->any_sparse() && s.sparse->any(layer.group);
+    if (sparse && !max) {
+      float* statistics = s.sparse->statistics(layer.heads);
+      to = {values, statistics, statistics + static_cast<size_t>(s.tokens) * layer.heads, true};
+    }
     const RemoteAttentionCall call = {args, q->data, to, layer.group, *s.backend, s.attention_scratch, s.abort};
     if (s.remote->any(layer.group)) {
       s.remote->run(call);
-    } else if (s.waits->any_failed()) {
+    } else if (sparse || s.waits->any_failed()) {
       std::vector<int> all(static_cast<size_t>(s.step->sequences()));
       std::iota(all.begin(), all.end(), 0);
       run_local(call, (*s.groups)[layer.group], all, s.unanswered);
     } else {
-      run_attention(s.op.pool, args, q->data, to.out, to.max, to.sum, s.attention_scratch);
+      run_attention(s.op.pool, args, q->data, to, s.attention_scratch);
+    }
+    if (sparse && !s.remote->aborted()) {
+      const SparseAttentionCall rest = {args, s.op.pool, q->data, to, layer.group, s.attention_scratch};
+      s.sparse->attend(rest);
+      s.sparse->select(rest);
     }
     if (rounds) run_convert(s.op, plain, s.tokens, *out);
   }

@@ -23,6 +23,7 @@ void run_local(const RemoteAttentionCall& call, const std::vector<AttentionSeque
   std::vector<AttentionSequence> rest;
   for (const int s : wanted) {
     const AttentionSequence& sequence = sequences[s];
+    if (sequence.is_sparse) continue;
     if (unanswered[s] == 0) rest.push_back(sequence);
     else clear_rows(call.output, sequence.row, sequence.rows, call.args.heads, call.args.layout.head_dim);
   }
@@ -30,7 +31,7 @@ void run_local(const RemoteAttentionCall& call, const std::vector<AttentionSeque
   AttentionArgs args = call.args;
   args.sequences = rest.data();
   args.sequence_count = static_cast<int>(rest.size());
-  run_attention(call.backend.pool, args, call.query, call.output.out, call.output.max, call.output.sum, call.scratch);
+  run_attention(call.backend.pool, args, call.query, call.output, call.scratch);
 }
 
 void RemoteAttention::run(const RemoteAttentionCall& call) {

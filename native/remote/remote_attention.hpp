@@ -23,7 +23,7 @@ struct RemoteAttentionCall {
   const int32_t* abort;
 };
 
-/** Attention of the `wanted` sequences; all of their keys are local. Rows of sequences with `unanswered` 1 become 0. */
+/** Attention of the `wanted` sequences but sparse ones; all of their keys are local. Rows of sequences with `unanswered` 1 become 0. */
 void run_local(const RemoteAttentionCall& call, const std::vector<AttentionSequence>& sequences, const std::vector<int>& wanted, const uint8_t* unanswered);
 
 /** The remote keys of a program: the plan of the current step, and its queries from layer to layer. */

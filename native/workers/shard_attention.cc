@@ -177,7 +177,7 @@ void ShardAttention::attend(const AttentionArgs& args, const std::vector<uint8_t
   int context = 1;
   for (int s = 0; s < args.sequence_count; s++) context = std::max(context, args.sequences[s].start + args.sequences[s].rows);
   uint8_t* scratch = memory_.at_least(attention_scratch_bytes(pool_->isa, pool_->layout, args.heads, backend_->pool.size(), rows_, context));
-  run_attention(backend_->pool, args, query.data(), result_.data(), max, sum, scratch);
+  run_attention(backend_->pool, args, query.data(), {result_.data(), max, sum}, scratch);
 }
 
 /** Plans the pieces of each sequence, and computes those of complete ranges. */

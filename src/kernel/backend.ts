@@ -76,6 +76,12 @@ export interface RemoteAttentionServers {
   remoteCounts(): RemoteCounts;
 }
 
+/** States of consecutive slots in one page: (kvHeads, slots). */
+export interface SlotStates {
+  readonly scores: Float32Array;
+  readonly positions: Int32Array;
+}
+
 export type StepOutcome =
   | { readonly kind: 'done'; readonly result: StepResult }
   /** The abort word was set. Nothing is committed, and the step can run again with fewer rows. */
@@ -94,6 +100,8 @@ export interface Backend extends RemoteAttentionServers {
   /** Canonical content of a page, for tests and transfers: (2, kvHeads, tokens, headDim) as float32, K first. */
   readPage(pool: KvPoolHandle, page: number): Float32Array;
   writePage(pool: KvPoolHandle, page: number, values: Float32Array): void;
+  /** The states in a page of slot states, for tests and reports. */
+  readSlotStates(pool: KvPoolHandle, page: number): SlotStates;
   createProgram(program: Program, bindings: ProgramBindings): ProgramHandle;
   /**
    * Runs one step synchronously, on the calling thread and the backend's own threads.

@@ -113,7 +113,7 @@ class World {
     std::vector<float> out(static_cast<size_t>(tokens) * shape_.row(), NAN);
     if (max != nullptr) max->assign(static_cast<size_t>(tokens) * shape_.heads(), NAN);
     if (sum != nullptr) sum->assign(static_cast<size_t>(tokens) * shape_.heads(), NAN);
-    run_attention(pool_, args, query.data(), out.data(), max ? max->data() : nullptr, sum ? sum->data() : nullptr, scratch);
+    run_attention(pool_, args, query.data(), {out.data(), max ? max->data() : nullptr, sum ? sum->data() : nullptr}, scratch);
     std::free(scratch);
     return out;
   }

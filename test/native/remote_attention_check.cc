@@ -104,7 +104,7 @@ struct Debtor {
     out.resize(static_cast<size_t>(kAll) * row.size());
     scratch.resize(attention_scratch_bytes(Isa::portable, layout, kHeads, backend.pool.size(), kAll, kTokens + 64));
     const auto sequences = listed(pages.data());
-    run_attention(backend.pool, args(sequences), query.data(), out.data(), nullptr, nullptr, scratch.data());
+    run_attention(backend.pool, args(sequences), query.data(), {out.data(), nullptr, nullptr}, scratch.data());
     whole = out;
   }
 

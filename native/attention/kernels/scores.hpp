@@ -84,6 +84,23 @@ float largest_score(float* scores, int first, int keys, float scale) {
   return Lanes::largest(largest[0]) * scale;
 }
 
+/**
+ * Adds one row's weights exp(score - max) x inverse_sum to `sums`, keys [first, keys) of the range. Scores outside them
+ * in the first and last page are stale and are replaced before use.
+ */
+template <class Lanes>
+void add_weights(float* scores, float* sums, int first, int keys, float scale, float max, float inverse_sum) {
+  const int start = first / kPageTokens * kPageTokens;
+  const int seen = (keys + kPageTokens - 1) / kPageTokens * kPageTokens;
+  for (int key = start; key < first; key++) scores[key] = -std::numeric_limits<float>::infinity();
+  for (int key = keys; key < seen; key++) scores[key] = -std::numeric_limits<float>::infinity();
+  const auto factor = Lanes::set(scale), shift = Lanes::set(-max), share = Lanes::set(inverse_sum);
+  for (int key = start; key < seen; key += Lanes::kWidth) {
+    const auto weight = exp_lanes<Lanes>(Lanes::multiply_add(Lanes::load(scores + key), factor, shift));
+    Lanes::store(sums + key, Lanes::multiply_add(weight, share, Lanes::load(sums + key)));
+  }
+}
+
 /** Turns one row's scores into weights exp(score - max) and returns their sum, which runs over lanes in page order. */
 template <class Form>
 float weigh_row(const float* scores, typename Form::Element* weights, int first, int keys, float scale, float max) {

@@ -55,6 +55,21 @@ class RangeRun {
     Form::end();
   }
 
+  void score(const KeyScores& to) {
+    Form::begin(work_);
+    for (int page = 0; page < work_.page_count; page++) score_page(page);
+    const float scale = is_shaped() ? 1.0f : work_.scale;
+    for (int token = 0; token < work_.tokens; token++) {
+      const int first = first_of(token), keys = keys_of(token);
+      for (int head = 0; first < keys && head < work_.group; head++) {
+        const int row = token * work_.group + head;
+        if (is_shaped()) shape_row(token, row, first, keys);
+        add_weights<typename Form::Lanes>(scores_of(row), to.sums + head * kRangeTokens, first, keys, scale, to.max[row], to.inverse_sum[row]);
+      }
+    }
+    Form::end();
+  }
+
  private:
   int within(int64_t key) const {
     const int all = work_.page_count * kPageTokens;
@@ -271,6 +286,11 @@ class RangeRun {
 template <class Form>
 void run_range(const RangeWork& work) {
   RangeRun<Form>(work).run();
+}
+
+template <class Form>
+void score_range(const RangeWork& work, const KeyScores& scores) {
+  RangeRun<Form>(work).score(scores);
 }
 
 /** The common part of forms without tiles. */

@@ -58,6 +58,10 @@ export interface NativeModule {
   pageValues(pool: number): number;
   readPage(pool: number, page: number, out: Float32Array): void;
   writePage(pool: number, page: number, values: Float32Array): void;
+  /** States in one page of slot states: slots times KV heads. */
+  slotStates(pool: number): number;
+  /** Reads a page of slot states, (KV heads, slots) each. */
+  readSlotStates(pool: number, page: number, scores: Float32Array, positions: Int32Array): void;
   /** Writes consecutive float32 rows, in the form of `Step.rowsOut`. */
   writeRows(pool: number, pages: Int32Array, values: Float32Array): void;
   freePool(pool: number): void;

@@ -11,6 +11,7 @@ import type {
   ProgramBindings,
   ProgramHandle,
   RemoteAttentionHandle,
+  SlotStates,
   StepOutcome,
   VectorHandle,
 } from '../backend.ts';
@@ -134,6 +135,13 @@ export class NativeBackend implements Backend {
 
   writePage(pool: KvPoolHandle, page: number, values: Float32Array): void {
     this.native.writePage(pool, page, values);
+  }
+
+  readSlotStates(pool: KvPoolHandle, page: number): SlotStates {
+    const count = this.native.slotStates(pool);
+    const states = { scores: new Float32Array(count), positions: new Int32Array(count) };
+    this.native.readSlotStates(pool, page, states.scores, states.positions);
+    return states;
   }
 
   createRemoteAttentionServer(pool: KvPoolHandle): RemoteAttentionHandle {

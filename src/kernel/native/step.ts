@@ -1,6 +1,7 @@
 // A step as the flat list of arguments that native/addon/programs.cc reads: both files change together.
 import {
   type ArrivingKeys,
+  type HeadReduce,
   type RowPages,
   type Step,
   type StepResult,
@@ -40,6 +41,7 @@ export function stepArguments(step: Step, result: StepResult, unanswered: Uint8A
   if (rowsIn !== undefined) list.push(rowsIn.arrivals, rowsIn.withinMs);
   pushPages(list, rowsOut);
   list.push(step.attentionWorkers ?? noWorkers, step.sequenceWorkers ?? noWorkers);
+  pushSparse(list, step);
   return list;
 }
 
@@ -63,6 +65,25 @@ export function withUnanswered(result: StepResult, flags: Uint8Array): StepResul
 function pushPages(list: (number | ArrayBufferView)[], rows: RowPages | undefined): void {
   if (rows === undefined) list.push(0);
   else list.push(rows.pool, rows.pages);
+}
+
+/** Codes of reductions over heads, and of pooling. */
+const reductionCodes: Record<HeadReduce, number> = { max: 0, mean: 1 };
+
+function pushSparse(list: (number | ArrayBufferView)[], { sparse = [], selections = [], pageSelections = [] }: Step) {
+  list.push(sparse.length);
+  for (const { sequence, group, slots, kept, budget, compactEvery, recent, decay, headReduce } of sparse) {
+    list.push(sequence, group, slots.pages, slots.pageStart, slots.states, kept, budget);
+    list.push(compactEvery, recent, decay, reductionCodes[headReduce]);
+  }
+  list.push(selections.length);
+  for (const { sequence, group, slots, budget, observed, recent, pooling, headReduce } of selections) {
+    list.push(sequence, group, slots.pages, slots.pageStart, slots.states, budget, observed, recent);
+    list.push(reductionCodes[pooling.kind], pooling.width, reductionCodes[headReduce]);
+  }
+  list.push(pageSelections.length);
+  for (const { sequence, group, bounds, bounded, budget, topP } of pageSelections)
+    list.push(sequence, group, bounds, bounded, budget, topP);
 }
 
 function pushSampling(list: (number | ArrayBufferView)[], s: StepSampling): void {

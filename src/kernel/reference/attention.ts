@@ -69,15 +69,17 @@ export interface AttentionTask extends HeadShape {
 
 /**
  * Causal attention of every row over its sequence's keys, from the row's window to its own position. Rows of a sequence
- * without pages become 0.
+ * without pages become 0; those for which `isElsewhere` is true are left out.
  */
 export function runAttention(
   task: AttentionTask,
   step: Step,
   pages: (sequence: number) => PageOf | undefined,
   pool: ReferencePool,
+  isElsewhere: (sequence: number) => boolean,
 ): void {
   for (let sequence = 0; sequence + 1 < step.rowStart.length; sequence++) {
+    if (isElsewhere(sequence)) continue;
     const pageOf = pages(sequence);
     for (let row = step.rowStart[sequence]; row < step.rowStart[sequence + 1]; row++) {
       if (pageOf === undefined) clearRow(task, row);
@@ -94,7 +96,8 @@ function clearRow(task: AttentionTask, row: number): void {
   rowOf(task.stats.sum, row).fill(0);
 }
 
-function attendHead(
+/** Attention of one query head of a row over keys `0` to `position` of its pages, from its window on. */
+export function attendHead(
   task: AttentionTask,
   row: number,
   head: number,
@@ -104,25 +107,13 @@ function attendHead(
 ): void {
   const { headDim } = task;
   const kvHead = Math.floor(head / (task.heads / task.kvHeads));
-  const q = rowOf(task.query, row).subarray(head * headDim, (head + 1) * headDim);
-  const first = task.window === undefined ? 0 : Math.max(0, position - task.window + 1);
-  const scores = new Float64Array(position + 1);
-  const keys = pool.headStart(0, kvHead);
-  let max = -Infinity;
-  for (let p = first; p <= position; p++) {
-    const score = scoreOf(task, head, dot(q, pageOf(p), keys + (p % pageTokens) * headDim), p - position);
-    scores[p] = score;
-    if (score > max || Number.isNaN(score)) max = score;
-  }
+  const { weights, first, max, total } = headWeights(task, row, head, position, pageOf, pool);
   const values = pool.headStart(1, kvHead);
   const sums = new Float64Array(headDim);
-  let total = 0;
   for (let p = first; p <= position; p++) {
     const page = pageOf(p);
-    const weight = Math.exp(scores[p] - max);
     const at = values + (p % pageTokens) * headDim;
-    total += weight;
-    for (let i = 0; i < headDim; i++) sums[i] = sums[i] + weight * page[at + i];
+    for (let i = 0; i < headDim; i++) sums[i] = sums[i] + weights[p] * page[at + i];
   }
   const out = rowOf(task.out, row).subarray(head * headDim, (head + 1) * headDim);
   const divisor = task.stats === undefined ? total : 1;
@@ -130,6 +121,35 @@ function attendHead(
   if (task.stats === undefined) return;
   rowOf(task.stats.max, row)[head] = max;
   rowOf(task.stats.sum, row)[head] = total;
+}
+
+/** The weights exp(score - max) of the keys that a query head of a row sees, from `first` on; earlier ones are 0. */
+export function headWeights(
+  task: AttentionTask,
+  row: number,
+  head: number,
+  position: number,
+  pageOf: PageOf,
+  pool: ReferencePool,
+): { readonly weights: Float64Array; readonly first: number; readonly max: number; readonly total: number } {
+  const { headDim } = task;
+  const kvHead = Math.floor(head / (task.heads / task.kvHeads));
+  const q = rowOf(task.query, row).subarray(head * headDim, (head + 1) * headDim);
+  const first = task.window === undefined ? 0 : Math.max(0, position - task.window + 1);
+  const weights = new Float64Array(position + 1);
+  const keys = pool.headStart(0, kvHead);
+  let max = -Infinity;
+  for (let p = first; p <= position; p++) {
+    const score = scoreOf(task, head, dot(q, pageOf(p), keys + (p % pageTokens) * headDim), p - position);
+    weights[p] = score;
+    if (score > max || Number.isNaN(score)) max = score;
+  }
+  let total = 0;
+  for (let p = first; p <= position; p++) {
+    weights[p] = Math.exp(weights[p] - max);
+    total += weights[p];
+  }
+  return { weights, first, max, total };
 }
 
 /** Score of a key that lies `distance` (<= 0) from the row. */
@@ -200,14 +220,25 @@ export interface QkvTask extends HeadShape {
   readonly query: RowBuffer;
 }
 
-/** Normalises and rotates q and k of every row, and writes K and V to their slots and q to the query buffer. */
-export function runQkv(task: QkvTask, step: Step, pages: (sequence: number) => PageOf, pool: ReferencePool): void {
+/**
+ * Normalises and rotates q and k of every row, and writes K and V to their slots and q to the query buffer. K | V of a
+ * sequence without pages go to `staged`, by row.
+ */
+export function runQkv(
+  task: QkvTask,
+  step: Step,
+  pages: (sequence: number) => PageOf | undefined,
+  pool: ReferencePool,
+  staged: Map<number, Float32Array>,
+): void {
   runSendQ({ transform: task.q, x: task.x, out: task.query }, step);
   for (let sequence = 0; sequence + 1 < step.rowStart.length; sequence++) {
     const pageOf = pages(sequence);
     for (let row = step.rowStart[sequence]; row < step.rowStart[sequence + 1]; row++) {
       const position = step.positions[row];
-      writeKeyValue(task, row, position, pageOf(position), pool);
+      const keyValue = keyValueOf(task, row, position, pool);
+      if (pageOf === undefined) staged.set(row, keyValue);
+      else writeKeyValue(task, keyValue, position, pageOf(position), pool);
     }
   }
 }
@@ -238,18 +269,28 @@ export function runSendKV({ transform, x, out }: SendTask, step: Step): void {
   }
 }
 
-function writeKeyValue(task: QkvTask, row: number, position: number, page: Float32Array, pool: ReferencePool): void {
+/** K | V of one row, (2, kvHeads, headDim), rounded as pages round them. */
+function keyValueOf(task: QkvTask, row: number, position: number, pool: ReferencePool): Float32Array {
   const { heads, kvHeads, headDim } = task;
-  const x = rowOf(task.x, row);
+  const keyValue = rowOf(task.x, row).slice(heads * headDim, (heads + 2 * kvHeads) * headDim);
+  for (let head = 0; head < kvHeads; head++)
+    rotateHead(task.k, keyValue.subarray(head * headDim, (head + 1) * headDim), position);
+  roundKv(pool.spec.type, keyValue);
+  return keyValue;
+}
+
+function writeKeyValue(
+  { kvHeads, headDim }: QkvTask,
+  keyValue: Float32Array,
+  position: number,
+  page: Float32Array,
+  pool: ReferencePool,
+): void {
   for (let head = 0; head < kvHeads; head++) {
     const slot = (position % pageTokens) * headDim;
-    const k = page.subarray(pool.headStart(0, head) + slot).subarray(0, headDim);
-    const v = page.subarray(pool.headStart(1, head) + slot).subarray(0, headDim);
-    k.set(x.subarray((heads + head) * headDim, (heads + head + 1) * headDim));
-    v.set(x.subarray((heads + kvHeads + head) * headDim, (heads + kvHeads + head + 1) * headDim));
-    rotateHead(task.k, k, position);
-    roundKv(pool.spec.type, k);
-    roundKv(pool.spec.type, v);
+    const v = (kvHeads + head) * headDim;
+    page.set(keyValue.subarray(head * headDim, (head + 1) * headDim), pool.headStart(0, head) + slot);
+    page.set(keyValue.subarray(v, v + headDim), pool.headStart(1, head) + slot);
   }
 }
 

@@ -5,7 +5,7 @@ import { planBuffers } from '../../graph/plan.ts';
 import type { BufferId, Op, Program } from '../../graph/program.ts';
 import { assertNever } from '../../util/assert-never.ts';
 import type { RemoteAttentionCounts, RemoteCounts } from '../../util/counts.ts';
-import type { Step } from '../../util/step.ts';
+import type { Step, StepGroup } from '../../util/step.ts';
 import type {
   Backend,
   KvPoolHandle,
@@ -15,10 +15,20 @@ import type {
   ProgramBindings,
   ProgramHandle,
   RemoteAttentionHandle,
+  SlotStates,
   StepOutcome,
   VectorHandle,
 } from '../backend.ts';
-import { mergePartials, pagesOf, ReferencePool, runAttention, runQkv, runSendKV, runSendQ } from './attention.ts';
+import {
+  type AttentionTask,
+  mergePartials,
+  pagesOf,
+  ReferencePool,
+  runAttention,
+  runQkv,
+  runSendKV,
+  runSendQ,
+} from './attention.ts';
 import { createBuffer, finishRow, type RowBuffer, rowOf, writeRow } from './buffers.ts';
 import { checkGroups } from './groups.ts';
 import { Handles } from './handles.ts';
@@ -31,7 +41,9 @@ import {
   withRemotePages,
 } from './remote-attention.ts';
 import { emptyResult, sampleRow } from './sample.ts';
-import { checkSparse } from './sparse-check.ts';
+import { attendBoundedPages, attendSlots, type SparseTask, selectTokens } from './sparse.ts';
+import { checkSparse, isSparse } from './sparse-check.ts';
+import { slotStatesOf } from './sparse-slots.ts';
 
 interface BoundProgram {
   readonly program: Program;
@@ -49,6 +61,7 @@ interface StepState {
   readonly step: Step;
   /** Indices of sequences with unavailable remote keys. */
   readonly unanswered: ReadonlySet<number>;
+  readonly staged: Map<number, Float32Array>;
 }
 
 export class ReferenceBackend implements Backend {
@@ -87,6 +100,10 @@ export class ReferenceBackend implements Backend {
 
   writePage(pool: KvPoolHandle, page: number, values: Float32Array): void {
     this.#pools.get(pool).write(page, values);
+  }
+
+  readSlotStates(pool: KvPoolHandle, page: number): SlotStates {
+    return slotStatesOf(this.#pools.get(pool), page);
   }
 
   createRemoteAttentionServer(pool: KvPoolHandle): RemoteAttentionHandle {
@@ -139,7 +156,8 @@ export class ReferenceBackend implements Backend {
 
   run(program: ProgramHandle, pool: KvPoolHandle, step: Step, abort: Int32Array): StepOutcome {
     const unanswered = unansweredOf(step);
-    const state: StepState = { bound: this.#programs.get(program), pool: this.#pools.get(pool), step, unanswered };
+    const handles = { bound: this.#programs.get(program), pool: this.#pools.get(pool) };
+    const state: StepState = { ...handles, step, unanswered, staged: new Map() };
     const { tokensMax, logitRowsMax } = state.bound;
     if (step.tokens.length > tokensMax || step.logitRows.length > logitRowsMax) {
       const figures = `${step.tokens.length} tokens and ${step.logitRows.length} logit rows exceed ${tokensMax} and ${logitRowsMax}`;
@@ -260,8 +278,10 @@ function runOp(op: Op, state: StepState): void {
       // Pages of the reference backend never move between threads: there is nothing to wait for.
       break;
     case 'qkv':
+      runPagedQkv(op, state);
+      break;
     case 'attention':
-      runPaged(op, state);
+      runPagedAttention(op, state);
       break;
     case 'sendQ':
     case 'sendKV':
@@ -319,41 +339,55 @@ function runModelWorkerOp(op: ModelWorkerOp, { bound, step }: StepState): void {
   else runSendKV(task, step);
 }
 
-/** Ops that access K and V pages. */
-function runPaged(op: Op & { kind: 'qkv' | 'attention' }, { bound, pool, step, unanswered }: StepState): void {
-  const group = step.groups[op.layer.group];
-  if (group === undefined)
-    throw new RangeError(`Cannot run step: layer group ${op.layer.group} of ${step.groups.length} given`);
-  const localPages = (sequence: number) => pagesOf(pool, group, sequence, op.layer.index);
+function runPagedQkv(op: Op & { kind: 'qkv' }, state: StepState): void {
+  const { bound, pool, step, staged } = state;
   const { heads, kvHeads, headDim } = op;
   const buffer = (id: BufferId) => bufferOf(bound, id);
   const vector = (id: number | undefined) => (id === undefined ? undefined : vectorOf(bound, id));
-  if (op.kind === 'attention') {
-    const { scale, window, softcap } = op;
-    const stats = op.stats === undefined ? undefined : { max: buffer(op.stats.max), sum: buffer(op.stats.sum) };
-    const pages = (sequence: number) => {
-      if (unanswered.has(sequence)) return undefined;
-      const remote = step.remote.filter((keys) => keys.sequence === sequence && keys.group === op.layer.group);
-      return withRemotePages(localPages(sequence), remote, op.layer.index);
-    };
-    runAttention(
-      {
-        ...{ heads, kvHeads, headDim, scale, window, softcap },
-        slopes: vector(op.slopes),
-        query: buffer(op.q),
-        out: buffer(op.out),
-        stats,
-      },
-      step,
-      pages,
-      pool,
-    );
-    return;
-  }
   const transform = { headDim, rope: vector(op.rope), rotaryDim: op.rotaryDim, eps: op.eps };
   const q = { ...transform, gain: vector(op.qNorm) };
   const k = { ...transform, gain: vector(op.kNorm) };
-  runQkv({ heads, kvHeads, headDim, q, k, x: buffer(op.x), query: buffer(op.out) }, step, localPages, pool);
+  const group = groupOf(op, step);
+  const pages = (sequence: number) =>
+    isSparse(step, sequence, op.layer.group) ? undefined : pagesOf(pool, group, sequence, op.layer.index);
+  runQkv({ heads, kvHeads, headDim, q, k, x: buffer(op.x), query: buffer(op.out) }, step, pages, pool, staged);
+}
+
+function runPagedAttention(op: Op & { kind: 'attention' }, state: StepState): void {
+  const { bound, pool, step, unanswered, staged } = state;
+  const { heads, kvHeads, headDim, scale, window, softcap, layer } = op;
+  const buffer = (id: BufferId) => bufferOf(bound, id);
+  const group = groupOf(op, step);
+  const localPages = (sequence: number) => pagesOf(pool, group, sequence, layer.index);
+  const task: AttentionTask = {
+    ...{ heads, kvHeads, headDim, scale, window, softcap },
+    slopes: op.slopes === undefined ? undefined : vectorOf(bound, op.slopes),
+    query: buffer(op.q),
+    out: buffer(op.out),
+    stats: op.stats === undefined ? undefined : { max: buffer(op.stats.max), sum: buffer(op.stats.sum) },
+  };
+  const pages = (sequence: number) => {
+    if (unanswered.has(sequence)) return undefined;
+    const remote = step.remote.filter((keys) => keys.sequence === sequence && keys.group === layer.group);
+    return withRemotePages(localPages(sequence), remote, layer.index);
+  };
+  const here = <Entry extends { readonly group: number }>(entries: readonly Entry[] | undefined) =>
+    (entries ?? []).filter((entry) => entry.group === layer.group);
+  const bounded = here(step.pageSelections);
+  const isElsewhere = (sequence: number) =>
+    isSparse(step, sequence, layer.group) || bounded.some((selection) => selection.sequence === sequence);
+  runAttention(task, step, pages, pool, isElsewhere);
+  const sparse: SparseTask = { task, step, pool, layer: layer.index };
+  for (const keys of here(step.sparse)) attendSlots(sparse, keys, staged);
+  for (const selection of bounded) attendBoundedPages(sparse, selection, group.layers, localPages(selection.sequence));
+  for (const selection of here(step.selections)) selectTokens(sparse, selection, localPages(selection.sequence));
+}
+
+function groupOf(op: Op & { kind: 'qkv' | 'attention' }, step: Step): StepGroup {
+  const group = step.groups[op.layer.group];
+  if (group === undefined)
+    throw new RangeError(`Cannot run step: layer group ${op.layer.group} of ${step.groups.length} given`);
+  return group;
 }
 
 /** Counts the queries at their servers, and returns their number: one for each sequence, server and layer. */

@@ -163,7 +163,7 @@ class Steps {
         const int position = sequence.start + i;
         write_kv(Isa::portable, kWhole, args.page(sequence, position / kPageTokens), position % kPageTokens, values.data(), values.data() + kKeyRow / 2);
       }
-    run_attention(threads_, args, q.data(), out.data(), nullptr, nullptr, scratch_.data());
+    run_attention(threads_, args, q.data(), {out.data(), nullptr, nullptr}, scratch_.data());
     return out;
   }
 

@@ -1,0 +1,74 @@
+// Attention of sequences that keep some tokens or read some pages: slots, selections of kept tokens, chosen pages.
+#pragma once
+#include "attention/pieces.hpp"
+#include "ops/step.hpp"
+#include "sparse/scoring.hpp"
+#include "sparse/slots.hpp"
+
+namespace kvasir {
+
+/** One attention op of a step with sparse sequences. */
+struct SparseAttentionCall {
+  const AttentionArgs& args;  // of all sequences of the step
+  ThreadPool& threads;
+  const void* query;
+  StreamOutput output;  // with statistics
+  int group;
+  void* scratch;  // for run_attention
+};
+
+/** The sparse sequences of a program's step, and its memory between K, V and attention. */
+class SparseAttention {
+ public:
+  /** Begins a step. `unanswered` (sequences): entries of 1 have no keys. All arguments must stay valid until it ends. */
+  void begin(const StepView& step, const uint8_t* unanswered) {
+    step_ = &step;
+    unanswered_ = unanswered;
+  }
+  bool any(int group) const;
+
+  /** (tokens, 2 kv_heads, head_dim): K and V of rows that have no pages; valid until the next layer. */
+  float* staged_rows(const KvLayout& layout) {
+    return reinterpret_cast<float*>(staged_.at_least(sizeof(float) * step_->tokens.size * 2 * static_cast<size_t>(layout.kv_heads) * layout.head_dim));
+  }
+  /** (rows, heads) of max, then of sum. */
+  float* statistics(int heads) { return reinterpret_cast<float*>(statistics_.at_least(sizeof(float) * 2 * step_->tokens.size * static_cast<size_t>(heads))); }
+
+  /** Attention of the sparse sequences; their rows run one after another. */
+  void attend(const SparseAttentionCall& call);
+  /** Selects kept tokens; the rows of their sequences have their statistics. */
+  void select(const SparseAttentionCall& call);
+
+ private:
+  /** One row of each sparse sequence that has one left. */
+  struct Wave {
+    std::vector<AttentionSequence> rows;
+    std::vector<KeyScoring> scorings;
+  };
+  /** The slots of one entry of Step.sparse in this layer. */
+  struct Sparse {
+    const SparseKeysView* keys;
+    LayerSlots slots;
+    int budget, end, recent;  // `end`: slots that may be filled
+    int filled;
+    int row, rows;  // of the batch
+  };
+  struct Chosen {
+    const PageSelectionView* selection;
+    int bounded;
+    int row, rows;
+    std::vector<int32_t> pages;   // (KV heads, budget)
+    std::vector<int32_t> starts;  // (KV heads)
+  };
+
+  void write_row(const SparseAttentionCall& call, Sparse& sparse, int row, Wave& wave);
+  void choose_pages(const SparseAttentionCall& call, Chosen& chosen, int row, Wave& wave);
+  void evict(const SparseAttentionCall& call, Sparse& sparse, int position);
+  int position_of(int row) const { return step_->positions[static_cast<size_t>(row)]; }
+
+  const StepView* step_ = nullptr;
+  const uint8_t* unanswered_ = nullptr;
+  GrowingMemory staged_, statistics_, scoring_, scores_;
+};
+
+}  // namespace kvasir
