@@ -5,6 +5,7 @@ import { createNativeBackend, loadNative } from '../../src/kernel/native/native.
 import { testAttention } from './backend-attention.ts';
 import { testOps } from './backend-ops.ts';
 import { testRemoteKeys } from './backend-remote.ts';
+import { testSparse } from './backend-sparse.ts';
 import { testSteps } from './backend-steps.ts';
 import { testWindows } from './backend-windows.ts';
 
@@ -36,6 +37,7 @@ if (backend === undefined) {
     testAttention(backend);
     testWindows(backend);
     testRemoteKeys(backend);
+    testSparse(backend);
     testSteps(backend, emulated);
   });
 }

@@ -5,6 +5,7 @@ import { testAttention } from './backend-attention.ts';
 import { testOps } from './backend-ops.ts';
 import { testRemoteKeys } from './backend-remote.ts';
 import { testSampling } from './backend-sampling.ts';
+import { testSparse } from './backend-sparse.ts';
 import { testRefusals, testSteps } from './backend-steps.ts';
 import { testWindows } from './backend-windows.ts';
 
@@ -19,6 +20,7 @@ for (const isa of found.kind === 'loaded' ? availableIsas(found.native) : []) {
     testAttention(backend);
     testWindows(backend);
     testRemoteKeys(backend);
+    testSparse(backend);
     testSampling(backend);
     testSteps(backend, (threads) => createNativeBackend({ isa, threads }));
     testRefusals(backend);

@@ -278,10 +278,8 @@ function runOp(op: Op, state: StepState): void {
       // Pages of the reference backend never move between threads: there is nothing to wait for.
       break;
     case 'qkv':
-      runPagedQkv(op, state);
-      break;
     case 'attention':
-      runPagedAttention(op, state);
+      runPaged(op, state);
       break;
     case 'sendQ':
     case 'sendKV':
@@ -337,6 +335,12 @@ function runModelWorkerOp(op: ModelWorkerOp, { bound, step }: StepState): void {
   const task = { transform, x: bufferOf(bound, op.x), out: bufferOf(bound, op.out) };
   if (op.kind === 'sendQ') runSendQ(task, step);
   else runSendKV(task, step);
+}
+
+/** Ops that access K and V pages. */
+function runPaged(op: Op & { kind: 'qkv' | 'attention' }, state: StepState): void {
+  if (op.kind === 'qkv') runPagedQkv(op, state);
+  else runPagedAttention(op, state);
 }
 
 function runPagedQkv(op: Op & { kind: 'qkv' }, state: StepState): void {
