@@ -4,6 +4,7 @@ import { type Compiled, compile, type LinearSource } from '../graph/compile.ts';
 import { fuse } from '../graph/fuse.ts';
 import type { InputForm, KvType, LayerRef, Program } from '../graph/program.ts';
 import { modelWorkerGraph } from '../graph/slice.ts';
+import { withSparseLayers } from '../graph/sparse-layers.ts';
 import type { Backend, LinearHandle, VectorHandle } from '../kernel/backend.ts';
 import { buildGraph } from '../models/registry.ts';
 import type { ModelConfig } from '../util/model-config.ts';
@@ -29,6 +30,8 @@ export interface LoadOptions {
   readonly attention?: AttentionPlace;
   /** Maximum tokens of a sequence; at most the model's own maximum, which is the default. */
   readonly context?: number;
+  /** (layers): those of which sequences may keep only some tokens; they become a layer group. */
+  readonly sparseLayers?: readonly boolean[] | undefined;
 }
 
 /** Shape of the KV memory that a model requires. */
@@ -84,7 +87,12 @@ function load(files: ModelFiles, options: LoadOptions): LoadedModel {
   const { backend, weights = 'native', inputs = 'bf16' } = options;
   const { config } = files;
   const context = contextOf(config, options.context);
-  const { compiled, typeOf } = compileModel(files, context, weights, inputs, options.attention);
+  const { compiled: plain, typeOf } = compileModel(files, context, weights, inputs, options.attention);
+  const { sparseLayers } = options;
+  const compiled =
+    sparseLayers === undefined
+      ? plain
+      : { ...plain, program: withSparseLayers(plain.program, (layer) => sparseLayers[layer]) };
   const segments = compiled.linears.map((source) => checkedSegments(files, source, typeOf));
   const vectorData = compiled.vectors.map((source) => vectorValues(files, source, context));
   const linears = packAll(files, backend, compiled.linears, segments);

@@ -7,7 +7,7 @@ import {
   servedAttentionWorkers,
 } from '../options/attention-worker-settings.ts';
 import { addLiveBorrowFlags, withoutDefaults } from '../options/borrow-options.ts';
-import { refuseIneffective } from '../options/ineffective-options.ts';
+import { refuseIneffective, refuseStoreOptions } from '../options/ineffective-options.ts';
 import {
   addClusterFlags,
   addLogFlags,
@@ -20,7 +20,6 @@ import {
   processTransports,
   readOptions,
 } from '../options/options.ts';
-import { refuseStoreOptions } from '../options/store-flags.ts';
 import type { JoinedMessage } from '../serve/child-instances.ts';
 import { describeInstances } from '../serve/describe-instances.ts';
 import { makeFolder } from '../serve/host/make-folder.ts';

@@ -3,7 +3,7 @@ import { Command, Option } from 'commander';
 import { addDopFlags } from '../options/attention-worker-flags.ts';
 import { dopOptionNames, servedAttentionWorkers } from '../options/attention-worker-settings.ts';
 import { addLiveBorrowFlags, withoutDefaults } from '../options/borrow-options.ts';
-import { refuseIneffective } from '../options/ineffective-options.ts';
+import { refuseIneffective, refuseStoreOptions } from '../options/ineffective-options.ts';
 import {
   addClusterFlags,
   addLogFlags,
@@ -20,7 +20,7 @@ import {
 } from '../options/options.ts';
 import { addLiveCppFlags } from '../options/pipeline-options.ts';
 import { addServedSloFlags } from '../options/slo-options.ts';
-import { refuseStoreOptions } from '../options/store-flags.ts';
+import { addSparseFlags, servedSparsity } from '../options/sparse-options.ts';
 import { refuseSharedFolders } from '../serve/instance-tiers.ts';
 import { refuseTooMuchMemory } from '../serve/memory-limits.ts';
 import { addHelpAll, groups } from '../terminal/help.ts';
@@ -44,7 +44,7 @@ const instanceOptionNames = [
 
 export function serveCommand(): Command {
   const command = new Command('serve').description('Serve a model over an OpenAI-compatible endpoint');
-  addPinFlag(addModelFlags(command))
+  addSparseFlags(addPinFlag(addModelFlags(command)))
     .optionsGroup(groups.model)
     .option('--served-model-name <id>', 'Offer the model to clients under this id (default: the file or folder name)')
     .optionsGroup(groups.http)
@@ -75,7 +75,15 @@ export function serveCommand(): Command {
     '--otlp-endpoint <url>',
     'Send traces to this OpenTelemetry collector (default: OTEL_EXPORTER_OTLP_ENDPOINT)',
   );
-  const rare = [groups.cluster, groups.scheduling, groups.lending, groups.pipeline, groups.tiers, groups.observability];
+  const rare = [
+    groups.sparse,
+    groups.cluster,
+    groups.scheduling,
+    groups.lending,
+    groups.pipeline,
+    groups.tiers,
+    groups.observability,
+  ];
   return addHelpAll(command, ...rare).action(async (given: Record<string, unknown>) => {
     const flags = withoutDefaults(given);
     const options = readOptions(serveOptionsSchema, flags);
@@ -83,6 +91,7 @@ export function serveCommand(): Command {
     for (const own of options.instances ?? []) if (!computes(own)) refuseStoreOptions(own, { ...options, ...own });
     refuseSharedFolders(options, options.instances ?? []);
     servedAttentionWorkers(options);
+    servedSparsity(options);
     if (options.nats === undefined || options.instances !== undefined)
       refuseTooMuchMemory(options, options.instances ?? [defaultInstance]);
     if (options.nats === undefined) refuseClusters(options);

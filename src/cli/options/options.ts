@@ -12,6 +12,7 @@ import { liveBorrowFields } from './borrow-options.ts';
 import { liveCppFields } from './pipeline-options.ts';
 import { logFormat, logFormats, logLevel, logLevels, numeric } from './schema-parts.ts';
 import { servedSloFields } from './slo-options.ts';
+import { sparseFields } from './sparse-options.ts';
 import { readYaml } from './yaml-file.ts';
 
 const bytesPattern = /^(\d+(?:\.\d+)?)\s*(b|k|kb|kib|m|mb|mib|g|gb|gib)?$/i;
@@ -128,6 +129,7 @@ export const serveOptionsSchema = modelOptionsSchema.extend({
   ...liveBorrowFields,
   ...liveCppFields,
   ...dopFields,
+  ...sparseFields,
   token,
 });
 

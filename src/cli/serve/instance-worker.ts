@@ -3,6 +3,7 @@ import { platform, setPriority } from 'node:os';
 import { isMainThread, workerData } from 'node:worker_threads';
 import { createTokenInstance, type TokenInstance } from '../../core/instance/token-instance.ts';
 import { pagesFor } from '../../core/kvcache/layer-groups.ts';
+import type { SparsityConfig } from '../../core/kvcache/sparsity/sparse-plan.ts';
 import type { RequestId } from '../../core/protocol/ids.ts';
 import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
 import type { HandOffConfig } from '../../core/transfer/hand-off/hand-offs.ts';
@@ -21,8 +22,9 @@ import { StepTracer } from '../../runtime/threads/step-tracer.ts';
 import { publishTo, type ThreadEndpoint } from '../../runtime/threads/thread-bus.ts';
 import type { BlockRoot, FromInstance, InstanceThreadData } from '../../runtime/threads/thread-protocol.ts';
 import type { LiveHandOffs } from '../../runtime/transfer/live-hand-offs.ts';
-import { pageTokens } from '../../util/step.ts';
+import { pageTokens, slotPagesOfState } from '../../util/step.ts';
 import { openModel } from '../../weights/open-model.ts';
+import { budgetShape, sparseLayers } from '../options/sparse-options.ts';
 import {
   defaultInstanceBytes,
   openAttentionWorkers,
@@ -54,9 +56,10 @@ function load(
   if (loaded !== undefined && settings.attentionWorkers === undefined) return loaded;
   const files = openModel(settings.model);
   try {
-    const { weights, inputs, contextTokens, attentionWorkers } = settings;
+    const { weights, inputs, contextTokens: context, attentionWorkers, sparse } = settings;
     const attention = attentionWorkers === undefined ? 'pages' : 'workers';
-    const model = loadModel({ model: files, backend, weights, inputs, context: contextTokens, attention });
+    const layers = sparse && sparseLayers(sparse, files.config.layers);
+    const model = loadModel({ model: files, backend, weights, inputs, context, attention, sparseLayers: layers });
     const root = blockRoot(files, { weights, inputs });
     return { model, root };
   } finally {
@@ -104,7 +107,7 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
     incarnation: data.incarnation,
     ...{ contents: { onSsd: undefined }, ...tiers?.machine, ...borrowing?.machine },
     ...{ aheadOfUse: aheadOfUse(settings, backend), ssdReadUs: tiers?.live.readUs },
-    ...attentionWorkers?.machine,
+    ...{ ...attentionWorkers?.machine, sparsity: sparsityConfig(settings, model) },
     ...{ pinShare: settings.pinShare, isBackpressured: (id: RequestId) => pipeline?.isBackpressured(id) === true },
   });
   const handOffs = openHandOffs(data, own, memory, wake, { backend, workers: attentionWorkers, receivePages });
@@ -123,6 +126,10 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
   // Pages of the reference backend belong to this thread.
   const isShared = backend.isa !== 'reference' && attentionWorkers === undefined;
   return { loop, ready: { description, root, shared: isShared ? model : undefined } };
+}
+
+function sparsityConfig({ sparse }: InstanceSettings, { kv }: LoadedModel): SparsityConfig | undefined {
+  return sparse && { ...sparse, shape: budgetShape(sparse), slotPagesOfState: slotPagesOfState(kv.headDim, kv.type) };
 }
 
 /** The engine as the loop runs it. */
@@ -203,7 +210,7 @@ function aheadOfUse({ awaitsPrefixes }: InstanceSettings, { isa }: Backend): boo
 }
 
 function describe(settings: InstanceSettings, backend: Backend, model: LoadedModel) {
-  const { weights, contextTokens, attentionWorkers } = settings;
+  const { weights, contextTokens, attentionWorkers, sparse } = settings;
   const { isa, threads } = backend;
   return {
     weights: `${weights} (${model.packedTypes.join(', ')})`,
@@ -212,8 +219,8 @@ function describe(settings: InstanceSettings, backend: Backend, model: LoadedMod
     ...{ isa, threads, contextTokens },
     weightBytes: model.weightsBytes,
     fetchBytesPerToken:
-      isa === 'reference' || attentionWorkers !== undefined ? undefined : fetchBytesPerToken(model.kv),
-    stageLayers: stageLayers(settings, backend, model),
+      isa === 'reference' || (attentionWorkers ?? sparse) !== undefined ? undefined : fetchBytesPerToken(model.kv),
+    stageLayers: sparse === undefined ? stageLayers(settings, backend, model) : undefined,
     aheadOfUse: aheadOfUse(settings, backend),
   };
 }

@@ -1,7 +1,9 @@
 // Opens a model for serving: its text side on this thread, its engine on a worker thread.
+import { budgetMin } from '../../core/kvcache/sparsity/budgets.ts';
 import type { AdmissionSettings } from '../../core/router/admission/length-admission.ts';
 import type { PlacementKind } from '../../core/router/placement/placement.ts';
 import type { PipelineSettings } from '../../core/router/placement/placer.ts';
+import type { ServedModel } from '../../gateway/http/served-model.ts';
 import { LiveCluster } from '../../runtime/threads/live-cluster.ts';
 import type { Transport } from '../../runtime/transfer/messenger.ts';
 import { pageTokens } from '../../util/step.ts';
@@ -10,13 +12,15 @@ import type { ModelFiles } from '../../weights/types.ts';
 import type { AttentionWorkersSettings } from '../options/attention-worker-settings.ts';
 import { type LendingRules, lentBytes, withHostMemory } from '../options/lending-rules.ts';
 import { computes, defaultInstance, type InstanceOptions, type ModelOptions } from '../options/options.ts';
+import { type SparseSettings, sparseLayers } from '../options/sparse-options.ts';
+import { UsageError } from '../usage-error.ts';
 import { blockKeyOf } from './block-key.ts';
 import { type TierOptions, tierSettings } from './instance-tiers.ts';
 import { localManagerSettings, requestKvBytes } from './live-borrowing.ts';
 import { locateModel } from './model/locate-model.ts';
 import { contextTokens } from './model/served-model.ts';
 import { openTextSide, type TextSide } from './model/text-side.ts';
-import type { InstanceSettings } from './worker-settings.ts';
+import type { InstanceSettings, LenderMemory } from './worker-settings.ts';
 
 export interface Serving extends TextSide {
   readonly cluster: LiveCluster;
@@ -47,6 +51,8 @@ export interface ServingOptions extends TierOptions {
   readonly lending?: LendingRules | undefined;
   /** Attention workers of the instance that decodes; undefined: none. */
   readonly attentionWorkers?: AttentionWorkersSettings | undefined;
+  /** Layers that keep only some tokens; undefined: none. */
+  readonly sparsity?: SparseSettings | undefined;
   /** Settings of pipeline groups; undefined: none. */
   readonly pipeline?: PipelineSettings | undefined;
 }
@@ -73,10 +79,8 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
     const computing = instances.filter(computes);
     const shared = { ...options, hostMemory: serving.hostMemory };
     const { context, home } = contexts(files, shared, computing, lending);
-    const lenders = instances.map((own) => ({
-      kvBytes: computes(own) ? (own.kvMemory ?? options.kvMemory) : 0,
-      hostBytes: computes(own) ? lentOf(shared, own, lending) : 0,
-    }));
+    const kvBudget = budgetRange(serving.sparsity, files, context);
+    const lenders = lendersOf(instances, shared, lending);
     const folder = serving.ssd ?? instances.find(({ ssd }) => ssd !== undefined)?.ssd;
     // The workers pack weights while this thread builds the tokenizer.
     const cluster = new LiveCluster({
@@ -92,6 +96,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
           record: serving.records?.[i],
           sendsAtEnd: serving.sendsAtEnd,
           attentionWorkers: own.role === 'prefill' ? undefined : serving.attentionWorkers,
+          sparse: serving.sparsity,
           lending: lending && { lenders, rules: withHostMemory(lending, own.hostMemory ?? serving.hostMemory) },
         },
       })),
@@ -107,7 +112,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
       log: serving.log ?? console.error,
     });
     const text = await openTextOrClose(cluster, () => openTextSide(files, path, context, servedModelName ?? name));
-    const model = { ...text.model, homeTokens: home };
+    const model = { ...text.model, homeTokens: home, kvBudget };
     const close = async (): Promise<void> => {
       await Promise.all([cluster.close(), text.close()]);
     };
@@ -115,6 +120,32 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
   } finally {
     files.close();
   }
+}
+
+/** Memory of each instance that lends; a store has none. */
+function lendersOf(
+  instances: readonly InstanceOptions[],
+  shared: SharedOptions,
+  lending: LendingRules | undefined,
+): LenderMemory[] {
+  return instances.map((own) => ({
+    kvBytes: computes(own) ? (own.kvMemory ?? shared.kvMemory) : 0,
+    hostBytes: computes(own) ? lentOf(shared, own, lending) : 0,
+  }));
+}
+
+/** The budgets that requests may ask for; a list fixes them. @throws UsageError if the model has no such layers */
+function budgetRange(
+  sparsity: SparseSettings | undefined,
+  { config }: ModelFiles,
+  context: number,
+): ServedModel['kvBudget'] {
+  if (sparsity === undefined) return undefined;
+  sparseLayers(sparsity, config.layers);
+  if (config.attention.window !== undefined)
+    throw new UsageError('Cannot use --sparse: layers with a window keep their window, and the model has some');
+  const { shape, recent } = sparsity;
+  return shape === 'list' ? { least: undefined, most: undefined } : { least: budgetMin(recent), most: context };
 }
 
 /** Ends the threads if the text side fails, since they would keep the process alive. */

@@ -11,6 +11,7 @@ import { servedLending } from '../options/borrow-options.ts';
 import type { ServeOptions } from '../options/options.ts';
 import { servedPipeline } from '../options/pipeline-options.ts';
 import { admissionSettings } from '../options/slo-options.ts';
+import { servedSparsity } from '../options/sparse-options.ts';
 import { UsageError } from '../usage-error.ts';
 import { startedAttentionWorkers } from './attention/child-attention-workers.ts';
 import { chooseAttentionWorkers } from './attention/choose-attention-workers.ts';
@@ -72,6 +73,7 @@ async function serveInstances(
     traces: otlpEndpoint(options) !== undefined,
     lending: servedLending(options),
     attentionWorkers,
+    sparsity: servedSparsity(options),
     log: context.log,
   });
   try {

@@ -3,6 +3,7 @@
 import type { AttentionWorkersSettings } from '../options/attention-worker-settings.ts';
 import type { LendingRules } from '../options/lending-rules.ts';
 import type { ModelOptions } from '../options/options.ts';
+import type { SparseSettings } from '../options/sparse-options.ts';
 
 export interface InstanceSettings {
   readonly model: string;
@@ -36,12 +37,14 @@ export interface InstanceSettings {
     | undefined;
   /** Undefined: the instance computes attention itself. */
   readonly attentionWorkers?: AttentionWorkersSettings | undefined;
+  /** Layers that keep only some tokens; undefined: none. */
+  readonly sparse?: SparseSettings | undefined;
   /** Memory lending with other instances; undefined: none. */
   readonly lending?: LendingSettings | undefined;
 }
 
 /** The memory of an instance that lends. */
-interface LenderMemory {
+export interface LenderMemory {
   /** Configured KV memory; undefined: by the context. */
   readonly kvBytes: number | undefined;
   /** Host memory for blocks of sequences. */

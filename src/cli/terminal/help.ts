@@ -10,6 +10,7 @@ export const groups = {
   http: 'HTTP:',
   instances: 'Instances:',
   memory: 'Memory:',
+  sparse: 'Sparse KV:',
   limits: 'Limits:',
   cluster: 'Cluster:',
   scheduling: 'Scheduling:',

@@ -12,9 +12,14 @@ export interface RequestSize {
 /** Output of earlier attempts counts as prompt. */
 export function sizeOf(request: GenerationRequest): RequestSize {
   const before = request.resumed?.tokens.length ?? 0;
-  const { kvBudget } = request;
+  const kvBudget = kvBudgetOf(request);
   const size = { promptTokens: request.prompt.length + before, outputTokensMax: request.maxTokens - before };
   return kvBudget === undefined ? size : { ...size, kvBudget };
+}
+
+/** The KV budget of a request. One that only scores or caches its prompt keeps all tokens. */
+export function kvBudgetOf({ kvBudget, maxTokens, sampling }: GenerationRequest): GenerationRequest['kvBudget'] {
+  return maxTokens === 0 || sampling.promptLogprobs ? 'full' : kvBudget;
 }
 
 /** KV tokens that a request needs at most: the last output token needs no keys and values. */

@@ -17,6 +17,8 @@ export interface ServedModel {
   readonly contextTokens: number;
   /** Tokens that one instance holds without borrowing: the limit of requests without `max_tokens`. */
   readonly homeTokens?: number | undefined;
+  /** Tokens that requests may keep in sparse layers (`kv_budget`), or `full`; undefined: every request keeps all. */
+  readonly kvBudget?: { readonly least: number | undefined; readonly most: number | undefined } | undefined;
   readonly vocabSize: number;
   /** Undefined: the model serves token ids only. */
   readonly tokenizer: Tokenizer | undefined;

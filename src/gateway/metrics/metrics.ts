@@ -7,6 +7,7 @@ import { addLendingLinkMetrics, lendingCounters, lendingGauges } from './lending
 import { addPipelineMetrics } from './pipeline-metrics.ts';
 import { auditPredictions } from './prediction-metrics.ts';
 import { addPerInstance, addPulled, type InstanceMetric } from './pulled-metric.ts';
+import { sparseCounters, sparseGauges } from './sparse-metrics.ts';
 import { tierCounters, tierGauges } from './tier-metrics.ts';
 
 const latencySeconds = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60];
@@ -20,6 +21,7 @@ const gauges: readonly InstanceMetric[] = [
   ['kvasir_kv_pages_used', 'KV pages held by requests.', (s) => s.pages.used],
   ['kvasir_kv_pages_cached', 'KV pages that hold cached prefixes only.', (s) => s.pages.cached],
   ['kvasir_kv_pages_free', 'Free KV pages.', (s) => s.pages.free],
+  ...sparseGauges,
 ];
 const counters: readonly InstanceMetric[] = [
   ['kvasir_prompt_tokens_total', 'Prompt tokens of started requests.', (s) => s.promptTokens],
@@ -30,6 +32,7 @@ const counters: readonly InstanceMetric[] = [
   ['kvasir_evicted_blocks_total', 'Cached blocks evicted.', (s) => s.evictedBlocks],
   ['kvasir_steps_total', 'Engine steps.', (s) => s.steps],
   ['kvasir_step_seconds_total', 'Time spent in engine steps.', (s) => s.stepMsTotal / 1000],
+  ...sparseCounters,
 ];
 
 const instanceGauges: readonly InstanceMetric[] = [

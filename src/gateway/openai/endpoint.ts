@@ -1,6 +1,6 @@
 // What both generating endpoints share: their context, the choices of a request, streams and usage.
 import type { Logger } from 'pino';
-import type { InferencePort } from '../../core/protocol/ports.ts';
+import type { GenerationRequest, InferencePort, SamplingParams } from '../../core/protocol/ports.ts';
 import { StopMatcher } from '../../text/stop-matcher.ts';
 import { ApiError, badField, toApiError } from '../http/errors.ts';
 import type { ServedModel } from '../http/served-model.ts';
@@ -70,6 +70,7 @@ export function planChoices(
   const sloClass = sloClassOf(body, context, call);
   const priority = body.priority ?? context.sloClasses.get(sloClass ?? '')?.priority ?? 0;
   const sampling = samplingParams(body, context.model, logprobs);
+  const kvBudget = kvBudgetOf(body, context.model, sampling);
   const stopTexts = stopStrings(body);
   const stops = stopTexts.length > 0 ? new StopMatcher(stopTexts) : undefined;
   const stopIds = stopTokenIds(body, context.model);
@@ -92,6 +93,7 @@ export function planChoices(
           stopTokenIds: stopIds,
           priority,
           ...(sloClass !== undefined && { sloClass }),
+          ...(kvBudget !== undefined && { kvBudget }),
           salt: body.cache_salt ?? '',
           tenant: call.tenant,
           ...(call.batch && { batch: true }),
@@ -100,6 +102,25 @@ export function planChoices(
       };
     }),
   );
+}
+
+/** @throws ApiError 400 where the server does not allow the budget, or the request scores its prompt */
+function kvBudgetOf(
+  { kv_budget: budget }: SharedBody,
+  { kvBudget: allowed }: ServedModel,
+  { promptLogprobs }: Pick<SamplingParams, 'promptLogprobs'>,
+): GenerationRequest['kvBudget'] {
+  if (budget === undefined) return undefined;
+  const refused = (why: string): ApiError =>
+    badField('kv_budget', `Cannot accept request: 'kv_budget' is ${budget}: ${why}`);
+  if (allowed === undefined) throw refused('this server keeps the full KV of every request');
+  if (budget === 'full') return budget;
+  const { least, most } = allowed;
+  if (least === undefined || most === undefined)
+    throw refused("this server has a fixed budget for each layer, and accepts 'full'");
+  if (budget < least || budget > most) throw refused(`this server accepts ${least} to ${most}, or 'full'`);
+  if (promptLogprobs) throw refused("with 'echo' and 'logprobs' the prompt keeps its full KV");
+  return budget;
 }
 
 /** From the field of the body or the header. @throws ApiError 400 for an unknown class, or two different ones */
@@ -211,6 +232,9 @@ export function usageBody(usage: Usage): object {
     prompt_tokens: usage.promptTokens,
     completion_tokens: usage.completionTokens,
     total_tokens: usage.promptTokens + usage.completionTokens,
-    prompt_tokens_details: { cached_tokens: usage.cachedTokens },
+    prompt_tokens_details: {
+      cached_tokens: usage.cachedTokens,
+      ...(usage.keptTokens !== undefined && { kept_tokens: usage.keptTokens }),
+    },
   };
 }

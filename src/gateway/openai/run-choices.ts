@@ -23,6 +23,8 @@ export interface ChoiceHandler {
 export interface Usage {
   promptTokens: number;
   cachedTokens: number;
+  /** Prompt tokens kept in sparse layers, averaged over these layers; undefined: all. */
+  keptTokens?: number;
   completionTokens: number;
 }
 
@@ -35,6 +37,7 @@ export class RunningChoices {
   readonly #handler: ChoiceHandler;
   readonly #times: RequestClock;
   readonly #open = new Map<string, Choice>();
+  readonly #keptOfPrompt = new Map<Int32Array, number>();
   readonly #cachedOfPrompt = new Map<Int32Array, number>();
   #left: number;
   #failure: unknown;
@@ -101,6 +104,7 @@ export class RunningChoices {
         break;
       case 'started':
         this.#started(choice, event.cachedTokens);
+        if (event.keptTokens !== undefined) this.#selected(choice, event.keptTokens);
         break;
       case 'prompt-logprobs':
         this.#handler.promptLogprobs(choice, event.logprobs);
@@ -127,6 +131,12 @@ export class RunningChoices {
     const now = Math.min(before ?? cachedTokens, cachedTokens);
     this.#cachedOfPrompt.set(prompt, now);
     this.usage.cachedTokens += now - (before ?? 0);
+  }
+
+  #selected({ request: { prompt } }: Choice, keptTokens: number): void {
+    if (this.#keptOfPrompt.has(prompt)) return;
+    this.#keptOfPrompt.set(prompt, keptTokens);
+    this.usage.keptTokens = (this.usage.keptTokens ?? 0) + keptTokens;
   }
 
   #tokens(choice: Choice, tokens: Int32Array, logprobs: TokenLogprobs | undefined): void {

@@ -71,6 +71,7 @@ const shared = {
   return_tokens_as_token_ids: z.boolean().optional(),
   cache_salt: z.string().max(saltCharactersMax).optional(),
   slo_class: z.string().max(classCharactersMax).optional(),
+  kv_budget: z.union([z.number().int().min(1), z.literal('full')], "expected a number of tokens or 'full'").optional(),
   priority: z.number().int().min(-1000).max(1000).optional(),
 };
 

@@ -4,6 +4,7 @@ import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type {
   AttentionWorkerSnapshot,
   InstanceSnapshot,
+  SparseSnapshot,
   TierSnapshot,
   TiersSnapshot,
 } from '../../core/protocol/ports.ts';
@@ -30,6 +31,7 @@ export function snapshotAfterLoss({
   receivePages: _,
   lending,
   attentionWorkers,
+  sparse,
   ...counted
 }: InstanceSnapshot): InstanceSnapshot {
   const { ready, waiting, running, pages } = emptySnapshot;
@@ -45,6 +47,7 @@ export function snapshotAfterLoss({
     ...{ ...counted, ready, waiting, running, pages },
     ...(lending && { lending: { ...lending, ...nothing } }),
     ...(attentionWorkers && { attentionWorkers: attentionWorkers.map(workerAfterLoss) }),
+    ...(sparse && { sparse: { ...sparse, sequences: 0, slotTokens: 0, slotPages: 0 } }),
   };
 }
 
@@ -90,9 +93,22 @@ export function sumOf(snapshots: readonly InstanceSnapshot[]): InstanceSnapshot 
       evictedBlocks: a.evictedBlocks + b.evictedBlocks,
       usedPageSeconds: a.usedPageSeconds + b.usedPageSeconds,
       tiers: tiersOf(a.tiers, b.tiers),
+      sparse: sparseOf(a.sparse, b.sparse),
     }),
     emptySnapshot,
   );
+}
+
+function sparseOf(a: SparseSnapshot | undefined, b: SparseSnapshot | undefined): SparseSnapshot | undefined {
+  if (a === undefined || b === undefined) return a ?? b;
+  return {
+    sequences: a.sequences + b.sequences,
+    slotTokens: a.slotTokens + b.slotTokens,
+    slotPages: a.slotPages + b.slotPages,
+    selections: a.selections + b.selections,
+    promptTokens: a.promptTokens + b.promptTokens,
+    keptTokens: a.keptTokens + b.keptTokens,
+  };
 }
 
 function tiersOf(a: TiersSnapshot | undefined, b: TiersSnapshot | undefined): TiersSnapshot | undefined {

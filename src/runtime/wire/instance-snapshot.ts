@@ -99,6 +99,16 @@ export const instanceSnapshot = z.strictObject({
         .optional(),
     })
     .optional(),
+  sparse: z
+    .strictObject({
+      sequences: count,
+      slotTokens: count,
+      slotPages: count,
+      selections: count,
+      promptTokens: count,
+      keptTokens: count,
+    })
+    .optional(),
   store: z
     .strictObject({ takenBlocks: count, sentBlocks: count, declinedOffers: count, takenBytes: count.optional() })
     .optional(),

@@ -45,6 +45,7 @@ export const request = z.strictObject({
   priority: finite,
   batch: z.boolean().exactOptional(),
   salt: text,
+  kvBudget: z.union([count, z.literal('full')]).exactOptional(),
   tenant: text.exactOptional(),
   trace: text.exactOptional(),
   sloClass: text.exactOptional(),
@@ -118,7 +119,12 @@ export const refusalCause = z.discriminatedUnion('reason', [
 
 const event = z.discriminatedUnion('kind', [
   z.strictObject({ kind: z.literal('accepted') }),
-  z.strictObject({ kind: z.literal('started'), cachedTokens: count, ahead: z.literal(true).exactOptional() }),
+  z.strictObject({
+    kind: z.literal('started'),
+    cachedTokens: count,
+    ahead: z.literal(true).exactOptional(),
+    keptTokens: count.exactOptional(),
+  }),
   z.strictObject({ kind: z.literal('prompt-logprobs'), logprobs }),
   z.strictObject({ kind: z.literal('tokens'), tokens, logprobs: logprobs.optional(), at: count.exactOptional() }),
   z.strictObject({ kind: z.literal('finished'), reason: z.enum(['stop', 'length']) }),

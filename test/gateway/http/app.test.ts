@@ -1,8 +1,8 @@
 // The responses of the gateway, field by field, over a scripted inference port.
 import { describe, expect, it } from 'vitest';
 import { bytesOf } from '../openai/byte-tokenizer.ts';
-import { accepted, finished, type Script, scriptedLogprobs, started, tokens } from '../scripted-port.ts';
-import { answering, chat, events, gateway } from '../world.ts';
+import { accepted, finished, type Script, ScriptedPort, scriptedLogprobs, started, tokens } from '../scripted-port.ts';
+import { answering, chat, events, gateway, gatewayOptions } from '../world.ts';
 
 /** The fields of a response that the tests read. */
 interface Answer {
@@ -161,6 +161,44 @@ describe('completions', () => {
     expect(streamed[1]).toMatchObject({
       choices: [{ text: 'd', logprobs: { token_logprobs: [-1], text_offset: [3] } }],
     });
+  });
+});
+
+describe('a KV budget', () => {
+  const { model } = gatewayOptions(new ScriptedPort(answering('x')));
+  const sparse = { model: { ...model, kvBudget: { least: 33, most: 100 } } };
+
+  it('goes to the port, and usage has the kept tokens of each prompt', async () => {
+    const script: Script = () => [accepted, { ...started(2), keptTokens: 40 }, tokens([1]), finished('length')];
+    const { post, port } = gateway(script, sparse);
+    const body = { model: 'bytes', prompt: [[1], [2]], max_tokens: 1, kv_budget: 50, n: 2 };
+    const answer = await json(post('/v1/completions', body));
+    expect(port.requests.map(({ kvBudget }) => kvBudget)).toEqual([50, 50, 50, 50]);
+    expect(answer.usage).toMatchObject({ prompt_tokens_details: { cached_tokens: 4, kept_tokens: 80 } });
+    await post('/v1/completions', { ...body, kv_budget: 'full' });
+    expect(port.requests.at(-1)?.kvBudget).toBe('full');
+  });
+
+  it.each([
+    [{}, 50, 'this server keeps the full KV of every request'],
+    [{ model: { ...model, kvBudget: { least: undefined, most: undefined } } }, 50, 'a fixed budget for each layer'],
+    [sparse, 32, "this server accepts 33 to 100, or 'full'"],
+    [sparse, 101, "this server accepts 33 to 100, or 'full'"],
+    [sparse, 0, "'kv_budget': Too small: expected number to be >=1: got 0"],
+    [sparse, '50', "'kv_budget': expected a number of tokens or 'full'"],
+  ])('is refused with 400: %#', async (more, kvBudget, message) => {
+    const { post } = gateway(answering('x'), more);
+    const response = await post('/v1/chat/completions', { ...chat, kv_budget: kvBudget });
+    expect(response.status).toBe(400);
+    const { error } = (await response.json()) as { error: { message: string; param: string } };
+    expect(error).toMatchObject({ message: expect.stringContaining(message), param: 'kv_budget' });
+  });
+
+  it('is refused with log-probabilities of the prompt', async () => {
+    const { post } = gateway(answering('x'), sparse);
+    const body = { model: 'bytes', prompt: 'hi', max_tokens: 1, echo: true, logprobs: 1, kv_budget: 50 };
+    const answer = await json(post('/v1/completions', body));
+    expect(answer.error.message).toContain("with 'echo' and 'logprobs' the prompt keeps its full KV");
   });
 });
 

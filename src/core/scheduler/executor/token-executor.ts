@@ -4,7 +4,7 @@ import { type LayerGroup, type Step, type StepResult, topLogprobsMax } from '../
 import { type BlockRoot, rootDigest } from '../../kvcache/block-hash.ts';
 import type { SparsePlan } from '../../kvcache/sparsity/sparse-plan.ts';
 import type { GenerationEvent, GenerationRequest, TokenLogprobs } from '../../protocol/ports.ts';
-import { type RequestSize, sizeOf } from '../../protocol/request-size.ts';
+import { kvBudgetOf, type RequestSize, sizeOf } from '../../protocol/request-size.ts';
 import type { LayerRange } from '../../protocol/step-shape.ts';
 import type { Emit, Executor, ResultRows, StepRun } from './executor.ts';
 import { RunningGeneration } from './generation-request.ts';
@@ -35,7 +35,7 @@ export class TokenExecutor implements Executor<GenerationRequest, RunningGenerat
 
   create(request: GenerationRequest, arrival: number): RunningGeneration {
     const root = rootDigest(this.#config.root, request.salt, this.#config.hashKey);
-    const sparsity = this.#sparse?.sequenceSparsity(request.kvBudget, request.prompt.length);
+    const sparsity = this.#sparse?.sequenceSparsity(kvBudgetOf(request), request.prompt.length);
     return new RunningGeneration(request, root, arrival, this.#config.groups.length, sparsity);
   }
 

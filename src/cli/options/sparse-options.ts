@@ -1,0 +1,179 @@
+// Options of sparse KV: which layers keep how many tokens, and how these are chosen.
+import { type Command, Option } from 'commander';
+import { z } from 'zod';
+import type { BudgetShape } from '../../core/kvcache/sparsity/budgets.ts';
+import type { SparsityConfig } from '../../core/kvcache/sparsity/sparse-plan.ts';
+import { groups } from '../terminal/help.ts';
+import { UsageError } from '../usage-error.ts';
+import { numeric } from './schema-parts.ts';
+
+const tokens = (least: number) => numeric(z.number().int().min(least).max(1_048_576));
+const rulePattern = /^(first-n|pyramid|uniform|(full|[1-9]\d*)(,(full|[1-9]\d*))+)$/;
+
+export const sparseFields = {
+  sparse: z
+    .string()
+    .regex(rulePattern, 'write first-n, pyramid, uniform, or a budget of each layer: full,full,1024,512')
+    .optional(),
+  sparseBudget: tokens(2).optional(),
+  sparseFullLayers: tokens(0).optional(),
+  sparseWindow: tokens(1).optional(),
+  sparseObserve: tokens(1).optional(),
+  sparsePooling: z
+    .string()
+    .regex(/^(max|mean):(1|3|5|7|9|11|13|15)$/, 'write max:7 or mean:5; the width is odd and at most 15')
+    .optional(),
+  sparseCache: z.enum(['full', 'none']).optional(),
+  sparseDecode: z.enum(['replace', 'compact']).optional(),
+};
+
+const defaultFullLayers = 3;
+const defaults = { recent: 32, observed: 256, pooling: { kind: 'max', width: 7 } } as const;
+/** Tokens evicted at once by `compact`: a page. */
+const compactedTokens = 32;
+
+type SparseOptions = z.infer<z.ZodObject<typeof sparseFields>>;
+
+/** Checked options of sparse KV, as plain data. */
+export interface SparseSettings extends Omit<SparsityConfig, 'shape' | 'slotPagesOfState'> {
+  readonly shape: 'uniform' | 'pyramid' | 'list';
+  /** Leading layers that keep all tokens. A list names them itself. */
+  readonly fullLayers: number;
+  /** Of a list: the budget of each layer, or all tokens. */
+  readonly list: readonly (number | 'full')[];
+}
+
+export function addSparseFlags(command: Command): Command {
+  return command
+    .optionsGroup(groups.sparse)
+    .option(
+      '--sparse <rule>',
+      'Let requests keep only the important tokens in the layers after the first ones (first-n), in all layers with lower layers keeping more (pyramid), in all alike (uniform), or by a budget of each layer, such as full,full,1024,512 (default: all tokens)',
+    )
+    .option(
+      '--sparse-budget <tokens>',
+      'Keep this number of tokens by KV head in each sparse layer, on average, of requests without kv_budget (default: all)',
+    )
+    .option(
+      '--sparse-full-layers <n>',
+      'Keep all tokens in this number of first layers (default: 3 with first-n, else 0)',
+    )
+    .option('--sparse-window <tokens>', 'Always keep the last tokens (default: 32)')
+    .option('--sparse-observe <tokens>', 'Score keys by the last queries of the prompt (default: 256)')
+    .option(
+      '--sparse-pooling <kind>',
+      'Pool the scores of neighbouring tokens by their maximum or mean over a width (default: max:7)',
+    )
+    .addOption(
+      new Option(
+        '--sparse-cache <kv>',
+        'Keep the full KV of the prompt in sparse layers as prefix cache, or free it once the tokens are chosen (default: full)',
+      ).choices(['full', 'none']),
+    )
+    .addOption(
+      new Option(
+        '--sparse-decode <way>',
+        'While decoding, replace the token of the lowest score by each new one, or evict 32 tokens at once (default: replace)',
+      ).choices(['replace', 'compact']),
+    );
+}
+
+interface InstanceTierOptions {
+  readonly role: string;
+  readonly hostMemory?: number | undefined;
+  readonly ssd?: string | undefined;
+}
+
+/** Options that sparse KV does not work with. */
+interface OtherOptions extends SparseOptions {
+  readonly borrow: boolean;
+  readonly nats?: string | undefined;
+  readonly dop?: string | undefined;
+  readonly attentionWorkers?: unknown;
+  readonly cppGroup?: number | undefined;
+  readonly roleSwitch: boolean;
+  readonly hostMemory?: number | undefined;
+  readonly ssd?: string | undefined;
+  readonly instances?: readonly InstanceTierOptions[] | undefined;
+}
+
+/** Undefined: every request keeps all tokens. @throws UsageError */
+export function servedSparsity(options: OtherOptions): SparseSettings | undefined {
+  const { sparse } = options;
+  if (sparse === undefined) {
+    const names = ['Budget', 'FullLayers', 'Window', 'Observe', 'Pooling', 'Cache', 'Decode'] as const;
+    const given = names.find((name) => options[`sparse${name}`] !== undefined);
+    if (given === undefined) return undefined;
+    const flag = given.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
+    throw new UsageError(`Cannot use --sparse${flag}: it needs --sparse`);
+  }
+  const conflict = conflictOf(options);
+  if (conflict !== undefined) throw new UsageError(`Cannot use --sparse ${sparse}: ${conflict}`);
+  const list = sparse.includes(',')
+    ? sparse.split(',').map((entry) => (entry === 'full' ? ('full' as const) : Number(entry)))
+    : [];
+  return { ...selectionOf(options), ...budgetsOf(options, sparse, list) };
+}
+
+function budgetsOf(
+  { sparseBudget: budget, sparseFullLayers: fullLayers, sparseWindow: recent = defaults.recent }: SparseOptions,
+  sparse: string,
+  list: readonly (number | 'full')[],
+): Pick<SparseSettings, 'shape' | 'budget' | 'fullLayers' | 'list' | 'recent'> {
+  const named = list.length > 0 && (budget !== undefined ? 'budget' : fullLayers !== undefined && 'full-layers');
+  if (named) throw new UsageError(`Cannot use --sparse-${named} with --sparse ${sparse}: the list has the budgets`);
+  const least = Math.min(...[budget ?? [], list.filter((entry) => entry !== 'full')].flat());
+  if (least <= recent)
+    throw new UsageError(`Cannot use a budget of ${least} tokens: the last ${recent} are kept beside others`);
+  if (list.length > 0 && !list.some((entry) => entry !== 'full'))
+    throw new UsageError(`Cannot use --sparse ${sparse}: no layer has a budget`);
+  const shape = list.length > 0 ? 'list' : sparse === 'pyramid' ? 'pyramid' : 'uniform';
+  return { shape, budget, list, recent, fullLayers: fullLayers ?? (sparse === 'first-n' ? defaultFullLayers : 0) };
+}
+
+function selectionOf({ sparseObserve, sparsePooling, sparseCache, sparseDecode }: SparseOptions) {
+  const [kind, width] = sparsePooling?.split(':') ?? [];
+  return {
+    observed: sparseObserve ?? defaults.observed,
+    pooling: kind === undefined ? defaults.pooling : { kind: kind as 'max' | 'mean', width: Number(width) },
+    headReduce: 'max' as const,
+    compactEvery: sparseDecode === 'compact' ? compactedTokens : 0,
+    keepsFull: sparseCache !== 'none',
+  };
+}
+
+/** The reason why an instance cannot have sparse layers beside its other options. */
+function conflictOf(options: OtherOptions): string | undefined {
+  const { instances = [] } = options;
+  const tiers = [options, ...instances];
+  const conflicts: readonly (readonly [boolean, string])[] = [
+    [options.nats !== undefined, 'instances in processes keep all tokens: remove --nats'],
+    [options.borrow, 'kept tokens cannot be lent: remove --borrow'],
+    [
+      options.dop !== undefined || options.attentionWorkers !== undefined,
+      'attention workers keep all tokens: remove --dop and --attention-workers',
+    ],
+    [options.cppGroup !== undefined, 'pipeline groups compute all tokens of all layers: remove --cpp-group'],
+    [options.roleSwitch, 'kept tokens are not handed off: remove --role-switch'],
+    [instances.some(({ role }) => role !== 'mixed'), 'kept tokens are not handed off: use instances of role mixed'],
+    [tiers.some(({ hostMemory }) => hostMemory !== undefined), 'lower tiers hold no kept tokens: remove --host-memory'],
+    [tiers.some(({ ssd }) => ssd !== undefined), 'lower tiers hold no kept tokens: remove --ssd'],
+  ];
+  return conflicts.find(([applies]) => applies)?.[1];
+}
+
+/** By layer of the model: true for layers with a budget. @throws UsageError if the layers do not match the model */
+export function sparseLayers({ shape, fullLayers, list }: SparseSettings, layers: number): readonly boolean[] {
+  if (shape === 'list' && list.length !== layers)
+    throw new UsageError(`Cannot use --sparse: it has budgets of ${list.length} layers, the model has ${layers}`);
+  if (shape !== 'list' && fullLayers >= layers)
+    throw new UsageError(`Cannot use --sparse-full-layers ${fullLayers}: the model has ${layers} layers`);
+  return Array.from({ length: layers }, (_, layer) =>
+    shape === 'list' ? list[layer] !== 'full' : layer >= fullLayers,
+  );
+}
+
+/** The budgets of the sparse layers. */
+export function budgetShape({ shape, list }: SparseSettings): BudgetShape {
+  return shape === 'list' ? list.filter((entry) => entry !== 'full') : shape;
+}

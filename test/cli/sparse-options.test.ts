@@ -1,0 +1,55 @@
+// Options of sparse KV of `serve`: defaults, lists, and combinations that are refused.
+import { expect, it } from 'vitest';
+import { readOptions, serveOptionsSchema } from '../../src/cli/options/options.ts';
+import { budgetShape, servedSparsity, sparseLayers } from '../../src/cli/options/sparse-options.ts';
+
+const read = (flags: Readonly<Record<string, unknown>>) => servedSparsity(readOptions(serveOptionsSchema, flags));
+
+it('first-n keeps all tokens in three layers, and chooses as SnapKV does', () => {
+  expect(read({ sparse: 'first-n', sparseBudget: '1024' })).toEqual({
+    ...{ shape: 'uniform', budget: 1024, fullLayers: 3, list: [], recent: 32, observed: 256 },
+    ...{ pooling: { kind: 'max', width: 7 }, headReduce: 'max', compactEvery: 0, keepsFull: true },
+  });
+});
+
+it('a pyramid has no full layers unless they are named', () => {
+  expect(read({ sparse: 'pyramid' })).toMatchObject({ shape: 'pyramid', budget: undefined, fullLayers: 0 });
+  const given = { sparseFullLayers: 2, sparseWindow: 8, sparseObserve: 64, sparsePooling: 'mean:5' };
+  expect(read({ sparse: 'pyramid', ...given, sparseCache: 'none', sparseDecode: 'compact' })).toMatchObject({
+    ...{ fullLayers: 2, recent: 8, observed: 64, pooling: { kind: 'mean', width: 5 } },
+    ...{ keepsFull: false, compactEvery: 32 },
+  });
+});
+
+it('a list has the budget of each layer of the model', () => {
+  const settings = read({ sparse: 'full,1024,full,512' });
+  if (settings === undefined) throw new Error('no settings');
+  expect(sparseLayers(settings, 4)).toEqual([false, true, false, true]);
+  expect(budgetShape(settings)).toEqual([1024, 512]);
+  expect(() => sparseLayers(settings, 5)).toThrow('budgets of 4 layers, the model has 5');
+});
+
+it('leaves a sparse layer in the model', () => {
+  const settings = read({ sparse: 'first-n' });
+  if (settings === undefined) throw new Error('no settings');
+  expect(sparseLayers(settings, 5)).toEqual([false, false, false, true, true]);
+  expect(() => sparseLayers(settings, 3)).toThrow('--sparse-full-layers 3: the model has 3 layers');
+});
+
+it.each([
+  [{ sparse: 'top' }, 'write first-n, pyramid, uniform'],
+  [{ sparsePooling: 'max:4', sparse: 'uniform' }, 'the width is odd'],
+  [{ sparseFullLayers: 2 }, 'Cannot use --sparse-full-layers: it needs --sparse'],
+  [{ sparse: 'uniform', sparseBudget: 32 }, 'Cannot use a budget of 32 tokens: the last 32'],
+  [{ sparse: 'full,20' }, 'Cannot use a budget of 20 tokens'],
+  [{ sparse: 'full,full' }, 'no layer has a budget'],
+  [{ sparse: 'full,64', sparseBudget: 64 }, 'Cannot use --sparse-budget with --sparse full,64'],
+  [{ sparse: 'uniform', borrow: true }, 'Cannot use --sparse uniform: kept tokens cannot be lent: remove --borrow'],
+  [{ sparse: 'uniform', dop: '1,2' }, 'remove --dop'],
+  [{ sparse: 'uniform', nats: 'nats://localhost:4222' }, 'remove --nats'],
+  [{ sparse: 'uniform', hostMemory: '1g' }, 'remove --host-memory'],
+  [{ sparse: 'uniform', instances: [{ role: 'prefill' }, { role: 'decode' }] }, 'use instances of role mixed'],
+  [{ sparse: 'uniform', roleSwitch: true }, 'remove --role-switch'],
+])('refuses %o', (flags, message) => {
+  expect(() => read(flags)).toThrow(message);
+});
