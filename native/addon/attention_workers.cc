@@ -20,7 +20,7 @@ Napi::Value bind_create_attention_worker(Arguments& in, Napi::Env env) {
 
 Napi::Value bind_attention_worker_port(Arguments& in, Napi::Env env) { return number(env, registries().attention_workers.get(in.handle("attention worker"))->port()); }
 
-/** (attention worker) => { steps, calls, rows, earlyCalls, earlySeconds, lateSeconds, idleSeconds, bytesIn, bytesOut, broken, refused, signs, pulledPages, pullYields } */
+/** (attention worker) => { steps, calls, rows, earlyCalls, earlySeconds, lateSeconds, idleSeconds, bytesIn, bytesOut, broken, refused, heartbeats, pulledPages, pullYields } */
 Napi::Value bind_attention_worker_counts(Arguments& in, Napi::Env env) {
   const auto worker = registries().attention_workers.get(in.handle("attention worker"));
   const AttentionWorkerCounts counts = worker->counts();
@@ -37,7 +37,7 @@ Napi::Value bind_attention_worker_counts(Arguments& in, Napi::Env env) {
   result.Set("bytesOut", static_cast<double>(counts.bytes_out));
   result.Set("broken", static_cast<double>(counts.broken));
   result.Set("refused", static_cast<double>(counts.refused));
-  result.Set("signs", static_cast<double>(counts.signs));
+  result.Set("heartbeats", static_cast<double>(counts.heartbeats));
   result.Set("pulledPages", static_cast<double>(pulls.pages));
   result.Set("pullYields", static_cast<double>(pulls.yields));
   return result;

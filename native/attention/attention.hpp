@@ -62,7 +62,7 @@ struct AttentionArgs {
   int window = kNoWindow;     // last keys that a row sees, including its own
   float softcap = 0;          // a scaled score s becomes softcap tanh(s / softcap); 0: no cap
   const float* slopes = nullptr;  // (heads): slope x (key position - row position) is added to the score; null: none
-  std::atomic<uint64_t>* ranges_done = nullptr;  // counts computed ranges, a sign of progress; null: not counted
+  std::atomic<uint64_t>* ranges_done = nullptr;  // counts computed ranges, the progress of a call; null: not counted
 
   /** The first listed block with a key that row `row` of the sequence sees. */
   int first_block(const AttentionSequence& s, int row) const {

@@ -12,9 +12,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kStallMs = 20000;  // longest wait between the parts of one frame
-constexpr auto kSignInterval = std::chrono::milliseconds(250);
+constexpr auto kHeartbeatInterval = std::chrono::milliseconds(250);
 constexpr auto kSupersedeWait = std::chrono::milliseconds(800);  // below the time that a link waits for its answer
-constexpr int kSignMs = 1000;  // longest wait for a sign to be sent
+constexpr int kHeartbeatMs = 1000;  // longest wait for a heartbeat to be sent
 
 uint64_t nanoseconds_since(Clock::time_point begin) { return static_cast<uint64_t>(std::chrono::nanoseconds(Clock::now() - begin).count()); }
 
@@ -31,10 +31,10 @@ AttentionWorker::AttentionWorker(std::shared_ptr<Backend> backend, std::shared_p
       pool_(std::move(pool)),
       overlaps_(overlaps),
       puller_(std::make_shared<PagePuller>(pool_)),
-      signs_(*this),
+      heartbeats_(*this),
       listener_(address, transport, key, pool_->layout, [this](Connection& connection, const std::atomic<bool>& ended) { serve(connection, ended); }) {}
 
-AttentionWorker::SignThread::~SignThread() {
+AttentionWorker::HeartbeatThread::~HeartbeatThread() {
   {
     const std::lock_guard<std::mutex> lock(worker.sessions_mutex_);
     worker.ended_ = true;
@@ -120,26 +120,26 @@ void AttentionWorker::serve_frames(Session& session, const std::atomic<bool>& en
   }
 }
 
-/** Every interval: a session receives a sign if its call waits and the threads have computed something. */
-void AttentionWorker::send_signs() {
+/** Every interval: a session receives a heartbeat if its call waits and the threads have computed something. */
+void AttentionWorker::send_heartbeats() {
   std::unique_lock<std::mutex> lock(sessions_mutex_);
-  while (!ends_.wait_for(lock, kSignInterval, [this] { return ended_; }))
-    for (Session* session : sessions_) send_sign(*session);
+  while (!ends_.wait_for(lock, kHeartbeatInterval, [this] { return ended_; }))
+    for (Session* session : sessions_) send_heartbeat(*session);
 }
 
-void AttentionWorker::send_sign(Session& session) {
+void AttentionWorker::send_heartbeat(Session& session) {
   const std::unique_lock<std::mutex> sending(session.sending, std::try_to_lock);
   const uint64_t done = ranges_done_.load(std::memory_order_relaxed);
   if (!sending || !session.computes || done == session.ranges_seen) return;
   session.ranges_seen = done;
-  AttentionFrame sign = {};
-  sign.kind = AttentionFrameKind::progress;
-  sign.step = session.step;
-  sign.call = session.call;
-  sign.checksum = worker_checksum(sign);
+  AttentionFrame heartbeat = {};
+  heartbeat.kind = AttentionFrameKind::heartbeat;
+  heartbeat.step = session.step;
+  heartbeat.call = session.call;
+  heartbeat.checksum = worker_checksum(heartbeat);
   const std::atomic<bool> never{false};
-  if (!session.connection.send(&sign, sizeof sign, in_milliseconds(kSignMs), never)) session.connection.shut_down();
-  count([](AttentionWorkerCounts& counts) { counts.signs++; });
+  if (!session.connection.send(&heartbeat, sizeof heartbeat, in_milliseconds(kHeartbeatMs), never)) session.connection.shut_down();
+  count([](AttentionWorkerCounts& counts) { counts.heartbeats++; });
 }
 
 void AttentionWorker::set_computes(Session& session, const WorkerFrame& frame, bool computes) {

@@ -25,12 +25,12 @@ struct AttentionWorkerCounts {
   uint64_t bytes_out = 0;
   uint64_t broken = 0;  // connections that ended in a frame, with an invalid frame, or without memory for one
   uint64_t refused = 0;  // connections of another owner than that of the open links
-  uint64_t signs = 0;    // of progress, sent while calls waited for their results
+  uint64_t heartbeats = 0;  // sent while calls waited for their results
 };
 
 /**
  * Serves the links of one model worker, over one connection each. Their steps share the threads call by call. While a
- * call computes, or waits for the threads, its link receives signs of progress.
+ * call computes, or waits for the threads, its link receives heartbeats.
  */
 class AttentionWorker {
  public:
@@ -56,18 +56,18 @@ class AttentionWorker {
     std::atomic<bool> is_superseded{false};  // a later generation of links has the pages
     std::mutex sending;              // held by the thread that sends
     // Guarded by `sending`:
-    bool computes = false;     // signs of progress are sent
+    bool computes = false;     // heartbeats are sent
     uint32_t step = 0;         // of the call
     int call = 0;
-    uint64_t ranges_seen = 0;  // at the last sign
+    uint64_t ranges_seen = 0;  // at the last heartbeat
   };
 
   bool open(Session& session, const std::atomic<bool>& ended);
   bool has_pages(std::unique_lock<std::mutex>& lock, uint64_t owner);
   void close(Session& session);
   void serve_frames(Session& session, const std::atomic<bool>& ended);
-  void send_signs();
-  void send_sign(Session& session);
+  void send_heartbeats();
+  void send_heartbeat(Session& session);
   void set_computes(Session& session, const WorkerFrame& frame, bool computes);
 
   bool serve_frame(Session& session, const WorkerFrame& frame, const std::atomic<bool>& ended);
@@ -90,13 +90,13 @@ class AttentionWorker {
   uint64_t owner_ = 0;  // of the sessions
   bool ended_ = false;
   std::condition_variable ends_;
-  /** The thread that sends signs of progress. */
-  struct SignThread {
-    explicit SignThread(AttentionWorker& of) : worker(of), thread([&of] { of.send_signs(); }) {}
-    ~SignThread();
+  /** The thread that sends heartbeats. */
+  struct HeartbeatThread {
+    explicit HeartbeatThread(AttentionWorker& of) : worker(of), thread([&of] { of.send_heartbeats(); }) {}
+    ~HeartbeatThread();
     AttentionWorker& worker;
     std::thread thread;
-  } signs_;
+  } heartbeats_;
   Listener listener_;  // last: its threads use the other members
 };
 

@@ -1,6 +1,6 @@
 // Wire format between a model worker and an attention worker, version 2, little-endian. After the handshake of the
-// connection both sides describe themselves; then steps, queries and keys go one way, attention results and signs of
-// progress the other.
+// connection both sides describe themselves; then steps, queries and keys go one way, attention results and
+// heartbeats the other.
 #pragma once
 #include <vector>
 
@@ -72,11 +72,11 @@ struct WorkerFrame {
   uint64_t checksum;   // of the fields before it
 };
 
-enum class AttentionFrameKind : uint32_t { result = 1, progress = 2 };
+enum class AttentionFrameKind : uint32_t { result = 1, heartbeat = 2 };
 
 /**
  * From the attention worker. `result`: `rows` rows of normalised attention, (heads, headDim) in float32, and their
- * checksum. `progress`: its threads have computed something since the last frame while the call waits for its result.
+ * checksum. `heartbeat`: its threads have computed something since the last frame while the call waits for its result.
  */
 struct AttentionFrame {
   static constexpr uint32_t kMagic = 0x72617677;

@@ -13,7 +13,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kConnectMs = 1000;
 constexpr auto kPollInterval = std::chrono::milliseconds(1);  // interval of checks of the abort flag
-constexpr auto kSignInterval = std::chrono::milliseconds(100);  // interval of checks for signs of progress while a send waits
+constexpr auto kHeartbeatCheckInterval = std::chrono::milliseconds(100);  // interval of checks for heartbeats while a send waits
 
 }  // namespace
 
@@ -139,15 +139,15 @@ void WorkerLink::send(WorkerFrame& frame, std::initializer_list<iovec> body) {
   counts_.bytes_out += sizeof frame;
 }
 
-/** The attention worker reads nothing while it computes: the deadline is that of its signs of progress. */
+/** The attention worker reads nothing while it computes: the deadline is that of its heartbeats. */
 bool WorkerLink::send_parts(std::vector<iovec> parts) {
   Deadline deadline = Clock::now() + deadline_;
   for (size_t first = 0; first < parts.size();) {
     int64_t sent = connection_->send_parts(&parts[first], static_cast<int>(parts.size() - first), false);
     if (sent == Connection::kBroken) return false;
-    if (sent == Connection::kWouldBlock && !connection_->await_writable(std::min(deadline, Clock::now() + kSignInterval), ended_)) {
+    if (sent == Connection::kWouldBlock && !connection_->await_writable(std::min(deadline, Clock::now() + kHeartbeatCheckInterval), ended_)) {
       if (connection_->is_readable()) {
-        if (!receive_sign()) return false;
+        if (!receive_heartbeat()) return false;
         deadline = Clock::now() + deadline_;
       } else if (Clock::now() >= deadline) {
         return false;
@@ -161,10 +161,10 @@ bool WorkerLink::send_parts(std::vector<iovec> parts) {
   return true;
 }
 
-/** False unless the next frame is a sign of progress: before the keys of a call are sent there is no result. */
-bool WorkerLink::receive_sign() {
+/** False unless the next frame is a heartbeat: before the keys of a call are sent there is no result. */
+bool WorkerLink::receive_heartbeat() {
   AttentionFrame frame = {};
-  return connection_->receive(&frame, sizeof frame, Clock::now() + deadline_, ended_) && is_valid_worker_header(frame) && frame.kind == AttentionFrameKind::progress;
+  return connection_->receive(&frame, sizeof frame, Clock::now() + deadline_, ended_) && is_valid_worker_header(frame) && frame.kind == AttentionFrameKind::heartbeat;
 }
 
 bool WorkerLink::receive(std::vector<float>& values, const int32_t* abort) {
@@ -193,7 +193,7 @@ bool WorkerLink::receive_frame(AttentionFrame& frame, std::vector<float>& values
     }
     const bool valid = connection_->receive(&frame, sizeof frame, deadline, ended_) && is_valid_worker_header(frame);
     is_result = valid && frame.kind == AttentionFrameKind::result;
-    if (is_result || (valid && frame.kind == AttentionFrameKind::progress)) continue;
+    if (is_result || (valid && frame.kind == AttentionFrameKind::heartbeat)) continue;
     broken_ = true;
     return false;
   }

@@ -43,7 +43,7 @@ class WorkerLink {
  public:
   /**
    * Connects to the attention worker at `address`, whose pages have `layout`. The link breaks if the worker sends
-   * neither a result nor a sign of progress for `deadline`. `form` is that of every query. The pages of the link begin at
+   * neither a result nor a heartbeat for `deadline`. `form` is that of every query. The pages of the link begin at
    * `first_page`: links for several shards have pages of their own.
    * @throws std::runtime_error if it does not answer, belongs to another process, or computes with another instruction
    * set than `isa`
@@ -82,7 +82,7 @@ class WorkerLink {
 
   void send(WorkerFrame& frame, std::initializer_list<iovec> body);
   bool send_parts(std::vector<iovec> parts);
-  bool receive_sign();
+  bool receive_heartbeat();
   bool receive_frame(AttentionFrame& frame, std::vector<float>& values, const int32_t* abort);
 
   const Isa isa_;

@@ -65,8 +65,8 @@ export interface AttentionWorkerCounts {
   readonly broken: number;
   /** Connections of another process while links of the owner of the pages were open. */
   readonly refused: number;
-  /** Signs of progress, sent while calls waited for their results. */
-  readonly signs: number;
+  /** Sent while calls waited for their results. */
+  readonly heartbeats: number;
   /** Pages of prompts that other instances computed. */
   readonly pulledPages: number;
   /** Times that a pull waited for attention calls. */

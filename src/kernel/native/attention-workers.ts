@@ -92,7 +92,7 @@ export interface WorkerLinkOptions {
   readonly transport?: Transport | undefined;
   /** How attention over earlier keys and over keys of the step combine; `ranges` by default. */
   readonly form?: AttentionForm | undefined;
-  /** The link breaks if neither a result nor a sign of progress arrives for this long; 20,000 by default. */
+  /** The link breaks if neither a result nor a heartbeat arrives for this long; 20,000 by default. */
   readonly deadlineMs?: number | undefined;
   /** The first page of the attention worker that the link uses: links for several shards have pages of their own. 0 by default. */
   readonly firstPage?: number | undefined;

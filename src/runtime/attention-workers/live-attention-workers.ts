@@ -34,8 +34,8 @@ export interface ShardMoves {
   readonly pages: number;
 }
 
-/** Time between two attempts to replace a lost worker, and between two looks at an attempt in progress. */
-const [retryUs, lookUs] = [1_000_000, 10_000];
+/** Time between two attempts to replace a lost worker, and between two polls of an attempt in progress. */
+const [retryUs, pollUs] = [1_000_000, 10_000];
 
 export class LiveAttentionWorkers {
   readonly #workers: readonly LinkedWorker[];
@@ -118,7 +118,7 @@ export class LiveAttentionWorkers {
     const outcome = this.#workers[index].reopen(home);
     this.#attempts[index] = { home, isOver: outcome !== 'opening' };
     if (outcome === 'open') return [this.#opened(index, home)];
-    this.#dueUs[index] = nowUs + (outcome === 'opening' ? lookUs : retryUs);
+    this.#dueUs[index] = nowUs + (outcome === 'opening' ? pollUs : retryUs);
     if (outcome !== 'opening' && !this.#hasLogged[index]) {
       this.#hasLogged[index] = true;
       this.#log(`Attention worker ${index + 1} is lost and not replaced yet: ${outcome.why}`);

@@ -33,12 +33,12 @@ interface Staged {
   isComplete: boolean;
   /** (workers); undefined: none. */
   pulls: readonly (PagePull | undefined)[];
-  /** The instance knows of it. */
+  /** It is reported to the instance. */
   isReported: boolean;
 }
 
-/** Interval between looks at pulls while the instance sleeps. */
-const lookMs = 1;
+/** Poll interval of pulls while the instance sleeps. */
+const pollMs = 1;
 
 /**
  * A messenger whose receive buffers end at attention workers. Their pages are numbers of pages that every worker has.
@@ -130,7 +130,7 @@ export class PulledPages implements Messenger {
       const pull = this.#workers[worker].pull(this.#staging.handle, staged.pages);
       staged.pulls = staged.pulls.map((earlier, at) => (at === worker ? pull : earlier));
       // No step runs meanwhile, and the worker copies at the speed of memory.
-      while (staged.isReported && pull?.isDone === false) Atomics.wait(sleeper, 0, 0, lookMs);
+      while (staged.isReported && pull?.isDone === false) Atomics.wait(sleeper, 0, 0, pollMs);
     }
   }
 
@@ -150,7 +150,7 @@ export class PulledPages implements Messenger {
       this.#timer = undefined;
       if ([...this.#buffers.values()].some((staged) => !staged.isReported && isPulled(staged))) this.#wake();
       else this.#look();
-    }, lookMs);
+    }, pollMs);
   }
 
   unreachable(): readonly ReceiveBufferHandle[] {

@@ -14,7 +14,7 @@ const requests = {
   bodyBytes: (head) =>
     (head.readUInt32LE(8) === 2 ? 4 * head.readUInt32LE(44) : 0) + Number(head.readBigUInt64LE(56)) + checksumBytes,
 };
-/** From the attention worker: its handshake and its description, then results, and signs of progress without a body. */
+/** From the attention worker: its handshake and its description, then results, and heartbeats without a body. */
 const answers = {
   prefixBytes: 128,
   headBytes: 56,

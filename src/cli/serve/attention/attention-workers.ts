@@ -13,9 +13,9 @@ import type { InstanceSettings } from '../worker-settings.ts';
 
 /**
  * Time for which an instance waits at its start for workers of other processes, between two attempts, and between two
- * looks at an attempt in progress.
+ * polls of an attempt in progress.
  */
-const [startMs, retryMs, lookMs] = [60_000, 500, 10];
+const [startMs, retryMs, pollMs] = [60_000, 500, 10];
 
 /** @throws Error if the workers cannot share the KV heads equally or do not answer, or the kernels are not compiled */
 export async function openAttentionWorkers(
@@ -128,7 +128,7 @@ async function remoteWorkers(
 async function openAll(workers: readonly LinkedAttentionWorker[]): Promise<string | undefined> {
   for (const worker of workers) {
     let outcome = worker.reopen();
-    for (; outcome === 'opening'; outcome = worker.reopen()) await setTimeout(lookMs);
+    for (; outcome === 'opening'; outcome = worker.reopen()) await setTimeout(pollMs);
     if (outcome === 'open') continue;
     for (const open of workers) open.close();
     return outcome.why;
