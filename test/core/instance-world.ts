@@ -11,7 +11,9 @@ import type { InstanceEvent } from '../../src/core/protocol/events.ts';
 import type { PinId } from '../../src/core/protocol/ids.ts';
 import type { PinState } from '../../src/core/protocol/pin-order.ts';
 import type { GenerationEvent, GenerationRequest, SamplingParams } from '../../src/core/protocol/ports.ts';
+import type { SparseWork } from '../../src/core/protocol/step-shape.ts';
 import type { BatchLimits } from '../../src/core/scheduler/batching/step-budget.ts';
+import { keptAfter } from '../../src/util/step.ts';
 import { extraOf, FakeEngine, logprobOf, nextToken } from './scheduler/fake-engine.ts';
 
 export const greedy: SamplingParams = {
@@ -170,7 +172,7 @@ export class World {
       }
       case 'runStep':
         expect(this.running).toBeUndefined();
-        expect(effect.shape).toEqual(shapeOf(effect.plan));
+        expect({ ...effect.shape, sparse: effect.shape.sparse ?? noSparseWork }).toEqual(shapeOf(effect.plan));
         this.running = effect;
         break;
       case 'abortStep':
@@ -190,8 +192,42 @@ export class World {
   }
 }
 
+const noSparseWork: SparseWork = {
+  ...{ skippedKeyRows: 0, skippedDecodeKeys: 0, skippedPerStep: 0 },
+  ...{ scoredKeyRows: 0, scoredKeys: 0, keptTokens: 0 },
+};
+
+/** What the sparse layers of a step do, by the slots and selections that it names. */
+function sparseWorkOf({ positions, rowStart, sparse = [], selections = [] }: RunStep['plan']): SparseWork {
+  const work = { ...noSparseWork };
+  for (const { sequence, kept, budget, compactEvery } of sparse) {
+    const rows = positions.subarray(rowStart[sequence], rowStart[sequence + 1]);
+    for (const [layer, most] of budget.entries()) {
+      let filled = kept[layer] as number;
+      if (rows.length === 1 && compactEvery === 0 && filled === most) work.skippedPerStep++;
+      for (const position of rows) {
+        // A row reads the slots and its own token, which replaces another one where all slots are full.
+        const read = compactEvery === 0 && filled === most ? most : filled + 1;
+        work.skippedKeyRows += position + 1 - read;
+        if (rows.length === 1) work.skippedDecodeKeys += position + 1 - read;
+        filled = keptAfter(filled, most, compactEvery, 1);
+      }
+    }
+  }
+  for (const { sequence, budget, observed } of selections) {
+    const tokens = (positions[(rowStart[sequence + 1] as number) - 1] as number) + 1;
+    for (const most of budget) {
+      for (let row = Math.max(0, tokens - observed); row < tokens; row++) work.scoredKeyRows += row + 1;
+      work.scoredKeys += tokens;
+      work.keptTokens += Math.min(tokens, most);
+    }
+  }
+  return work;
+}
+
 /** The shape of a step, by its rows. */
-function shapeOf({ positions, rowStart, logitRows }: RunStep['plan']): RunStep['shape'] {
+function shapeOf(plan: RunStep['plan']): RunStep['shape'] {
+  const { positions, rowStart, logitRows } = plan;
   const shape = { rows: positions.length, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: logitRows.length };
   for (const position of positions) shape.keyRows += position + 1;
   for (const [i, from] of rowStart.subarray(0, -1).entries()) {
@@ -199,7 +235,7 @@ function shapeOf({ positions, rowStart, logitRows }: RunStep['plan']): RunStep['
     shape.decodeRows++;
     shape.decodeKeys += Number(positions[from]) + 1;
   }
-  return shape;
+  return { ...shape, sparse: sparseWorkOf(plan) };
 }
 
 /** The output of a request that runs alone, from the definition and not from an instance. */

@@ -1,10 +1,12 @@
 // `kvasir simulate`: replays a workload on a simulated cluster that runs the same schedulers as live instances.
+import { writeFileSync } from 'node:fs';
 import { Command } from 'commander';
 import { lendingReport } from '../../sim/report/lending-report.ts';
 import { addClusterFlags, pricePerHourOf } from '../options/cluster-options.ts';
 import { readOptions } from '../options/options.ts';
 import { runChaos } from '../simulate/chaos.ts';
-import { printSweep, sweepClients } from '../simulate/client-sweep.ts';
+import { clientPlot } from '../simulate/clients/client-plot.ts';
+import { isSweep, printSweep, sweepClients } from '../simulate/clients/client-sweep.ts';
 import { withPlannedDop } from '../simulate/plan-dop.ts';
 import { reportOf } from '../simulate/run-figures.ts';
 import { addOutputFlags } from '../simulate/run-outputs.ts';
@@ -14,6 +16,7 @@ import {
   givenFlags,
   runAtHighestRate,
   runSimulation,
+  type SimulationOptions,
   simulationSchema,
 } from '../simulate/simulated-run.ts';
 import { addHelpAll, groups } from '../terminal/help.ts';
@@ -30,6 +33,7 @@ export function simulateCommand(): Command {
       '--clients <n>',
       'Send requests from this number of clients, each when its last request ends; several numbers, 1,8,16, are compared',
     )
+    .option('--clients-plot <file>', 'Draw throughput and TTFT by --clients into this SVG file')
     .option(
       '--find-rate <share>',
       'Find the highest --rate, or --speed of a trace, that keeps this share of requests within the SLO',
@@ -40,7 +44,7 @@ export function simulateCommand(): Command {
     .option('--seeds <n>', 'Run --chaos with this number of seeds (default: 100)');
   const rare = [
     ...[groups.instances, groups.memory, groups.lending, groups.pipeline, groups.tiers, groups.network, groups.roles],
-    ...[groups.store, groups.standby, groups.synthetic, groups.transform, groups.faults],
+    ...[groups.sparse, groups.store, groups.standby, groups.synthetic, groups.transform, groups.faults],
   ];
   return addHelpAll(addOutputFlags(command), ...rare).action(
     async (experiment: string | undefined, { json, ...given }: { json?: boolean } & Record<string, unknown>) => {
@@ -53,10 +57,8 @@ export function simulateCommand(): Command {
         runChaos(options, json === true);
         return;
       }
-      if (options.clients !== undefined && options.clients.length > 1) {
-        const sweep = await sweepClients(options);
-        if (json === true) console.log(JSON.stringify(sweep));
-        else printSweep(sweep);
+      if (isSweep(options)) {
+        await runSweep(options, json === true);
         return;
       }
       const started = performance.now();
@@ -78,4 +80,13 @@ export function simulateCommand(): Command {
       else printReport(report, outcome);
     },
   );
+}
+
+/** Compares closed loops. */
+async function runSweep(options: SimulationOptions, json: boolean): Promise<void> {
+  const { clientsPlot, model, hardware } = options;
+  const sweep = await sweepClients(options);
+  if (clientsPlot !== undefined) writeFileSync(clientsPlot, clientPlot(sweep, `${model} on ${hardware}`));
+  if (json) console.log(JSON.stringify(sweep));
+  else printSweep(sweep);
 }

@@ -13,11 +13,13 @@ import {
   attentionWorkersCost,
   dopOf,
 } from '../simulate/simulated-attention-workers.ts';
+import { simulatedSparsity, simulatedSparsityFields, sparseCostModel } from '../simulate/simulated-sparsity.ts';
 import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 import { costKinds, createCostModel, defaultChunkTokens, defaultMemoryShare, spanOf } from './cost-model.ts';
 import { addRoleFlags, instanceRoles, roleFields, settingsOf } from './role-options.ts';
 import { numeric } from './schema-parts.ts';
+import { addSparseFlags } from './sparse-options.ts';
 import { hardwareSpec, modelSpec } from './specs.ts';
 import { addStandbyFlags, standbyFields, startUs } from './standby-options.ts';
 import { addStoreFlags, storeFields, storesPricePerHour, withStores } from './store-options.ts';
@@ -59,6 +61,7 @@ export const clusterFields = {
   cppTokens: count(0).default(65_536),
   pricePerHour: positive.optional(),
   ...attentionWorkerFields,
+  ...simulatedSparsityFields,
   ...roleFields,
   ...storeFields,
   stream: z.boolean().default(true),
@@ -153,7 +156,7 @@ export function addInstanceFlags(command: Command): Command {
       '--cpp-tokens <n>',
       'Use the pipeline for prompts with more tokens than this, if it is faster (default: 65536)',
     );
-  return addTierFlags(addSimulatedAttentionFlags(command));
+  return addTierFlags(addSparseFlags(addSimulatedAttentionFlags(command)));
 }
 
 /** Instance counts by role. @throws UsageError */
@@ -174,7 +177,9 @@ export function instanceSpecs(options: ClusterOptions, rechecksAdmission: boolea
     const standby = role === 'standby';
     // Prefill instances compute attention themselves.
     const dop = role === 'prefill' ? undefined : options.dop;
-    const tiers = dop === undefined ? {} : { hostCacheBlocks: 0, ssdCacheBlocks: 0 };
+    // Neither attention workers nor sparse layers have lower tiers.
+    const isPlain = dop === undefined && options.sparse === undefined;
+    const tiers = isPlain ? {} : { hostCacheBlocks: 0, ssdCacheBlocks: 0 };
     const settings = { ...options, ...settingsOf(role, options), dop, ...tiers };
     // --cache-blocks does not apply to standby instances, which are larger.
     const parts = instanceParts(standby ? { ...settings, cacheBlocks: undefined } : settings, rechecksAdmission, costs);
@@ -242,9 +247,10 @@ export function instanceNames(instances: readonly InstanceSpec[]): readonly stri
   });
 }
 
-function costOf(options: AttentionWorkerSettings): StepCostModel {
+function costOf(options: AttentionWorkerSettings, isSparse: boolean): StepCostModel {
   const { dop } = options;
-  return dop === undefined ? createCostModel(options) : attentionWorkersCost({ ...options, dop });
+  if (dop !== undefined) return attentionWorkersCost({ ...options, dop });
+  return isSparse ? sparseCostModel(options) : createCostModel(options);
 }
 
 /** The hardware that holds the KV of an instance. */
@@ -268,13 +274,15 @@ function instanceParts(
   const { dop } = options;
   const costOptions = { ...options, kv: 'bf16' } as const;
   const key = JSON.stringify([options.hardware, options.tp, options.pp, options.precision, options.dop]);
-  const cost = costs.get(key) ?? costOf(costOptions);
+  const model = modelSpec(options.model, options.models);
+  const sparsity = simulatedSparsity(options, model);
+  const cost = costs.get(key) ?? costOf(costOptions, sparsity !== undefined);
   costs.set(key, cost);
   const hardware = hardwareSpec(kvHardwareOf(options), options.machines);
   const { nicBytesPerSecond, nicUs } = hardware;
   // An instance on some devices of a machine has that share of its NICs and host memory.
   const part = kvMachinesOf(costOptions);
-  const { layers } = modelSpec(options.model, options.models);
+  const { layers } = model;
   const { kvBytesPerToken } = cost;
   const { receiveTokens, hostMemory, ssd, ...tiers } = instanceTiers({
     options,
@@ -300,6 +308,7 @@ function instanceParts(
       coalesce: options.coalesce,
       aheadOfUse: options.aheadOfUse,
       decodeOnly: options.decodeOnly,
+      sparsity,
       attentionWorkers:
         dop === undefined ? undefined : { workers: dopOf(dop).attentionDevices, partition: options.partition },
       handOff: {

@@ -32,7 +32,7 @@ const defaults = { recent: 32, observed: 256, pooling: { kind: 'max', width: 7 }
 /** Tokens evicted at once by `compact`: a page. */
 const compactedTokens = 32;
 
-type SparseOptions = z.infer<z.ZodObject<typeof sparseFields>>;
+export type SparseOptions = Readonly<z.infer<z.ZodObject<typeof sparseFields>>>;
 
 /** Checked options of sparse KV, as plain data. */
 export interface SparseSettings extends Omit<SparsityConfig, 'shape' | 'slotPagesOfState'> {
@@ -99,6 +99,13 @@ interface OtherOptions extends SparseOptions {
 
 /** Undefined: every request keeps all tokens. @throws UsageError */
 export function servedSparsity(options: OtherOptions): SparseSettings | undefined {
+  const conflict = options.sparse === undefined ? undefined : conflictOf(options);
+  if (conflict !== undefined) throw new UsageError(`Cannot use --sparse ${options.sparse}: ${conflict}`);
+  return sparseSettings(options);
+}
+
+/** Undefined: every request keeps all tokens. @throws UsageError if the options contradict each other */
+export function sparseSettings(options: SparseOptions): SparseSettings | undefined {
   const { sparse } = options;
   if (sparse === undefined) {
     const names = ['Budget', 'FullLayers', 'Window', 'Observe', 'Pooling', 'Cache', 'Decode'] as const;
@@ -107,8 +114,6 @@ export function servedSparsity(options: OtherOptions): SparseSettings | undefine
     const flag = given.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
     throw new UsageError(`Cannot use --sparse${flag}: it needs --sparse`);
   }
-  const conflict = conflictOf(options);
-  if (conflict !== undefined) throw new UsageError(`Cannot use --sparse ${sparse}: ${conflict}`);
   const list = sparse.includes(',')
     ? sparse.split(',').map((entry) => (entry === 'full' ? ('full' as const) : Number(entry)))
     : [];

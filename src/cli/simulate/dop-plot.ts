@@ -1,6 +1,7 @@
 // Throughput by price of divisions (a, b) and of instances without attention workers, as one SVG.
 import { readable } from '../terminal/fields.ts';
 import type { DopPlan } from './plan-dop.ts';
+import { fixed, svgDocument, ticks } from './svg.ts';
 
 const width = 860;
 const height = 380;
@@ -46,10 +47,7 @@ export function dopPlot({ model, contextTokens, dop, coupled }: DopPlan): string
     `<text x="${margin.left + 280}" y="34" fill="${colours.whole}">instances without attention workers</text>`,
     `<text x="${margin.left + 560}" y="34">dashed: equal cost of a token</text>`,
   ];
-  return [
-    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}" width="${width}" height="${height}" font-family="sans-serif" font-size="12" fill="#24292f">`,
-    `<title>Divisions of ${model}</title>`,
-    `<rect width="${width}" height="${height}" fill="#fff"/>`,
+  return svgDocument(width, height, `Divisions of ${model}`, [
     `<text x="${margin.left}" y="16" font-weight="bold">${model}, sequences of ${readable(contextTokens)} tokens: tokens per second by price per hour</text>`,
     ...legend,
     ...ticks(priceMax).map((price) => `<text x="${x(price)}" y="${height - 26}" text-anchor="middle">${price}</text>`),
@@ -66,9 +64,7 @@ export function dopPlot({ model, contextTokens, dop, coupled }: DopPlan): string
         ({ price, tokensPerSecond, label, kind }, i) =>
           `<circle cx="${x(price)}" cy="${y(tokensPerSecond)}" r="4" fill="${colours[kind]}"/><text x="${x(price)}" y="${y(tokensPerSecond)}" dx="5" dy="${kind === 'whole' || i % 2 === 0 ? -5 : 15}" fill="${colours[kind]}">${label}</text>`,
       ),
-    '</svg>',
-    '',
-  ].join('\n');
+  ]);
 }
 
 /** Of each division the number of staggered batches with the highest throughput. */
@@ -76,16 +72,4 @@ function fastest(rows: DopPlan['dop']): DopPlan['dop'] {
   return rows.filter((row) =>
     rows.every((other) => other.dop !== row.dop || other.tokensPerSecond <= row.tokensPerSecond),
   );
-}
-
-/** About five round numbers from 0 to `max`. */
-function ticks(max: number): readonly number[] {
-  const raw = max / 5;
-  const magnitude = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].map((factor) => factor * magnitude).find((candidate) => candidate >= raw) ?? raw;
-  return Array.from({ length: Math.floor(max / step) + 1 }, (_, i) => i * step);
-}
-
-function fixed(value: number): number {
-  return Number(value.toFixed(1));
 }

@@ -44,6 +44,7 @@ export function reportOf(outcome: Outcome, wallSeconds: number) {
     inlinePrefills: outcome.inlinePrefills,
     groupPrefills: outcome.groupPrefills,
     migration: outcome.migration,
+    ...(outcome.sparse && { sparse: outcome.sparse }),
     roleSwitches: outcome.roleSwitches,
     pins: outcome.pins,
     batch: {

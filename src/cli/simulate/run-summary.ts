@@ -149,16 +149,39 @@ function printPredictions({ predictions, poolLoads }: Report): void {
   ]);
 }
 
-function printFeatures({ batch, migration, lending, faults, handlers = {} }: Report): void {
+function printFeatures({ batch, migration, sparse, lending, faults, handlers = {} }: Report): void {
   if (batch.requests > 0) {
     const { completionMs, ...jobs } = batch;
     printTable([{ ...jobs, completionMsMean: completionMs.mean }], 'Batch jobs');
   }
   if (migration !== undefined) printTable([migration], 'Migration to standby instances');
+  if (sparse !== undefined) printList('Sparse KV', sparseEntries(sparse));
   if (lending !== undefined) printList('Lending', lendingEntries(lending));
   if (faults === undefined) return;
   printList('Injected faults', entriesOf(faults));
   printList('Fault handlers that ran', entriesOf(handlers));
+}
+
+function sparseEntries(sparse: NonNullable<Report['sparse']>): readonly Entry[] {
+  const { selections, promptTokensMean, keptTokensMean, pages, fullPages, pagesByLayer } = sparse;
+  return [
+    ['selections', `${readable(selections)}, ${readable(sparse.selectionMs)} ms in all`],
+    ['tokens kept', `${readable(keptTokensMean)} of ${readable(promptTokensMean)} in a sparse layer, on average`],
+    ['pages of a sequence', `${readable(pages)} of ${readable(fullPages)}`],
+    ['pages by layer', runLengths(pagesByLayer)],
+    ['time of a selection', `${readable(sparse.selectionMsMean)} ms`],
+  ];
+}
+
+/** '3 x 125, 29 x 32' */
+function runLengths(values: readonly number[]): string {
+  const runs: { readonly value: number; readonly count: number }[] = [];
+  for (const value of values) {
+    const last = runs.at(-1);
+    if (last?.value === value) runs[runs.length - 1] = { value, count: last.count + 1 };
+    else runs.push({ value, count: 1 });
+  }
+  return runs.map(({ value, count }) => (count === 1 ? String(value) : `${count} x ${value}`)).join(', ');
 }
 
 function lendingEntries(lending: NonNullable<Report['lending']>): readonly Entry[] {

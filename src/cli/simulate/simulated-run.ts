@@ -19,6 +19,7 @@ import { UsageError } from '../usage-error.ts';
 import { findRate } from './find-rate.ts';
 import { type OutputOptions, outputFields, RunOutputs } from './run-outputs.ts';
 import { refuseWithAttentionWorkers } from './simulated-attention-workers.ts';
+import { refuseWithSparsity } from './simulated-sparsity.ts';
 import type { TracePiece } from './trace-file.ts';
 import { openWorkload } from './workload-source.ts';
 
@@ -40,6 +41,7 @@ export const simulationSchema = z.object({
   ...sloFields,
   ...faultFields,
   clients: clientCounts.optional(),
+  clientsPlot: z.string().optional(),
   placement: z.enum(placementKinds).optional(),
   balancingThreshold: numeric(z.number().min(1)).default(1.5),
   queue: count(1).default(1_000_000),
@@ -100,6 +102,7 @@ export async function runSimulation(options: SimulationOptions): Promise<Simulat
   const instances = instanceSpecs(options, admission.kind !== 'none');
   const pipeline = pipelineSettings(options);
   refuseWithAttentionWorkers(options);
+  refuseWithSparsity(options);
   return replay(workload, instanceNames(instances), options, labelsOf(options), (stepListener) => {
     return new Simulation({
       ...withBorrowing(options, withStandby(options, instances)),

@@ -1,7 +1,7 @@
 // Theoretical step time: operations over peak rate or bytes over bandwidth, whichever takes longer, at stated
 // efficiencies.
 
-import { type LayerRange, layersOf, type StepShape } from '../protocol/step-shape.ts';
+import { type LayerRange, layersOf, type SparseWork, type StepShape } from '../protocol/step-shape.ts';
 import { activationBytesPerToken, heldModel, kvBytesPerTokenOf, kvCapacity, layerParameters } from './memory.ts';
 import { microBatchedUs, searchRowsWithin } from './micro-batches.ts';
 import type { Efficiency, InstanceShape } from './shapes.ts';
@@ -12,6 +12,8 @@ export const assumedEfficiency: Efficiency = { compute: 0.6, memory: 0.8, link: 
 /** Predicts the steps of one instance in integer microseconds. */
 export interface StepCostModel {
   stepUs(shape: StepShape): number;
+  /** Time that selections of kept tokens add to a step; undefined: no layer is sparse. */
+  selectionUs?(work: SparseWork): number;
   /** Time of one range of the layers: each of its steps has the overhead of a step, and the last range has the head. */
   stageUs(shape: StepShape, range: LayerRange): number;
   readonly layers: number;

@@ -4,6 +4,7 @@ import type { HostLink } from '../cost/host-link.ts';
 import { ModelPredictor } from '../cost/model-predictor.ts';
 import type { StepCostModel } from '../cost/roofline.ts';
 import { StepCost } from '../cost/step-cost.ts';
+import type { LayeredSparsity } from '../kvcache/sparsity/sparse-plan.ts';
 import type { InstanceEffect } from '../protocol/effects.ts';
 import type { InstanceEvent } from '../protocol/events.ts';
 import { LengthExecutor, type LengthResult, type RunningLengths } from '../scheduler/executor/length-executor.ts';
@@ -58,6 +59,8 @@ export interface LengthInstanceConfig
   readonly reportsAll?: boolean;
   /** Requests arrive with the KV of their prompts: nothing is prefilled, except after a preemption. */
   readonly decodeOnly?: boolean | undefined;
+  /** Undefined: requests keep all tokens in every layer. */
+  readonly sparsity?: LayeredSparsity | undefined;
   /** Steps are predicted from steps that ran, as with an engine, and not by the cost model. */
   readonly learns?: boolean;
 }
@@ -69,19 +72,29 @@ export function createLengthInstance({
   reportsAll = false,
   decodeOnly = false,
   learns = false,
+  sparsity,
   ...config
 }: LengthInstanceConfig): LengthInstance {
   const machine: ServingConfig = {
     ...config,
-    pages: blocks ?? Math.floor(cost.kvCapacityTokens / config.blockTokens),
-    // Only tokens count: one layer stands for all.
-    groups: [{ layers: 1, window: undefined }],
+    ...memoryOf(blocks ?? Math.floor(cost.kvCapacityTokens / config.blockTokens), cost.layers, sparsity),
     cost: learns ? new StepCost(cost.layers) : new ModelPredictor(cost),
     incarnation: config.incarnation ?? 0,
   };
   return new Instance(
     instanceConfig(machine),
     (context) => createComponents(context, machine),
-    () => new LengthExecutor({ coalesce, reportsAll, decodeOnly }),
+    (_pools, { sparseKv }) => new LengthExecutor({ coalesce, reportsAll, decodeOnly, sparse: sparseKv?.plan }),
   );
+}
+
+/** Layer groups, and the pages of so many blocks. */
+function memoryOf(blocks: number, layers: number, sparsity: LayeredSparsity | undefined) {
+  // Only tokens count: one layer stands for all.
+  if (sparsity === undefined) return { pages: blocks, groups: [{ layers: 1, window: undefined }] };
+  const { sparseLayers, ...config } = sparsity;
+  const fullLayers = sparseLayers.filter((isSparse) => !isSparse).length;
+  const sparse = { layers: layers - fullLayers, window: undefined, sparse: true };
+  const groups = fullLayers === 0 ? [sparse] : [{ layers: fullLayers, window: undefined }, sparse];
+  return { pages: blocks * layers, groups, sparsity: config };
 }

@@ -32,6 +32,8 @@ export class SimulatedExecutor {
   readonly #hostLink: HostLink | undefined;
   /** Factor on the time of steps, from the next one on. */
   slowness = 1;
+  /** Time of all selections of kept tokens. */
+  selectionUs = 0;
   #exposedUs = 0;
   #firstShape: StepShape | undefined;
   #step = 0;
@@ -241,6 +243,7 @@ export class SimulatedExecutor {
     now.rows = rows;
     now.decodeRows = decodeRows;
     now.logitRows = shape.logitRows;
+    if (shape.sparse !== undefined) this.selectionUs += this.#cost.selectionUs?.(shape.sparse) ?? 0;
     let total = 0;
     for (let i = 0; i < steps; i++) {
       now.keyRows = keyRows + i * rows;

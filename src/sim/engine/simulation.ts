@@ -7,6 +7,7 @@ import type { PoolLoads } from '../../core/router/admission/admission-controller
 import type { TraceRequest } from '../../trace/request.ts';
 import type { RequestChecks } from '../checks/request-checks.ts';
 import { migrationFigures, type Outcome } from '../report/outcome.ts';
+import { sparseFigures } from '../report/sparse-figures.ts';
 import { Cluster } from './cluster.ts';
 import type { ClusterLending } from './lending/cluster-lending.ts';
 import type { InstanceSpec, SimulationConfig } from './simulation-config.ts';
@@ -131,6 +132,8 @@ export class Simulation {
     outcome.inlinePrefills = conductor.inlinePrefills;
     outcome.tiers = tiers.figures(this.snapshots(), this.#config.blockTokens);
     outcome.migration = migrationFigures(this.#config.instances, instances, conductor.instancesStarted);
+    const selectionUs = executors.reduce((sum, executor) => sum + executor.selectionUs, 0);
+    outcome.sparse = sparseFigures(this.#config.instances, this.snapshots(), selectionUs);
     outcome.groupPrefills = conductor.groupPrefills;
     outcome.close(
       lending?.lastStepUs ?? this.nowUs,

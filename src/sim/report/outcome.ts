@@ -17,6 +17,7 @@ import type { Retries } from '../workload/retries.ts';
 import type { ClosedLoopFigures } from './closed-loop-figures.ts';
 import { type Group, Groups, inTime } from './groups.ts';
 import { Histogram } from './histogram.ts';
+import type { SparseFigures } from './sparse-figures.ts';
 
 interface InstanceFigures {
   readonly components: { readonly pinning: { readonly hitTokens: number } };
@@ -157,6 +158,8 @@ export class Outcome {
   tiers: TierFigures | undefined;
   /** Undefined without standby instances. */
   migration: MigrationFigures | undefined;
+  /** Undefined without sparse layers. */
+  sparse: SparseFigures | undefined;
   /** Prompts computed by groups. */
   groupPrefills = 0;
   promptTokens = 0;

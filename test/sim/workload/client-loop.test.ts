@@ -1,7 +1,6 @@
 // Closed loops: clients that send their next request when their last one ends, alone and in a simulated cluster.
 import { describe, expect, it } from 'vitest';
 import { readOptions } from '../../../src/cli/options/options.ts';
-import { sweepClients } from '../../../src/cli/simulate/client-sweep.ts';
 import { runSimulation, simulationSchema } from '../../../src/cli/simulate/simulated-run.ts';
 import { ClosedLoopFigures } from '../../../src/sim/report/closed-loop-figures.ts';
 import { ClientLoop } from '../../../src/sim/workload/client-loop.ts';
@@ -69,16 +68,6 @@ describe('a cluster with a closed loop', () => {
       expect([outcome.requests, outcome.refusedRequests]).toEqual([60, 60]);
       expect(outcome.closedLoop?.requests).toBe(0);
     }
-  });
-
-  it('of llama3-8b on one rtx4090 with 4,000 + 500 tokens is stable up to 10 clients', async () => {
-    const device = { input: '4000', output: '500', hardware: 'rtx4090', model: 'llama3-8b', mixed: '1' };
-    const { runs, stableClients } = await sweepClients(
-      options({ ...device, clients: '8,10,12', blockTokens: '16', check: false }),
-    );
-    expect(stableClients).toBe(10);
-    expect(runs.map(({ isStable }) => isStable)).toEqual([true, true, false]);
-    expect(runs[1].outputTokensPerSecond).toBeGreaterThan(runs[0].outputTokensPerSecond);
   });
 
   it.each([

@@ -24,6 +24,12 @@ export interface SparsityConfig {
   readonly slotPagesOfState: number;
 }
 
+/** With the division of the model's layers. */
+export interface LayeredSparsity extends SparsityConfig {
+  /** (layers of the model): false for layers that keep all tokens. */
+  readonly sparseLayers: readonly boolean[];
+}
+
 /** What a sequence with a KV budget keeps in sparse layers. */
 export interface SequenceSparsity extends Pick<SparsityConfig, 'observed' | 'compactEvery' | 'keepsFull'> {
   readonly layout: SlotLayout;
@@ -33,6 +39,8 @@ export class SparsePlan {
   readonly config: SparsityConfig;
   /** Index of the sparse layer group. */
   readonly group: number;
+  /** Layer groups. */
+  readonly groups: number;
   readonly #layers: number;
   readonly #blockTokens: number;
 
@@ -45,6 +53,7 @@ export class SparsePlan {
         `Cannot keep a KV budget: one layer group is sparse, and none has a window: found ${sparse.length} and ${windows.length}`,
       );
     this.config = config;
+    this.groups = groups.length;
     this.group = groups.findIndex((group) => group.sparse);
     this.#layers = sparse[0].layers;
     this.#blockTokens = blockTokens;

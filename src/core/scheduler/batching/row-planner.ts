@@ -7,6 +7,7 @@ import type { OverflowMemory } from './overflow-memory.ts';
 import { firstBackground, type RankedList } from './ranked-list.ts';
 import { lookAhead, type ReusablePrefixes } from './reusable-prefixes.ts';
 import type { Sequence } from './sequence.ts';
+import { steadySparseSteps } from './sparse-rows.ts';
 import { type BackgroundLimits, type BatchLimits, backgroundLimits, StepBudget } from './step-budget.ts';
 import type { WaitingList } from './waiting-list.ts';
 
@@ -131,9 +132,10 @@ export class RowPlanner {
     const { rows, decodeRows } = this.#budget.shape;
     if (rows === 0 || rows !== decodeRows || this.#mayAdmit || this.#waiting.isContested) return 1;
     let steps = this.#running.last?.background === true ? this.#steadyBackground() : Number.MAX_SAFE_INTEGER;
-    for (const { planned, computed, remaining, table } of this.#running.items) {
+    for (const sequence of this.#running.items) {
+      const { planned, computed, remaining, table } = sequence;
       if (planned !== 1 || remaining !== 1) return 1;
-      steps = Math.min(steps, table.length * this.#blockTokens - computed);
+      steps = Math.min(steps, table.length * this.#blockTokens - computed, steadySparseSteps(sequence));
     }
     return steps;
   }

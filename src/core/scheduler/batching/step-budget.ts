@@ -1,6 +1,11 @@
 // The step budget: the rows, rows with logits and predicted time that a step may still contain.
-import type { StepPredictor, StepShape } from '../../protocol/step-shape.ts';
+import { laterShape, type StepPredictor, type StepShape } from '../../protocol/step-shape.ts';
 import type { Sequence } from './sequence.ts';
+import { addSparseRows, noSparseWork, type SparseSums } from './sparse-rows.ts';
+
+type PlannedShape = { -readonly [Field in Exclude<keyof StepShape, 'sparse'>]: number } & {
+  sparse: SparseSums | undefined;
+};
 
 /** Memory and time that batch jobs may take of an instance beside online requests. */
 export interface BackgroundLimits {
@@ -53,8 +58,14 @@ export class StepBudget {
   readonly #limits: BatchLimits;
   readonly #cost: StepPredictor;
   readonly #chunkMin: number;
-  readonly #shape = { rows: 0, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: 0 };
-  readonly #further = { rows: 0, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: 0 };
+  readonly #shape: PlannedShape = {
+    rows: 0,
+    keyRows: 0,
+    decodeRows: 0,
+    decodeKeys: 0,
+    logitRows: 0,
+    sparse: undefined,
+  };
   #scored = 0;
   #us = 0;
 
@@ -87,6 +98,7 @@ export class StepBudget {
     shape.decodeRows = 0;
     shape.decodeKeys = 0;
     shape.logitRows = 0;
+    shape.sparse = undefined;
     this.#scored = 0;
   }
 
@@ -141,30 +153,22 @@ export class StepBudget {
 
   /** Predicted time of the step with one more decode row. */
   #timeWith(keys: number): number {
-    const { rows, keyRows, decodeRows, decodeKeys, logitRows } = this.#shape;
+    const { rows, keyRows, decodeRows, decodeKeys, logitRows, sparse } = this.#shape;
     if (this.rows === 0) return Number.POSITIVE_INFINITY;
-    const step = this.#further;
-    step.rows = rows + 1;
-    step.keyRows = keyRows + keys;
-    step.decodeRows = decodeRows + 1;
-    step.decodeKeys = decodeKeys + keys;
-    step.logitRows = logitRows + 1;
-    return this.#cost.predictUs(step);
+    return this.#cost.predictUs({
+      rows: rows + 1,
+      keyRows: keyRows + keys,
+      decodeRows: decodeRows + 1,
+      decodeKeys: decodeKeys + keys,
+      logitRows: logitRows + 1,
+      sparse,
+    });
   }
 
   /** How many steps can repeat these rows, all decode rows of batch jobs, each within their time. */
   steadyBackground(): number {
-    const { rows, keyRows, decodeRows, decodeKeys, logitRows } = this.#shape;
-    const step = this.#further;
-    step.rows = rows;
-    step.decodeRows = decodeRows;
-    step.logitRows = logitRows;
     let steps = steadyMax;
-    for (; steps > 1; steps >>= 1) {
-      step.keyRows = keyRows + (steps - 1) * rows;
-      step.decodeKeys = decodeKeys + (steps - 1) * decodeRows;
-      if (this.#cost.predictUs(step) <= this.#us) break;
-    }
+    for (; steps > 1; steps >>= 1) if (this.#cost.predictUs(laterShape(this.#shape, steps - 1)) <= this.#us) break;
     return steps;
   }
 
@@ -198,5 +202,9 @@ export class StepBudget {
     }
     shape.logitRows += times * (sequence.scoredRows + (sequence.samplesNow ? 1 : 0));
     this.#scored += times * sequence.scoredRows;
+    // Until its last row, a prompt is computed as without a budget.
+    if (sequence.sparsity === undefined || sequence.computed + n < sequence.promptLength) return;
+    shape.sparse ??= noSparseWork();
+    addSparseRows(shape.sparse, sequence, times);
   }
 }

@@ -1,5 +1,6 @@
 // The executor of a simulated instance: requests are lengths and block digests.
 
+import type { SparsePlan } from '../../kvcache/sparsity/sparse-plan.ts';
 import type { RequestId } from '../../protocol/ids.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
 import type { GenerationEvent } from '../../protocol/ports.ts';
@@ -41,7 +42,8 @@ export class RunningLengths implements RunningRequest {
   received: RunningRequest['received'];
   relay: RunningRequest['relay'];
 
-  constructor(request: LengthRequest, arrival: number, chain: BlockChain) {
+  /** @param sparse undefined: the request keeps all tokens */
+  constructor(request: LengthRequest, arrival: number, chain: BlockChain, sparse: SparsePlan | undefined) {
     const sharesOutput = request.trace.outputBlocks !== undefined && chain === request.chain;
     this.id = request.id;
     this.request = request;
@@ -50,13 +52,14 @@ export class RunningLengths implements RunningRequest {
       content: new LengthContent(request, chain, sharesOutput),
       promptLength: request.trace.inputTokens,
       lengthMax: request.inputTokens + request.outputTokens,
-      groups: 1,
+      groups: sparse?.groups ?? 1,
       priority: request.trace.priority ?? 0,
       background: request.trace.batch ?? false,
       tenant: request.trace.tenant,
       arrival,
       samples: true,
       scoresPrompt: false,
+      sparsity: sparse?.sequenceSparsity(undefined, request.trace.inputTokens),
     });
   }
 }
@@ -69,6 +72,8 @@ interface LengthExecutorConfig {
   readonly reportsAll: boolean;
   /** Requests arrive with the KV of their prompts, but for the last token. */
   readonly decodeOnly: boolean;
+  /** Undefined: requests keep all tokens. */
+  readonly sparse?: SparsePlan | undefined;
 }
 
 export class LengthExecutor implements Executor<LengthRequest, RunningLengths, undefined, LengthResult> {
@@ -76,8 +81,10 @@ export class LengthExecutor implements Executor<LengthRequest, RunningLengths, u
   readonly #coalesce: boolean;
   readonly #reportsAll: boolean;
   readonly #decodeOnly: boolean;
+  readonly #sparse: SparsePlan | undefined;
 
-  constructor({ coalesce, reportsAll, decodeOnly }: LengthExecutorConfig) {
+  constructor({ coalesce, reportsAll, decodeOnly, sparse }: LengthExecutorConfig) {
+    this.#sparse = sparse;
     this.#coalesce = coalesce;
     this.#reportsAll = reportsAll;
     this.#decodeOnly = decodeOnly;
@@ -90,12 +97,12 @@ export class LengthExecutor implements Executor<LengthRequest, RunningLengths, u
   create(request: LengthRequest, arrival: number): RunningLengths {
     return this.#decodeOnly
       ? this.resume(request, arrival, [], false)
-      : new RunningLengths(request, arrival, request.chain);
+      : new RunningLengths(request, arrival, request.chain, this.#sparse);
   }
 
   /** Prefixes are cached where prompts are computed: received blocks have no digests, unless no other instance has all of them. */
   resume(request: LengthRequest, arrival: number, _held: readonly GenerationEvent[], inParts: boolean): RunningLengths {
-    const running = new RunningLengths(request, arrival, inParts ? request.chain : noBlocks);
+    const running = new RunningLengths(request, arrival, inParts ? request.chain : noBlocks, this.#sparse);
     running.sequence.receivedTokens = request.inputTokens + request.outputs - 1;
     // Received blocks are no cache hit.
     running.sequence.cachedTokens = 0;

@@ -1,0 +1,88 @@
+// Options of simulated sparse KV: layers and budgets, step times, and combinations that are refused.
+import { z } from 'zod';
+import { assumedEfficiency, type StepCostModel } from '../../core/cost/roofline.ts';
+import { SparseCost } from '../../core/cost/sparse-cost.ts';
+import type { KvBudget, LayeredSparsity } from '../../core/kvcache/sparsity/sparse-plan.ts';
+import { slotPagesOfState } from '../../util/step.ts';
+import { type CostOptions, createCostModel, instanceShape } from '../options/cost-model.ts';
+import {
+  budgetShape,
+  type SparseOptions,
+  sparseFields,
+  sparseLayers,
+  sparseSettings,
+} from '../options/sparse-options.ts';
+import { UsageError } from '../usage-error.ts';
+
+/** '1000', 'full', or several to compare: 'full,1000'. */
+const budgets = z
+  .union([z.array(z.union([z.number(), z.string()])), z.number(), z.string()])
+  .transform((given) => (typeof given === 'string' ? given.split(',') : [given].flat()))
+  .transform((given): readonly KvBudget[] => given.map((text) => (text === 'full' ? 'full' : Number(text))))
+  .refine(
+    (all) => all.every((budget) => budget === 'full' || (Number.isInteger(budget) && budget > 0)),
+    'write 1000, full, or several: full,1000,2000',
+  );
+
+export const simulatedSparsityFields = { ...sparseFields, sparseBudget: budgets.optional() };
+
+interface SparsityOptions extends Omit<SparseOptions, 'sparseBudget'> {
+  readonly sparseBudget?: readonly KvBudget[] | undefined;
+}
+
+interface Combined extends SparsityOptions {
+  readonly dop?: string | undefined;
+  readonly decodeOnly: boolean;
+  readonly prefill: number;
+  readonly standby: number;
+  readonly store: number;
+  readonly borrow: boolean;
+  readonly hostCacheBlocks?: number | undefined;
+  readonly ssdCacheBlocks?: number | undefined;
+}
+
+/** Refuses combinations that simulated instances with sparse layers do not have. @throws UsageError */
+export function refuseWithSparsity(options: Combined): void {
+  const { sparse, sparseBudget = [] } = options;
+  if (sparse === undefined && sparseBudget.length > 0)
+    throw new UsageError('Cannot use --sparse-budget: it needs --sparse');
+  if (sparse === undefined) return;
+  if (sparseBudget.length > 1)
+    throw new UsageError(`Cannot use --sparse-budget ${sparseBudget.join(',')}: to compare budgets, state --clients`);
+  const conflicts: readonly (readonly [boolean, string])[] = [
+    [options.dop !== undefined, 'attention workers keep all tokens: remove --dop'],
+    [options.prefill > 0, 'kept tokens are not handed off: use --mixed instances'],
+    [options.decodeOnly, 'prompts must be computed to choose tokens: remove --decode-only'],
+    [options.borrow, 'kept tokens cannot be lent: remove --borrow'],
+    [options.standby > 0, 'kept tokens do not migrate: remove --standby'],
+    [options.store > 0, 'stores hold no kept tokens: remove --store'],
+    [(options.hostCacheBlocks ?? 0) > 0, 'lower tiers hold no kept tokens: remove --host-cache-blocks'],
+    [(options.ssdCacheBlocks ?? 0) > 0, 'lower tiers hold no kept tokens: remove --ssd-cache-blocks'],
+  ];
+  const conflict = conflicts.find(([applies]) => applies);
+  if (conflict !== undefined) throw new UsageError(`Cannot use --sparse ${sparse}: ${conflict[1]}`);
+}
+
+/** Undefined: every layer keeps all tokens. @throws UsageError if the options do not fit the model */
+export function simulatedSparsity(
+  { sparseBudget, ...options }: SparsityOptions,
+  { layers, headDim }: { readonly layers: number; readonly headDim: number },
+): LayeredSparsity | undefined {
+  const [given] = sparseBudget ?? [];
+  const settings = sparseSettings({ ...options, sparseBudget: given === 'full' ? undefined : given });
+  if (settings === undefined) return undefined;
+  if (settings.shape !== 'list' && given === undefined)
+    throw new UsageError(`Cannot use --sparse ${options.sparse}: state the tokens to keep with --sparse-budget`);
+  return {
+    ...settings,
+    shape: budgetShape(settings),
+    sparseLayers: sparseLayers(settings, layers),
+    slotPagesOfState: slotPagesOfState(headDim, 'bf16'),
+  };
+}
+
+/** Step times of an instance with sparse layers. */
+export function sparseCostModel(options: CostOptions): StepCostModel {
+  const { device, shape } = instanceShape(options);
+  return new SparseCost(createCostModel(options), { ...shape, device, efficiency: assumedEfficiency });
+}

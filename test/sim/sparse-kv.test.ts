@@ -1,0 +1,90 @@
+// Simulated instances with sparse layers: times, figures, throughput and refused combinations.
+import { describe, expect, it } from 'vitest';
+import { readOptions } from '../../src/cli/options/options.ts';
+import { clientPlot } from '../../src/cli/simulate/clients/client-plot.ts';
+import { sweepClients } from '../../src/cli/simulate/clients/client-sweep.ts';
+import { runSimulation, simulationSchema } from '../../src/cli/simulate/simulated-run.ts';
+
+const device = { workload: 'plain', hardware: 'rtx4090', model: 'llama3-8b', mixed: '1', blockTokens: '32' };
+const small = {
+  ...device,
+  input: '500..900',
+  output: '30..90',
+  requests: '24',
+  clients: '6',
+  hostCacheBlocks: '0',
+  cacheBlocks: '300',
+};
+
+const options = (flags: Readonly<Record<string, unknown>>) => readOptions(simulationSchema, flags);
+const simulate = async (flags: Readonly<Record<string, unknown>>) =>
+  (await runSimulation(options({ ...small, check: true, ...flags }))).outcome;
+
+describe('simulated sparse KV', () => {
+  it.each([
+    { sparse: 'first-n', sparseBudget: '300' },
+    { sparse: 'pyramid', sparseBudget: '200', sparseDecode: 'compact' },
+    { sparse: `full,${Array.from({ length: 31 }, (_, layer) => 700 - 20 * layer).join()}`, sparseCache: 'none' },
+  ])('takes the same time with equal steps run at once, with %j', async (flags) => {
+    const outcome = await simulate(flags);
+    expect([outcome.completedRequests, outcome.sparse?.selections]).toEqual([24, 24]);
+    expect((await simulate({ ...flags, coalesce: false })).stateHash).toBe(outcome.stateHash);
+  });
+
+  it('takes the time of instances without sparse layers if requests keep all tokens', async () => {
+    const [full, dense] = [await simulate({ sparse: 'uniform', sparseBudget: 'full' }), await simulate({})];
+    expect(full.stateHash).toBe(dense.stateHash);
+    expect([full.sparse?.selections, full.sparse?.selectionMs]).toEqual([0, 0]);
+    expect(dense.sparse).toBeUndefined();
+  });
+
+  it('reports kept tokens, the pages of each layer and the time of selections', async () => {
+    const lengths = { input: '1000', output: '40', sparse: 'first-n', sparseBudget: '300' };
+    const { sparse, endUs } = await simulate(lengths);
+    expect(sparse).toMatchObject({ selections: 24, promptTokensMean: 1000, keptTokensMean: 300 });
+    expect(sparse?.pagesByLayer).toEqual([...Array(3).fill(32), ...Array(29).fill(10)]);
+    expect([sparse?.pages, sparse?.fullPages]).toEqual([3 * 32 + 290, 32 * 32]);
+    expect(sparse?.selectionMsMean).toBeCloseTo((sparse?.selectionMs ?? 0) / 24, 6);
+    expect(sparse?.selectionMs).toBeLessThan((0.05 * endUs) / 1000);
+  });
+
+  it('preempts and computes again where memory is short', async () => {
+    const outcome = await simulate({ sparse: 'uniform', sparseBudget: '100', cacheBlocks: '60' });
+    expect(outcome.completedRequests).toBe(24);
+    const growing = { sparse: 'first-n', sparseFullLayers: '31', sparseBudget: '600', cacheBlocks: '70' };
+    const preempted = await simulate({ ...growing, output: '300', clients: '12' });
+    expect(preempted.completedRequests).toBe(24);
+    expect(preempted.preemptions).toBeGreaterThan(0);
+  });
+
+  it('of llama3-8b on one rtx4090 is stable with 20 clients, at over 1.5 times the throughput of 10 dense ones', async () => {
+    const loop = { ...device, input: '4000', output: '500', requests: '160', sparse: 'first-n' };
+    const sweep = await sweepClients(options({ ...loop, clients: '10,20', sparseBudget: 'full,1000' }));
+    const [dense, sparse] = sweep.sweeps;
+    expect([dense.stableClients, sparse.stableClients]).toEqual([10, 20]);
+    const [ten] = dense.runs;
+    const [, twenty] = sparse.runs;
+    expect(twenty.outputTokensPerSecond / ten.outputTokensPerSecond).toBeGreaterThan(1.5);
+    expect(twenty.outputTokensPerSecond / ten.outputTokensPerSecond).toBeLessThan(1.75);
+    const svg = clientPlot(sweep, 'a < b');
+    expect(svg.match(/<circle/g)).toHaveLength(2 * 4 - 1);
+    expect(svg).toContain('1,000 kept tokens');
+    expect(svg).toContain('a &lt; b');
+  });
+
+  it.each([
+    [{ sparseBudget: '100' }, 'Cannot use --sparse-budget: it needs --sparse'],
+    [{ sparse: 'pyramid' }, 'Cannot use --sparse pyramid: state the tokens to keep with --sparse-budget'],
+    [{ sparse: '100,200' }, 'Cannot use --sparse: it has budgets of 2 layers, the model has 32'],
+    [{ sparse: 'uniform', sparseBudget: '32' }, 'Cannot use a budget of 32 tokens: the last 32 are kept beside others'],
+    [
+      { sparse: 'uniform', sparseBudget: '64', borrow: true },
+      'Cannot use --sparse uniform: kept tokens cannot be lent',
+    ],
+    [{ sparse: 'uniform', sparseBudget: '64,full' }, 'Cannot use --sparse-budget 64,full: to compare budgets, state'],
+    [{ sparse: '64,full', sparseBudget: '64' }, 'Cannot use --sparse-budget with --sparse 64,full: the list has'],
+    [{ sparse: 'uniform', sparseBudget: '64', sparseFullLayers: '32' }, 'Cannot use --sparse-full-layers 32'],
+  ])('is refused with %j', async (flags, message) => {
+    await expect(async () => simulate(flags)).rejects.toThrow(message);
+  });
+});
