@@ -269,7 +269,7 @@ class Setup {
     const outcomes = this.#engine.runStaggered(steps, this.#abort);
     const ms = performance.now() - start;
     for (const outcome of outcomes)
-      if (outcome.kind !== 'done' || outcome.result.unanswered.length > 0)
+      if (outcome.kind !== 'done' || outcome.result.failedSequences.length > 0)
         throw new Error('Cannot measure attention workers: a step was not answered');
     return ms;
   }

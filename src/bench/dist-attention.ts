@@ -126,7 +126,7 @@ class AttentionSide {
     const start = performance.now();
     const outcome = this.backend.run(this.#program, this.pool, step, this.#abort);
     const ms = performance.now() - start;
-    if (outcome.kind !== 'done' || outcome.result.unanswered.length > 0)
+    if (outcome.kind !== 'done' || outcome.result.failedSequences.length > 0)
       throw new Error('Cannot measure attention over instances: a query was not answered');
     return ms;
   }

@@ -97,7 +97,7 @@ export class LinkedAttentionWorker {
     return this.#pages;
   }
 
-  /** (links) No handle has the number 0: steps with it are unanswered. */
+  /** (links) No handle has the number 0: sequences of steps with it fail. */
   get handles(): readonly number[] {
     return this.#worker?.links.map(({ handle }) => handle) ?? Array.from({ length: this.#links }, () => 0);
   }

@@ -323,5 +323,5 @@ export interface StepResult {
    * Indices of failed sequences, ascending: remote keys were refused or timed out, or blocks or rows in transit did not
    * arrive. Nothing of them counts as written, and their logit rows are undefined. Other sequences are not affected.
    */
-  readonly unanswered: Int32Array;
+  readonly failedSequences: Int32Array;
 }

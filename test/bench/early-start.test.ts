@@ -9,7 +9,7 @@ it.skipIf(loadNative() === undefined)(
   async () => {
     const report = await benchEarlyStart({
       entry: dyingWorker,
-      settings: [liveSettings, liveSettings, { ...liveSettings, awaitsPrefixes: true }],
+      settings: [liveSettings, liveSettings, { ...liveSettings, waitsForPrefixes: true }],
       ...{ vocabSize: 500, blockTokens: 32, prefix: 96, rest: 20, repeats: 1, log: () => {} },
     });
     const { computedMs, hereMs, aheadMs, awaitedMs, bytes } = report;

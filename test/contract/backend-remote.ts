@@ -115,7 +115,7 @@ export function testRemoteKeys(backend: Backend, numRuns = 8, connect?: Connect)
           const read = { buffers: stats ? [1, 2, 3] : [1] };
           const wanted = play(backend, whole, read);
           const got = playRemote(lendOut(whole, servers, placementOf(seed, servers)), read);
-          expect(resultOf(got).unanswered).toEqual(new Int32Array(0));
+          expect(resultOf(got).failedSequences).toEqual(new Int32Array(0));
           for (const [i, values] of wanted.buffers.entries())
             expectSameBits(got.buffers[i], values, ['o', 'max', 'sum'][i]);
         },
@@ -141,7 +141,7 @@ export function testRemoteKeys(backend: Backend, numRuns = 8, connect?: Connect)
     for (const change of [{ loan: 9 }, { blocks: first.blocks.map((block) => block + 1) }]) {
       const step = { ...lent.step, remote: [{ ...first, ...change }, second] };
       const got = playRemote({ ...lent, step }, { buffers: [1] });
-      expect(resultOf(got).unanswered).toEqual(Int32Array.of(0));
+      expect(resultOf(got).failedSequences).toEqual(Int32Array.of(0));
       expectSameBits(got.buffers[0].slice(3 * 64), wanted.slice(3 * 64), 'the other sequence');
     }
   });

@@ -68,7 +68,7 @@ describe.skipIf(loadNative() === undefined)('an attention worker in another proc
       const step = { ...groupedStep([rows], plainPages(8, groups)), attentionWorkers: Int32Array.of(link.handle) };
       const outcome = engine.run(step, new Int32Array(1));
       if (outcome.kind !== 'done') throw new Error('the step was aborted');
-      return outcome.result.unanswered;
+      return outcome.result.failedSequences;
     };
     try {
       expect(run(0)).toEqual(new Int32Array(0));

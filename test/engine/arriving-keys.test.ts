@@ -104,7 +104,7 @@ describe.skipIf(loadNative() === undefined)('a step over blocks in transit', () 
         );
         for (const { free } of transfers) free();
         const lost = all.flatMap(({ fate }, s) => (fate === 'present' || fate === 'arrives' ? [] : [s]));
-        expect([...result.unanswered]).toEqual(lost);
+        expect([...result.failedSequences]).toEqual(lost);
         for (const s of all.keys()) {
           if (lost.includes(s)) continue;
           expect(result.tokens[s]).toBe(expected.tokens[s]);

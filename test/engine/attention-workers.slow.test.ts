@@ -187,14 +187,14 @@ class Cluster {
   /** Tokens and the bits of all log-probabilities of a step that is done. */
   logprobs(outcome: StepOutcome): unknown {
     if (outcome.kind !== 'done') throw new Error('the step was aborted');
-    const { tokens, logprobs, topTokens, topLogprobs, unanswered } = outcome.result;
-    return { tokens, logprobs, topTokens, topLogprobs, unanswered };
+    const { tokens, logprobs, topTokens, topLogprobs, failedSequences } = outcome.result;
+    return { tokens, logprobs, topTokens, topLogprobs, failedSequences };
   }
 
   rows(sequences: readonly PlainSequence[]): Uint32Array[] {
     const outcome = this.run(sequences);
     if (outcome.kind !== 'done') throw new Error('the step was aborted');
-    expect(outcome.result.unanswered).toEqual(new Int32Array(0));
+    expect(outcome.result.failedSequences).toEqual(new Int32Array(0));
     const { length } = outcome.result.tokens;
     return bitRows(this.engine.readLogits(length), length);
   }
@@ -427,7 +427,7 @@ describe.skipIf(nativeBackends.length === 0)('attention workers (need the native
     }
   });
 
-  test('by requests: when one ends, only its sequences are unanswered', () => {
+  test('by requests: when one ends, only its sequences fail', () => {
     const path = folder.huggingFace(oddSpec, 'f32');
     const parts = new Cluster(path, isa, form, { workers: 2, partition: 'requests' });
     try {
@@ -444,7 +444,7 @@ describe.skipIf(nativeBackends.length === 0)('attention workers (need the native
       expect(counts).toEqual([300 * oddSpec.layers, 300 * oddSpec.layers]);
       parts.workers[0]?.end();
       const outcome = parts.run([at(1, 300, 2), at(0, 300, 2)]);
-      expect(outcome.kind === 'done' && outcome.result.unanswered).toEqual(Int32Array.of(1));
+      expect(outcome.kind === 'done' && outcome.result.failedSequences).toEqual(Int32Array.of(1));
       expect(bitRows(parts.engine.readLogits(1), 1)).toEqual(expected[1]);
       parts.workers[0]?.begin();
       expect([...parts.rows([at(0, 0, 300)]), ...parts.rows([at(0, 300, 2)])]).toEqual(expected.flat());
@@ -486,12 +486,12 @@ describe.skipIf(nativeBackends.length === 0)('attention workers (need the native
     }
   });
 
-  test('when one ends, all sequences of the step are unanswered; over a new one they have the same bits', () => {
+  test('when one ends, all sequences of the step fail; over a new one they have the same bits', () => {
     const expected = [single.rows([sequence(0, 600)]), single.rows([sequence(600, 1)])].flat();
     cluster.rows([sequence(0, 600)]);
     cluster.workers[1]?.end();
     const outcome = cluster.run([sequence(600, 1), { ...sequence(0, 2), blocks: [70] }]);
-    expect(outcome.kind === 'done' && outcome.result.unanswered).toEqual(Int32Array.of(0, 1));
+    expect(outcome.kind === 'done' && outcome.result.failedSequences).toEqual(Int32Array.of(0, 1));
     expect(cluster.workers.map(({ link }) => link.isBroken)).toEqual([false, true]);
     cluster.workers[1]?.begin();
     expect([cluster.rows([sequence(0, 600)]), cluster.rows([sequence(600, 1)])].flat()).toEqual(expected);
@@ -503,7 +503,7 @@ describe.skipIf(nativeBackends.length === 0)('attention workers (need the native
       { ...sequence(0, 2), blocks: [70] },
     ];
     const outcome = cluster.run(twice);
-    expect(outcome.kind === 'done' && outcome.result.unanswered).toEqual(Int32Array.of(0, 1));
+    expect(outcome.kind === 'done' && outcome.result.failedSequences).toEqual(Int32Array.of(0, 1));
     await expect.poll(() => cluster.workers.map(({ worker }) => worker.counts.broken)).toEqual([1, 1]);
     for (const worker of cluster.workers) {
       worker.end();
@@ -539,7 +539,7 @@ describe.skipIf(nativeBackends.length === 0)('attention workers (need the native
         const outcomes = parts.engine.runStaggered(steps, new Int32Array(1));
         second.close();
         for (const outcome of outcomes)
-          expect(outcome.kind === 'done' && outcome.result.unanswered).toEqual(new Int32Array(0));
+          expect(outcome.kind === 'done' && outcome.result.failedSequences).toEqual(new Int32Array(0));
       } finally {
         parts.close();
       }

@@ -170,7 +170,7 @@ class Course {
     });
     const outcome = this.#engine.run({ ...plain, groups, remote }, new Int32Array(1));
     if (outcome.kind !== 'done') throw new Error('the step was aborted');
-    expect(outcome.result.unanswered).toEqual(new Int32Array(0));
+    expect(outcome.result.failedSequences).toEqual(new Int32Array(0));
     return bitRows(this.#engine.readLogits(2), 2);
   }
 }

@@ -139,7 +139,7 @@ describe.skipIf(loadNative() === undefined)('activations in transit', () => {
     const sequence = chunk(1, 150, 200);
     const buffer = await begin(sequence, 5);
     const late = await next<StepOutcome>();
-    expect(late.kind === 'done' && [...late.result.unanswered]).toEqual([0]);
+    expect(late.kind === 'done' && [...late.result.failedSequences]).toEqual([0]);
     queueRows(buffer, sequence);
     expect(run(sequence)).toBe('done');
     await begin(sequence);

@@ -27,9 +27,9 @@ parentPort?.on('message', ({ sequence, withinMs }) => {
   let outcome;
   // On a busy machine the rows may arrive after the step's timeout: the step runs again.
   do outcome = slice.run({ ...groupedStep([sequence], pages), rowsIn }, abort);
-  while (withinMs > 1000 && outcome.kind === 'done' && outcome.result.unanswered.length > 0);
+  while (withinMs > 1000 && outcome.kind === 'done' && outcome.result.failedSequences.length > 0);
   parentPort?.postMessage(outcome);
-  if (outcome.kind === 'aborted' || outcome.result.unanswered.length > 0) return;
+  if (outcome.kind === 'aborted' || outcome.result.failedSequences.length > 0) return;
   messenger.close(buffer);
   buffer = undefined;
 });

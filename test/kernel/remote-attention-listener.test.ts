@@ -39,7 +39,7 @@ describe.skipIf(loadNative() === undefined).each([['tcp'], ['shared']] as const)
 
     test('refuse a client with another token', () => {
       const played = play(backend, lent, {}, undefined, over(transport, 'secret', 'another'));
-      expect(resultOf(played).unanswered).toEqual(Int32Array.of(0));
+      expect(resultOf(played).failedSequences).toEqual(Int32Array.of(0));
     });
 
     test('do not answer after their listener is closed', () => {
@@ -49,7 +49,7 @@ describe.skipIf(loadNative() === undefined).each([['tcp'], ['shared']] as const)
         const client = createRemoteAttentionClient(pool, listener.address, 'secret', transport);
         return { server: client, close: () => backend.freeRemoteAttentionServer(client) };
       };
-      expect(resultOf(play(backend, lent, {}, undefined, closed)).unanswered).toEqual(Int32Array.of(0));
+      expect(resultOf(play(backend, lent, {}, undefined, closed)).failedSequences).toEqual(Int32Array.of(0));
     });
 
     test('do not lend pages through a client', () => {

@@ -35,7 +35,7 @@ export function earlyStartCommand(): Command {
       const settings = instanceSettings(options, { role: 'mixed', threads: own.threads }, path, context, 3);
       const report = await benchEarlyStart({
         entry: new URL('../serve/instance-worker.js', import.meta.url),
-        settings: [settings, settings, { ...settings, awaitsPrefixes: true }],
+        settings: [settings, settings, { ...settings, waitsForPrefixes: true }],
         ...{ vocabSize, blockTokens: pageTokens, prefix, rest, repeats, log: progress },
       });
       if (json === true) console.log(JSON.stringify({ threads: own.threads, ...report }));

@@ -205,8 +205,8 @@ function handOffOf({ sendsAtEnd, rechecksAdmission }: InstanceSettings, receiveP
 }
 
 /** Pages of the reference backend belong to its thread. */
-function aheadOfUse({ awaitsPrefixes }: InstanceSettings, { isa }: Backend): boolean {
-  return awaitsPrefixes !== true && isa !== 'reference';
+function aheadOfUse({ waitsForPrefixes }: InstanceSettings, { isa }: Backend): boolean {
+  return waitsForPrefixes !== true && isa !== 'reference';
 }
 
 function describe(settings: InstanceSettings, backend: Backend, model: LoadedModel) {

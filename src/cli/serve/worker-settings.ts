@@ -23,7 +23,7 @@ export interface InstanceSettings {
   /** Sends prompts after their prefill, not layer by layer: a baseline for comparisons. */
   readonly sendsAtEnd?: boolean | undefined;
   /** Starts requests after their whole prefix has arrived: a baseline for comparisons. */
-  readonly awaitsPrefixes?: boolean | undefined;
+  readonly waitsForPrefixes?: boolean | undefined;
   /** The record of its steps, if requested. */
   readonly record?: SharedArrayBuffer | undefined;
   /** Tiers below the pool; undefined: evicted blocks are lost. */

@@ -122,8 +122,10 @@ export function resultOf(
       merged.topTokens.set(result.topTokens.subarray(...of), to * topLogprobsMax);
       merged.topLogprobs.set(result.topLogprobs.subarray(...of), to * topLogprobsMax);
     }
-  const unanswered = batches.flatMap(({ batch, result }) => Array.from(result.unanswered, (at) => batch.sequences[at]));
-  return { ...merged, unanswered: Int32Array.from(unanswered.sort(ascending)) };
+  const failedSequences = batches.flatMap(({ batch, result }) =>
+    Array.from(result.failedSequences, (at) => batch.sequences[at]),
+  );
+  return { ...merged, failedSequences: Int32Array.from(failedSequences.sort(ascending)) };
 }
 
 function groupOf(group: StepGroup, sequences: readonly number[]): StepGroup {

@@ -57,8 +57,8 @@ export function partialsUs(
 }
 
 /** All creditors work in parallel with the local attention: the longer time counts. */
-export function distributedUs(localUs: number, localAttentionUs: number, awaitedUs: number): number {
-  return Math.round(localUs + Math.max(0, awaitedUs - localAttentionUs));
+export function distributedUs(localUs: number, localAttentionUs: number, remoteUs: number): number {
+  return Math.round(localUs + Math.max(0, remoteUs - localAttentionUs));
 }
 
 /** Time of a creditor's own step while remote attention takes this share of its time. */

@@ -8,7 +8,7 @@ import { isPipelineMessage } from '../protocol/peer-messages.ts';
 import type { GenerationEvent } from '../protocol/ports.ts';
 import type { StepShape } from '../protocol/step-shape.ts';
 import { outranks } from '../scheduler/batching/sequence.ts';
-import { awaitedUs } from '../scheduler/batching/step-budget.ts';
+import { shortPrefillUs } from '../scheduler/batching/step-budget.ts';
 import {
   type Handled,
   type Identified,
@@ -67,7 +67,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     this.#sender = sender;
     this.#config = config;
     this.#prefixes = new StagePrefixes(context, this);
-    this.#turnUs = awaitedUs(context.config.limits);
+    this.#turnUs = shortPrefillUs(context.config.limits);
   }
 
   override handle(event: InstanceEvent<Request, unknown>): Handled {
@@ -115,7 +115,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     return this.#stages.size > 0;
   }
 
-  override get awaitsStep(): boolean {
+  override get needsShortStep(): boolean {
     for (const stage of this.#stages.values()) if (stage.ready > 0) return this.#isBeforeBatch(stage);
     return false;
   }
@@ -366,7 +366,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     const { id, sequence } = running;
     const stage = this.#stages.get(id);
     if (stage === undefined) return;
-    if (executor.isUnanswered(result, 0)) {
+    if (executor.sequenceFailed(result, 0)) {
       // The chunk that the step waited for did not arrive: the next step begins once it is here.
       stage.announced = stage.ready;
       return;

@@ -10,7 +10,7 @@ import type { Identified, InstanceContext } from '../scheduler/component.ts';
 import type { RunningRequest } from '../scheduler/executor/executor.ts';
 import { type PipelineStage, rangeOf } from './pipeline-stage.ts';
 
-interface AwaitedPrefix {
+interface PendingPrefix {
   readonly source: InstanceIndex;
   /** Blocks that this instance has cached. */
   readonly own: number;
@@ -31,7 +31,7 @@ export class StagePrefixes {
   readonly #cache: BlockCache;
   readonly #context: InstanceContext<Identified, RunningRequest>;
   readonly #target: PrefixTarget;
-  readonly #awaited = new Map<RequestId, AwaitedPrefix>();
+  readonly #pending = new Map<RequestId, PendingPrefix>();
 
   constructor(context: InstanceContext<Identified, RunningRequest>, target: PrefixTarget) {
     this.#cache = context.kvCache;
@@ -46,8 +46,8 @@ export class StagePrefixes {
   /** When the patience for a prefix ends. */
   get nextUs(): number {
     let nextUs = Number.POSITIVE_INFINITY;
-    if (this.#awaited.size === 0) return nextUs;
-    for (const { untilUs } of this.#awaited.values()) nextUs = Math.min(nextUs, untilUs);
+    if (this.#pending.size === 0) return nextUs;
+    for (const { untilUs } of this.#pending.values()) nextUs = Math.min(nextUs, untilUs);
     return nextUs;
   }
 
@@ -69,7 +69,7 @@ export class StagePrefixes {
       return;
     }
     const { id } = running;
-    this.#awaited.set(id, { source, own, untilUs: this.#context.nowUs + patienceUs, stage });
+    this.#pending.set(id, { source, own, untilUs: this.#context.nowUs + patienceUs, stage });
     if (this.#hasContents)
       this.#context.emit({ kind: 'expectPrefix', id, from: source, pages: this.#pagesOf(stage).pages(own, blocks) });
     this.#context.emit({
@@ -101,17 +101,17 @@ export class StagePrefixes {
 
   /** The source has finished: blocks before `to` are here. False when no stage waits for it. */
   arrived(id: RequestId, source: InstanceIndex | 'ssd', to: number): boolean {
-    const awaited = this.#awaited.get(id);
-    if (awaited?.source !== source) return false;
-    this.#awaited.delete(id);
-    this.#target.prefixReady(awaited.stage, Math.max(awaited.own, to) * this.#cache.blockTokens);
+    const pending = this.#pending.get(id);
+    if (pending?.source !== source) return false;
+    this.#pending.delete(id);
+    this.#target.prefixReady(pending.stage, Math.max(pending.own, to) * this.#cache.blockTokens);
     return true;
   }
 
   /** Stages whose patience has ended continue with their own blocks. */
   advance(nowUs: number): void {
-    if (this.#awaited.size === 0) return;
-    for (const [id, { own, untilUs, stage }] of [...this.#awaited]) {
+    if (this.#pending.size === 0) return;
+    for (const [id, { own, untilUs, stage }] of [...this.#pending]) {
       if (untilUs > nowUs) continue;
       this.cancel(id);
       this.#target.prefixReady(stage, own * this.#cache.blockTokens);
@@ -120,10 +120,10 @@ export class StagePrefixes {
 
   /** The stage no longer needs its prefix. */
   cancel(id: RequestId): void {
-    const awaited = this.#awaited.get(id);
-    if (awaited === undefined) return;
-    this.#awaited.delete(id);
+    const pending = this.#pending.get(id);
+    if (pending === undefined) return;
+    this.#pending.delete(id);
     if (this.#hasContents) this.#context.emit({ kind: 'closePrefix', id });
-    this.#context.emit({ kind: 'send', to: awaited.source, message: { kind: 'cancelPrefix', id } });
+    this.#context.emit({ kind: 'send', to: pending.source, message: { kind: 'cancelPrefix', id } });
   }
 }

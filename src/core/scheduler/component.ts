@@ -91,7 +91,7 @@ export interface StepDraft<S> {
   /** Attention over remote blocks. */
   remote: readonly RemoteWork[] | undefined;
   /** The step waits for blocks in transit: its time does not predict the next step. */
-  awaitsBlocks: boolean;
+  waitsForBlocks: boolean;
 }
 
 /**
@@ -158,7 +158,7 @@ export abstract class InstanceComponent<Request extends Identified, S extends Ru
   computed(_running: S): void {}
 
   /** A request of the step that ended waited for blocks in transit or for remote blocks. @param arrived false: nothing of it was computed */
-  awaitedRows(_running: S, _arrived: boolean): void {}
+  waitEnded(_running: S, _arrived: boolean): void {}
 
   /** A request leaves and still has its blocks: releases everything that the component holds for it. @param running undefined: it is not scheduled here @returns true if the component expected it */
   releaseRequest(_id: RequestId, _running: S | undefined, _reason: LeaveReason): boolean {
@@ -175,7 +175,7 @@ export abstract class InstanceComponent<Request extends Identified, S extends Ru
   admit(): void {}
 
   /** True while work of the component waits for the end of the next step: that step is kept short. */
-  get awaitsStep(): boolean {
+  get needsShortStep(): boolean {
     return false;
   }
 

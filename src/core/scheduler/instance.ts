@@ -149,7 +149,7 @@ export class Instance<
     if (event.kind === 'stepDone') {
       stepUs = event.stepUs ?? [nowUs - flight.startedUs];
       // The time of a step that waited for blocks, or lost a worker, does not predict the next.
-      if (flight.range === undefined && !flight.awaitsBlocks && !flight.workerLost)
+      if (flight.range === undefined && !flight.waitsForBlocks && !flight.workerLost)
         config.cost.observe(flight.shape, stepUs);
       flight.owner.commit(flight, event.result, stepUs);
     } else if (event.kind === 'stepFailed') this.#state.emit(results.failAll(flight, event.message));

@@ -39,7 +39,7 @@ export interface InFlight<S> extends PlannedStep<S> {
   /** Attention over remote blocks. */
   readonly remote: readonly RemoteWork[] | undefined;
   /** Rows wait for blocks in transit. */
-  readonly awaitsBlocks: boolean;
+  readonly waitsForBlocks: boolean;
   /** The run ends with its current step. */
   ending: boolean;
   /** Its abort was requested. */
@@ -61,7 +61,7 @@ function inFlightOf<S>(
   planned: PlannedStep<S>,
   step: StepNumber,
   nowUs: number,
-  { remote, awaitsBlocks }: Pick<InFlight<S>, 'remote' | 'awaitsBlocks'>,
+  { remote, waitsForBlocks }: Pick<InFlight<S>, 'remote' | 'waitsForBlocks'>,
 ): InFlight<S> {
   const { owner, predictedUs, shape, requests, stepsMax, background, range, activationsOut } = planned;
   return {
@@ -76,7 +76,7 @@ function inFlightOf<S>(
     step,
     startedUs: nowUs,
     remote,
-    awaitsBlocks,
+    waitsForBlocks: waitsForBlocks,
     ending: false,
     aborting: false,
     yielding: false,
@@ -132,7 +132,7 @@ export class StepInFlight<S extends RunningRequest> {
     return this.#flight;
   }
 
-  launch(planned: PlannedStep<S>, nowUs: number, waits: Pick<InFlight<S>, 'remote' | 'awaitsBlocks'>): InFlight<S> {
+  launch(planned: PlannedStep<S>, nowUs: number, waits: Pick<InFlight<S>, 'remote' | 'waitsForBlocks'>): InFlight<S> {
     this.#flight = inFlightOf(planned, ++this.#launched, nowUs, waits);
     return this.#flight;
   }

@@ -33,9 +33,9 @@ export class StepLauncher<Request extends Identified, S extends RunningRequest> 
     if (hooks.holdsSteps.some((component) => component.holdsSteps)) return undefined;
     const urgent = this.#ownStep(true);
     if (urgent !== undefined) return urgent;
-    let isAwaited = false;
-    for (const component of hooks.awaitsStep) isAwaited ||= component.awaitsStep;
-    const sequences = scheduler.plan(isAwaited);
+    let keepsShort = false;
+    for (const component of hooks.needsShortStep) keepsShort ||= component.needsShortStep;
+    const sequences = scheduler.plan(keepsShort);
     for (const sequence of scheduler.admitted) this.#admit(requests.admit(sequence));
     if (this.#loading.size > 0) this.#startLoaded();
     const draft = this.#draft(requests.requestsOf(sequences), undefined, Number.POSITIVE_INFINITY);
@@ -62,7 +62,7 @@ export class StepLauncher<Request extends Identified, S extends RunningRequest> 
   }
 
   #draft(requests: readonly S[], range: PlannedStep<S>['range'], stepsMax: number): StepDraft<S> {
-    const draft = { requests, range, stepsMax, remote: undefined, awaitsBlocks: false };
+    const draft = { requests, range, stepsMax, remote: undefined, waitsForBlocks: false };
     for (const component of this.#instance.hooks.contribute) component.contribute(draft);
     return draft;
   }

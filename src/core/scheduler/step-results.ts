@@ -30,9 +30,9 @@ export class StepResults<Request extends Identified, S extends RunningRequest> i
       const running = flight.requests[place];
       rows.scored = running.sequence.scoredRows;
       rows.samples = running.sequence.samplesNow;
-      const arrived = !executor.isUnanswered(result, place);
+      const arrived = !executor.sequenceFailed(result, place);
       if (!arrived || running.sequence.arriving !== undefined)
-        for (const component of this.#instance.hooks.awaitedRows) component.awaitedRows(running, arrived);
+        for (const component of this.#instance.hooks.waitEnded) component.waitEnded(running, arrived);
       if (arrived) this.#commitRequest(running, result, run);
       rows.row += rows.scored + Number(rows.samples);
     }

@@ -18,7 +18,7 @@ import type {
 import { inputFormCodes, kvTypeCodes, type NativeIsa, nativeIsas, weightTypeCodes } from '../codes.ts';
 import { encodeProgram } from '../encode.ts';
 import { loadNative, type NativeModule } from './addon.ts';
-import { createResult, stepArguments, unansweredFlags, withUnanswered } from './step.ts';
+import { createResult, failedFlags, stepArguments, withFailedSequences } from './step.ts';
 
 export type { NativeIsa } from '../codes.ts';
 export { findNative, loadNative, type NativeModule } from './addon.ts';
@@ -198,13 +198,13 @@ export class NativeBackend implements Backend {
     rotation: StaggeredReplicas = oneReplica,
   ): readonly StepOutcome[] {
     const results = runs.map(({ step }) => createResult(step.logitRows.length));
-    const flags = runs.map(({ step }) => unansweredFlags(step));
+    const flags = runs.map(({ step }) => failedFlags(step));
     const list = runs.flatMap(({ program, step }, i) => [program, ...stepArguments(step, results[i], flags[i])]);
     const done = new Uint8Array(runs.length);
     const replicas = Int32Array.from(rotation.others, ({ handle }) => handle);
     this.native.run(pool, abort, done, replicas, rotation.turns, ...list);
     return results.map((result, i) =>
-      done[i] === 0 ? { kind: 'aborted' } : { kind: 'done', result: withUnanswered(result, flags[i]) },
+      done[i] === 0 ? { kind: 'aborted' } : { kind: 'done', result: withFailedSequences(result, flags[i]) },
     );
   }
 

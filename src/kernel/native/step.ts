@@ -16,12 +16,16 @@ export function createResult(rows: number): StepResult {
     topTokens: new Int32Array(rows * topLogprobsMax),
     topLogprobs: new Float32Array(rows * topLogprobsMax),
     failed: new Uint8Array(rows),
-    unanswered: new Int32Array(0),
+    failedSequences: new Int32Array(0),
   };
 }
 
 /** A step behind its program; the addon checks types, lengths and every index. */
-export function stepArguments(step: Step, result: StepResult, unanswered: Uint8Array): (number | ArrayBufferView)[] {
+export function stepArguments(
+  step: Step,
+  result: StepResult,
+  failedSequences: Uint8Array,
+): (number | ArrayBufferView)[] {
   const list: (number | ArrayBufferView)[] = [step.tokens, step.positions, step.rowStart, step.logitRows];
   pushSampling(list, step.sampling);
   list.push(result.tokens, result.logprobs, result.topTokens, result.topLogprobs, result.failed);
@@ -29,7 +33,7 @@ export function stepArguments(step: Step, result: StepResult, unanswered: Uint8A
   for (const group of step.groups) {
     list.push(group.layers, group.pageTable, group.blocks, group.blockStart, group.firstBlock);
   }
-  list.push(unanswered);
+  list.push(failedSequences);
   list.push(step.remote.length);
   for (const { sequence, group, firstBlock, server, loan, blocks } of step.remote)
     list.push(sequence, group, firstBlock, server, loan, blocks);
@@ -50,15 +54,15 @@ const noWorkers = new Int32Array(0);
 const nothing: readonly ArrivingKeys[] = [];
 
 /** One flag for each sequence; empty if every sequence has all its keys and rows. */
-export function unansweredFlags(step: Step): Uint8Array {
+export function failedFlags(step: Step): Uint8Array {
   const waitsFor = step.remote.length + (step.arriving?.length ?? 0) + (step.attentionWorkers?.length ?? 0);
   const canFail = waitsFor > 0 || step.rowsIn !== undefined;
   return canFail ? new Uint8Array(step.rowStart.length - 1) : none;
 }
 
-export function withUnanswered(result: StepResult, flags: Uint8Array): StepResult {
+export function withFailedSequences(result: StepResult, flags: Uint8Array): StepResult {
   const sequences = Array.from(flags.keys()).filter((sequence) => flags[sequence] !== 0);
-  return sequences.length === 0 ? result : { ...result, unanswered: Int32Array.from(sequences) };
+  return sequences.length === 0 ? result : { ...result, failedSequences: Int32Array.from(sequences) };
 }
 
 /** No pool has the handle 0. */

@@ -35,9 +35,9 @@ import { Handles } from './handles.ts';
 import { ReferenceLinear } from './linear.ts';
 import { runActivate, runAdd, runGlu, runNorm, runSoftcap } from './ops.ts';
 import {
+  failedSequencesOf,
   ReferenceAttentionServer,
   referenceAttentionServers,
-  unansweredOf,
   withRemotePages,
 } from './remote-attention.ts';
 import { emptyResult, sampleRow } from './sample.ts';
@@ -60,7 +60,7 @@ interface StepState {
   readonly pool: ReferencePool;
   readonly step: Step;
   /** Indices of sequences with unavailable remote keys. */
-  readonly unanswered: ReadonlySet<number>;
+  readonly failedSequences: ReadonlySet<number>;
   readonly staged: Map<number, Float32Array>;
 }
 
@@ -155,9 +155,9 @@ export class ReferenceBackend implements Backend {
   }
 
   run(program: ProgramHandle, pool: KvPoolHandle, step: Step, abort: Int32Array): StepOutcome {
-    const unanswered = unansweredOf(step);
+    const failedSequences = failedSequencesOf(step);
     const handles = { bound: this.#programs.get(program), pool: this.#pools.get(pool) };
-    const state: StepState = { ...handles, step, unanswered, staged: new Map() };
+    const state: StepState = { ...handles, step, failedSequences, staged: new Map() };
     const { tokensMax, logitRowsMax } = state.bound;
     if (step.tokens.length > tokensMax || step.logitRows.length > logitRowsMax) {
       const figures = `${step.tokens.length} tokens and ${step.logitRows.length} logit rows exceed ${tokensMax} and ${logitRowsMax}`;
@@ -170,7 +170,7 @@ export class ReferenceBackend implements Backend {
       runOp(op, state);
     }
     this.#remoteQueries += countQueries(state);
-    const result = { ...emptyResult(step.logitRows.length), unanswered: Int32Array.from(unanswered).sort() };
+    const result = { ...emptyResult(step.logitRows.length), failedSequences: Int32Array.from(failedSequences).sort() };
     const logits = state.bound.program.logits;
     if (logits !== undefined) {
       const rows = bufferOf(state.bound, logits);
@@ -358,7 +358,7 @@ function runPagedQkv(op: Op & { kind: 'qkv' }, state: StepState): void {
 }
 
 function runPagedAttention(op: Op & { kind: 'attention' }, state: StepState): void {
-  const { bound, pool, step, unanswered, staged } = state;
+  const { bound, pool, step, failedSequences, staged } = state;
   const { heads, kvHeads, headDim, scale, window, softcap, layer } = op;
   const buffer = (id: BufferId) => bufferOf(bound, id);
   const group = groupOf(op, step);
@@ -371,7 +371,7 @@ function runPagedAttention(op: Op & { kind: 'attention' }, state: StepState): vo
     stats: op.stats === undefined ? undefined : { max: buffer(op.stats.max), sum: buffer(op.stats.sum) },
   };
   const pages = (sequence: number) => {
-    if (unanswered.has(sequence)) return undefined;
+    if (failedSequences.has(sequence)) return undefined;
     const remote = step.remote.filter((keys) => keys.sequence === sequence && keys.group === layer.group);
     return withRemotePages(localPages(sequence), remote, layer.index);
   };
@@ -395,13 +395,13 @@ function groupOf(op: Op & { kind: 'qkv' | 'attention' }, step: Step): StepGroup 
 }
 
 /** Counts the queries at their servers, and returns their number: one for each sequence, server and layer. */
-function countQueries({ bound, step, unanswered }: StepState): number {
+function countQueries({ bound, step, failedSequences }: StepState): number {
   let queries = 0;
   for (const op of step.remote.length === 0 ? [] : bound.program.ops) {
     if (op.kind !== 'attention') continue;
     const asked = new Set<string>();
     for (const { sequence, group, server } of step.remote) {
-      if (group !== op.layer.group || unanswered.has(sequence) || asked.has(`${sequence} ${server}`)) continue;
+      if (group !== op.layer.group || failedSequences.has(sequence) || asked.has(`${sequence} ${server}`)) continue;
       asked.add(`${sequence} ${server}`);
       referenceAttentionServers.get(server).answered(step.rowStart[sequence + 1] - step.rowStart[sequence]);
     }

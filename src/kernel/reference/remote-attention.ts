@@ -65,7 +65,7 @@ export class ReferenceAttentionServer {
 export const referenceAttentionServers = new Handles<ReferenceAttentionServer>('remote attention server');
 
 /** The sequences of a step that some creditor would refuse. */
-export function unansweredOf(step: Step): ReadonlySet<number> {
+export function failedSequencesOf(step: Step): ReadonlySet<number> {
   const refused = step.remote.filter((keys) => referenceAttentionServers.find(keys.server)?.holds(keys) !== true);
   return new Set(refused.map(({ sequence }) => sequence));
 }

@@ -9,7 +9,7 @@ export function emptyResult(rows: number): StepResult {
     topTokens: new Int32Array(rows * topLogprobsMax),
     topLogprobs: new Float32Array(rows * topLogprobsMax),
     failed: new Uint8Array(rows),
-    unanswered: new Int32Array(0),
+    failedSequences: new Int32Array(0),
   };
 }
 

@@ -2,7 +2,7 @@
 import type { Activations, InstanceEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { PendingRows } from '../../util/step.ts';
-import { neverArrives } from '../threads/awaited-keys.ts';
+import { neverArrives } from '../threads/arriving-keys.ts';
 import type { Messenger, ReceiveBufferHandle } from '../transfer/messenger.ts';
 import {
   type ActivationMemory,

@@ -136,7 +136,7 @@ export class ActivationSender {
   }
 
   /** True if a computed chunk with a receive buffer waits for a send buffer; its release causes no event. */
-  get awaitsBuffer(): boolean {
+  get waitsForBuffer(): boolean {
     for (const { computed, sent, receiveBuffer } of this.#chunks.values())
       if (computed && !sent && receiveBuffer !== undefined) return true;
     return false;

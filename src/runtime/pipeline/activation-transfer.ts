@@ -91,7 +91,7 @@ export class ActivationTransfer {
   get nextUs(): number {
     if (this.#receiver.hasEvents || this.#isUnblocked) return 0;
     if (this.#sender.inFlight === 0) return Number.POSITIVE_INFINITY;
-    return this.#checkedUs + (this.#sender.awaitsBuffer ? freeUs : checkUs);
+    return this.#checkedUs + (this.#sender.waitsForBuffer ? freeUs : checkUs);
   }
 
   /** Events of received chunks and unreachable members. */

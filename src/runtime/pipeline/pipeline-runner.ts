@@ -68,7 +68,7 @@ export class PipelineRunner {
     let ran = false;
     try {
       const outcome = stage.run({ ...plan, rowsIn, rowsOut }, abort);
-      ran = outcome.kind === 'done' && outcome.result.unanswered.length === 0;
+      ran = outcome.kind === 'done' && outcome.result.failedSequences.length === 0;
       return outcome;
     } finally {
       if (activationsOut !== undefined)

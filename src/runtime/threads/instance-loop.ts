@@ -15,7 +15,7 @@ import type { LiveLending } from '../lending/live-lending.ts';
 import { isActivationWire, type PipelineEffect, type PipelineRunner } from '../pipeline/pipeline-runner.ts';
 import type { HandOffEffect, LiveHandOffs, PeerWire } from '../transfer/live-hand-offs.ts';
 import { Alarm, nowUs } from './alarm.ts';
-import { arrivingKeys } from './awaited-keys.ts';
+import { arrivingKeys } from './arriving-keys.ts';
 import type { LiveTiers, TierEffect } from './live-tiers.ts';
 import { StepInterrupt } from './step-interrupt.ts';
 import type { StepTracer } from './step-tracer.ts';
@@ -246,9 +246,9 @@ export class InstanceLoop {
 
   /** The step waits layer by layer for prefixes that are still being received. */
   #withTransfers(plan: RunStep['plan']): RunStep['plan'] {
-    const awaited = this.#machine.components.prefixes.awaitedBlocks(nowUs());
-    if (awaited.length === 0) return plan;
-    return { ...plan, arriving: arrivingKeys(awaited, this.#tiers, this.#handOffs?.prefixes) };
+    const pending = this.#machine.components.prefixes.pendingBlocks(nowUs());
+    if (pending.length === 0) return plan;
+    return { ...plan, arriving: arrivingKeys(pending, this.#tiers, this.#handOffs?.prefixes) };
   }
 
   #runPipelineStep(run: RunStep): ReturnType<Engine['run']> {

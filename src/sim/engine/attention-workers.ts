@@ -37,7 +37,7 @@ const stream = 42;
 
 export class SimulatedAttentionWorkers {
   /** Steps that a lost worker left without an answer. */
-  unansweredSteps = 0;
+  failedSteps = 0;
   /** Sequences that ran at a loss and are computed again. */
   recomputed = 0;
   readonly #host: WorkersHost;
@@ -103,7 +103,7 @@ export class SimulatedAttentionWorkers {
   stepEnded(index: InstanceIndex, ended: StepEnd): void {
     if (ended.kind !== 'stepDone') return;
     for (const contents of this.#contents?.[index] ?? []) contents.stepEnded(ended.stepUs?.length ?? 1);
-    if (ended.result !== undefined) this.unansweredSteps++;
+    if (ended.result !== undefined) this.failedSteps++;
   }
 
   /** True if the step in flight has rows for the worker. */
@@ -139,7 +139,7 @@ export class SimulatedAttentionWorkers {
     }
   }
 
-  /** The rows of sequences with blocks at lost workers stay unanswered. */
+  /** Sequences with blocks at lost workers fail. */
   #failStep(index: InstanceIndex): void {
     const { inFlight } = this.#host.instances[index];
     const places = [...inFlight.keys()].filter((place) => !this.#isAnswered(index, inFlight[place]));

@@ -115,7 +115,7 @@ export class EffectRunner {
   #runStep(index: InstanceIndex, effect: Extract<LengthEffect, { kind: 'runStep' }>): void {
     const { executors, tiers, lending, attentionWorkers, instances, queue } = this.#host;
     const executor = executors[index];
-    executor.awaitBlocks(instances[index].components.prefixes.awaitedBlocks(queue.nowUs));
+    executor.waitForBlocks(instances[index].components.prefixes.pendingBlocks(queue.nowUs));
     if (lending === undefined) executor.run(effect);
     else lending.run(index, effect);
     tiers.stepStarted(index, effect, executor.exposedUs);

@@ -7,7 +7,7 @@ import type { LengthEvent } from '../../core/instance/length-instance.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { LoadSource } from '../../core/protocol/events.ts';
 import { laterShape } from '../../core/protocol/step-shape.ts';
-import type { AwaitedBlocks } from '../../core/transfer/prefix-fetch/prefix-loads.ts';
+import type { PendingBlocks } from '../../core/transfer/prefix-fetch/prefix-loads.ts';
 import { wideZero } from '../../util/wide-zero.ts';
 import type { EventQueue, Timer } from './event-queue.ts';
 import { LayerWaits } from './layer-waits.ts';
@@ -48,7 +48,7 @@ export class SimulatedExecutor {
   readonly #shape = { rows: 0, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: 0 };
   readonly #waits = new LayerWaits();
   /** Places of the step in flight without an answer of attention workers. */
-  #unanswered: readonly number[] | undefined;
+  #failedSequences: readonly number[] | undefined;
 
   /** @param hostLink undefined: loads from host memory and stores to it take no time */
   constructor(
@@ -100,9 +100,9 @@ export class SimulatedExecutor {
   }
 
   /** The step that begins now waits for these blocks, layer by layer, until they arrive or time out: a single step, not a run. */
-  awaitBlocks(awaited: readonly AwaitedBlocks[]): void {
-    if (awaited.length === 0) return;
-    this.#waits.begin(this.#queue.nowUs, awaited);
+  waitForBlocks(pending: readonly PendingBlocks[]): void {
+    if (pending.length === 0) return;
+    this.#waits.begin(this.#queue.nowUs, pending);
     const { nextUs } = this.#waits;
     if (nextUs < Number.POSITIVE_INFINITY) this.#timer.schedule(nextUs);
   }
@@ -117,7 +117,7 @@ export class SimulatedExecutor {
     this.#waits.forget(id, source);
   }
 
-  /** Handles the events that deliver awaited blocks or report them missing. */
+  /** Handles the events that deliver pending blocks or report them missing. */
   observe(event: Event): void {
     if (event.kind === 'arriving') this.blocksArriving(event.id, event.source, event.to);
     else if (event.kind === 'loaded') this.#blocksArrived(event.id, event.source, event.to);
@@ -160,15 +160,15 @@ export class SimulatedExecutor {
     const steps = this.stepsEnded;
     if (!this.#running || steps === this.#stepUs.length) return;
     this.#waits.clear();
-    this.#unanswered = undefined;
+    this.#failedSequences = undefined;
     this.#stepUs.length = steps;
     this.#endsUs = nowUs;
     this.#timer.schedule(nowUs);
   }
 
-  /** Attention workers do not answer: the step that has just begun ends after `us` with these places unanswered. */
+  /** Attention workers do not answer: the step that has just begun ends after `us`, and the sequences at these places fail. */
   failStep(us: number, places: readonly number[]): void {
-    this.#unanswered = places;
+    this.#failedSequences = places;
     this.#endsUs = this.#startedUs + us;
     this.#stepUs.length = 1;
     this.#stepUs[0] = us;
@@ -180,7 +180,7 @@ export class SimulatedExecutor {
     const steps = this.stepsEnded;
     this.#running = false;
     this.#waits.clear();
-    this.#unanswered = undefined;
+    this.#failedSequences = undefined;
     return steps;
   }
 
@@ -202,14 +202,14 @@ export class SimulatedExecutor {
     if (this.#stepUs.length === 0) return { kind: 'stepAborted', step: this.#step };
     if (this.#firstShape !== undefined)
       this.#stepListener?.(this.#index, this.#startedUs, this.#firstShape, this.#stepUs);
-    const unanswered = this.#unanswered ?? this.#waits.unanswered;
-    const result = unanswered && { unanswered };
+    const failedSequences = this.#failedSequences ?? this.#waits.failedSequences;
+    const result = failedSequences && { failedSequences };
     this.#waits.clear();
-    this.#unanswered = undefined;
+    this.#failedSequences = undefined;
     return { kind: 'stepDone', step: this.#step, result, stepUs: this.#stepUs };
   }
 
-  /** True when all awaited blocks have arrived or timed out. */
+  /** True when all pending blocks have arrived or timed out. */
   #waitsAreOver(nowUs: number): boolean {
     if (this.#waits.isOver) return true;
     this.#waits.expire(nowUs);
@@ -250,7 +250,7 @@ export class SimulatedExecutor {
       now.decodeKeys = decodeKeys + i * decodeRows;
       let us = this.#cost.stepUs(shape.sparse === undefined ? now : laterShape(shape, i));
       if (this.slowness !== 1) us = Math.round(us * this.slowness);
-      if (remote !== undefined) us = distributedUs(us, attentionUs(this.#cost, now), remote.awaitedUs);
+      if (remote !== undefined) us = distributedUs(us, attentionUs(this.#cost, now), remote.remoteUs);
       if (this.remoteAttentionPermille > 0) us = withRemoteAttentionUs(us, this.remoteAttentionPermille);
       this.#stepUs[i] = us;
       total += us;

@@ -1,7 +1,7 @@
 // The blocks that a running step waits for: prefixes that arrive layer by layer, each with a timeout.
 import { type LayeredStep, layerWiseEndUs } from '../../core/cost/layer-wise-arrival.ts';
 import type { LoadSource } from '../../core/protocol/events.ts';
-import type { AwaitedBlocks } from '../../core/transfer/prefix-fetch/prefix-loads.ts';
+import type { PendingBlocks } from '../../core/transfer/prefix-fetch/prefix-loads.ts';
 
 /** A request that the step waits for: some sources of its blocks have not delivered. */
 interface Wait {
@@ -20,7 +20,7 @@ interface Arrival {
 export class LayerWaits {
   readonly #arriving = new Map<string, Arrival>();
   #waits: Wait[] = [];
-  #unanswered: number[] = [];
+  #failedSequences: number[] = [];
 
   /** True when the step waits for no blocks. */
   get isOver(): boolean {
@@ -28,8 +28,8 @@ export class LayerWaits {
   }
 
   /** Places of the requests with missing blocks; undefined: none. */
-  get unanswered(): readonly number[] | undefined {
-    return this.#unanswered.length === 0 ? undefined : this.#unanswered;
+  get failedSequences(): readonly number[] | undefined {
+    return this.#failedSequences.length === 0 ? undefined : this.#failedSequences;
   }
 
   /** The earliest timeout. */
@@ -38,9 +38,9 @@ export class LayerWaits {
   }
 
   /** A step begins. */
-  begin(nowUs: number, awaited: readonly AwaitedBlocks[]): void {
-    for (const { place, id, sources, withinUs } of awaited) {
-      if (sources === undefined) this.#unanswered.push(place);
+  begin(nowUs: number, pending: readonly PendingBlocks[]): void {
+    for (const { place, id, sources, withinUs } of pending) {
+      if (sources === undefined) this.#failedSequences.push(place);
       else if (sources.length > 0)
         this.#waits.push({ place, id, sources: new Set(sources), untilUs: nowUs + withinUs });
     }
@@ -49,7 +49,7 @@ export class LayerWaits {
   /** The step has ended or is aborted. */
   clear(): void {
     this.#waits = [];
-    this.#unanswered = [];
+    this.#failedSequences = [];
   }
 
   /** Blocks of a request begin to arrive. */
@@ -80,7 +80,7 @@ export class LayerWaits {
 
   #fail(wait: Wait): void {
     this.#waits = this.#waits.filter((each) => each !== wait);
-    this.#unanswered.push(wait.place);
+    this.#failedSequences.push(wait.place);
   }
 }
 

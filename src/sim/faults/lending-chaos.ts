@@ -75,7 +75,7 @@ export function runLendingChaos(seed: number): ChaosCounts<LendingTotal> {
   world.heal();
   world.keepsLongSequences = true;
   if (world.hasLongSequences) crashReservationHolder(world);
-  if (world.waiting.size > 0) awaitReservations(world);
+  if (world.waiting.size > 0) waitForReservations(world);
   world.stopLoad();
   world.run(restUs);
   checkLedger(world);
@@ -137,7 +137,7 @@ function crashReservationHolder(world: LendingWorld): void {
 }
 
 /** The load continues, and every sequence that waits now must be admitted. */
-function awaitReservations(world: LendingWorld): void {
+function waitForReservations(world: LendingWorld): void {
   const { waiting } = world;
   world.run(reservationsUs);
   if (aliveIn(world) < aliveMin) return;

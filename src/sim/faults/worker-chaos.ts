@@ -7,7 +7,7 @@ import { fault } from './fault-plan.ts';
 import { runWorld } from './request-chaos.ts';
 import { blockTokens, cost, planOf, type RequestWorld, traceOf } from './request-worlds.ts';
 
-type WorkerTotal = 'requests' | 'completed' | 'events' | 'unansweredSteps' | 'recomputed';
+type WorkerTotal = 'requests' | 'completed' | 'events' | 'failedSteps' | 'recomputed';
 
 /** Random stream of these worlds. */
 const stream = 14;
@@ -70,7 +70,7 @@ export function runWorkerChaos(seed: number): ChaosCounts<WorkerTotal> {
       requests: outcome.requests,
       completed: outcome.completedRequests,
       events: cluster.checks?.events ?? 0,
-      unansweredSteps: cluster.attentionWorkers?.unansweredSteps ?? 0,
+      failedSteps: cluster.attentionWorkers?.failedSteps ?? 0,
       recomputed: cluster.attentionWorkers?.recomputed ?? 0,
     },
   };
@@ -83,5 +83,5 @@ export const workerChaos: ChaosKind<WorkerTotal> = {
   handlers: ['attentionWorkerLost', 'attentionWorkerReady'].flatMap((event) =>
     ['duplicate', 'orphan'].map((anomaly) => `${anomaly} ${event}`),
   ),
-  totals: ['completed', 'unansweredSteps', 'recomputed'],
+  totals: ['completed', 'failedSteps', 'recomputed'],
 };

@@ -16,8 +16,8 @@ function lose(world: World, worker: number): void {
   world.deliver(lost(worker));
   if (running === undefined) return;
   world.running = undefined;
-  const unanswered = new Set(Array.from({ length: running.plan.rowStart.length - 1 }, (_, i) => i));
-  const result = world.engine.run(running.plan, unanswered);
+  const failed = new Set(Array.from({ length: running.plan.rowStart.length - 1 }, (_, i) => i));
+  const result = world.engine.run(running.plan, failed);
   world.engine.clear();
   world.deliver({ kind: 'stepDone', step: running.step, result });
 }

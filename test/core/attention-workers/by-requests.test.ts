@@ -30,10 +30,8 @@ function lose(world: World, worker: number): void {
   world.deliver(lost(worker));
   if (running === undefined) return;
   world.running = undefined;
-  const unanswered = new Set(
-    Array.from(running.plan.sequenceWorkers ?? []).flatMap((w, i) => (w === worker ? [i] : [])),
-  );
-  const result = world.engine.run(running.plan, unanswered);
+  const failed = new Set(Array.from(running.plan.sequenceWorkers ?? []).flatMap((w, i) => (w === worker ? [i] : [])));
+  const result = world.engine.run(running.plan, failed);
   world.engine.clear(worker * pages, (worker + 1) * pages);
   world.deliver({ kind: 'stepDone', step: running.step, result });
 }

@@ -11,7 +11,7 @@ import type { InstanceEvent, PrefixFetch } from '../../../src/core/protocol/even
 import type { BlocksToMove, FilledBlocks } from '../../../src/core/protocol/lending-effects.ts';
 import type { Envelope, LendingEffect } from '../../../src/core/protocol/lending-messages.ts';
 import type { GenerationEvent, GenerationRequest } from '../../../src/core/protocol/ports.ts';
-import type { AwaitedBlocks } from '../../../src/core/transfer/prefix-fetch/prefix-loads.ts';
+import type { PendingBlocks } from '../../../src/core/transfer/prefix-fetch/prefix-loads.ts';
 import { checkLoans } from '../../../src/sim/checks/lending-checks.ts';
 import { counterUniform } from '../../../src/util/counter-random.ts';
 import { pageTokens, rangeTokens } from '../../../src/util/step.ts';
@@ -88,7 +88,7 @@ export class BorrowWorld {
   readonly prefixes: FakePrefixDriver;
   readonly #patient: boolean;
   /** The blocks that each step in flight waits for. */
-  readonly #awaited = new Map<number, readonly AwaitedBlocks[]>();
+  readonly #pending = new Map<number, readonly PendingBlocks[]>();
 
   /** (instances): blocks that each may lend. */
   readonly #lendable: readonly number[];
@@ -174,7 +174,7 @@ export class BorrowWorld {
     const ran = this.running.get(to);
     this.prefixes.onEvent(to, event);
     for (const effect of machine.step(this.nowUs, event)) this.#apply(to, effect);
-    if (this.running.get(to) !== ran) this.#awaited.set(to, machine.components.prefixes.awaitedBlocks(this.nowUs));
+    if (this.running.get(to) !== ran) this.#pending.set(to, machine.components.prefixes.pendingBlocks(this.nowUs));
     machine.check();
     this.#checkLoans();
   }
@@ -346,9 +346,9 @@ export class BorrowWorld {
     const { step, plan } = running;
     if (aborts) this.step(at, { kind: 'stepAborted', step });
     else {
-      const result = engine.run(plan, this.prefixes.missing(at, this.#awaited.get(at) ?? [], patient));
+      const result = engine.run(plan, this.prefixes.missing(at, this.#pending.get(at) ?? [], patient));
       this.remoteSteps += Number(plan.remote.length > 0);
-      this.unanswered += result.unanswered.length;
+      this.unanswered += result.failedSequences.length;
       this.step(at, { kind: 'stepDone', step, result });
     }
   }

@@ -90,10 +90,10 @@ export class FakeEngine {
   /** Writes all rows, reads all slots that they attend to, and computes each logit row. @param missing sequences whose prefixes do not arrive */
   run(step: Step, missing: ReadonlySet<number> = new Set()): StepResult {
     checkGroups(this.#groups, step);
-    const unanswered = new Set([...this.#unanswered(step), ...missing]);
-    const { hashes, answers } = this.#write(step, step.tokens.length, false, unanswered);
+    const failedSequences = new Set([...this.#failedSequences(step), ...missing]);
+    const { hashes, answers } = this.#write(step, step.tokens.length, false, failedSequences);
     for (let sequence = 0; sequence + 1 < step.rowStart.length; sequence++) {
-      if (unanswered.has(sequence)) continue;
+      if (failedSequences.has(sequence)) continue;
       for (let g = 0; g < step.groups.length; g++)
         if (sparseKeys(step, sequence, g) === undefined) this.#read(step, g, sequence, hashes);
     }
@@ -107,7 +107,7 @@ export class FakeEngine {
       topTokens: new Int32Array(rows * topLogprobsMax),
       topLogprobs: new Float32Array(rows * topLogprobsMax),
       failed: new Uint8Array(rows),
-      unanswered: Int32Array.from(unanswered),
+      failedSequences: Int32Array.from(failedSequences),
     };
     for (let i = 0; i < rows; i++) answer(step, i, answers[step.logitRows[i] as number] as number, result);
     return result;
@@ -125,7 +125,7 @@ export class FakeEngine {
   }
 
   /** Sequences with keys that their creditor no longer has. */
-  #unanswered({ remote }: Step): ReadonlySet<number> {
+  #failedSequences({ remote }: Step): ReadonlySet<number> {
     const refused = remote.filter(({ server, loan, blocks }) =>
       blocks.some((block) => this.#lent(server, loan, block) === undefined),
     );
@@ -140,11 +140,11 @@ export class FakeEngine {
   }
 
   /** Returns the hash of each row, and that of all it attends to. */
-  #write(step: Step, rows: number, broken: boolean, unanswered: ReadonlySet<number> = new Set()) {
+  #write(step: Step, rows: number, broken: boolean, failedSequences: ReadonlySet<number> = new Set()) {
     const hashes = new Int32Array(rows);
     const answers = new Int32Array(rows);
     for (let sequence = 0, row = 0; sequence + 1 < step.rowStart.length; sequence++) {
-      if (unanswered.has(sequence)) {
+      if (failedSequences.has(sequence)) {
         row = step.rowStart[sequence + 1] as number;
         continue;
       }

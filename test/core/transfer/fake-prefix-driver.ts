@@ -1,7 +1,7 @@
 // A fake driver for prefixes and tiers of instances with fake engines: copies pages one by one, in any order of events.
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import type { InstanceEvent, LoadSource, PeerMessage } from '../../../src/core/protocol/events.ts';
-import type { AwaitedBlocks } from '../../../src/core/transfer/prefix-fetch/prefix-loads.ts';
+import type { PendingBlocks } from '../../../src/core/transfer/prefix-fetch/prefix-loads.ts';
 import { FakeEngine } from '../scheduler/fake-engine.ts';
 
 const layers = 2;
@@ -217,9 +217,9 @@ export class FakePrefixDriver {
   }
 
   /** The places, in the plan of an ending step, of requests with blocks that have not arrived. @param patient the step waits for all blocks that will arrive */
-  missing(at: number, awaited: readonly AwaitedBlocks[], patient: boolean): ReadonlySet<number> {
+  missing(at: number, pending: readonly PendingBlocks[], patient: boolean): ReadonlySet<number> {
     const missing = new Set<number>();
-    for (const { place, id, sources } of awaited) {
+    for (const { place, id, sources } of pending) {
       const arrived = sources?.every((source) => this.#hasArrived(`${at} ${id} ${source}`, patient)) === true;
       if (arrived) this.arrivedAhead++;
       else {

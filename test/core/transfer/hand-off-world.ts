@@ -95,7 +95,7 @@ export class HandOffWorld {
       const awaited = this.#awaitedChunks.get(to);
       const inVain = awaited !== undefined && !this.#sentChunks.has(awaited);
       if (inVain) this.ahead.inVain++;
-      this.deliver(to, { kind: 'stepDone', step, result: inVain ? { unanswered: [0] } : undefined });
+      this.deliver(to, { kind: 'stepDone', step, result: inVain ? { failedSequences: [0] } : undefined });
     }
     return true;
   }

@@ -6,7 +6,7 @@ import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import type { InstanceEvent, LoadSource } from '../../../src/core/protocol/events.ts';
 import type { LengthResult } from '../../../src/core/scheduler/executor/length-executor.ts';
 import { LengthRequest } from '../../../src/core/scheduler/executor/length-request.ts';
-import type { AwaitedBlocks } from '../../../src/core/transfer/prefix-fetch/prefix-loads.ts';
+import type { PendingBlocks } from '../../../src/core/transfer/prefix-fetch/prefix-loads.ts';
 import { Float64Pool } from '../../../src/util/float64-pool.ts';
 import { blockTokens, cost } from '../scheduler/small-cost.ts';
 
@@ -42,7 +42,7 @@ class PrefixWorld {
   readonly #patienceUs: number;
 
   /** What the step in flight of each instance waited for when it began. */
-  readonly #awaited = new Map<number, readonly AwaitedBlocks[]>();
+  readonly #pending = new Map<number, readonly PendingBlocks[]>();
   /** Reported loads: instance, request and source. */
   readonly #loadedSources = new Set<string>();
   /** Requests that started ahead of blocks that arrived in time. */
@@ -117,19 +117,19 @@ class PrefixWorld {
     for (const effect of instance?.step(this.nowUs, event) ?? []) this.#apply(to, effect);
     instance?.check();
     if (this.steps.get(to) !== ran)
-      this.#awaited.set(to, instance?.components.prefixes.awaitedBlocks(this.nowUs) ?? []);
+      this.#pending.set(to, instance?.components.prefixes.pendingBlocks(this.nowUs) ?? []);
   }
 
   /** Blocks in transit may have arrived before their `loaded` event; lost blocks have not. */
   #resultOf(at: number, choice: number): LengthResult {
-    const awaited = this.#awaited.get(at) ?? [];
-    const missing = awaited.filter(({ id, sources }) => {
+    const pending = this.#pending.get(at) ?? [];
+    const missing = pending.filter(({ id, sources }) => {
       const isLoaded = sources?.every((source) => this.#loadedSources.has(`${at} ${id} ${source}`)) === true;
       return !isLoaded && (choice % 2 === 0 || sources?.every((source) => this.#willArrive(at, id, source)) !== true);
     });
-    this.arrivedAhead += awaited.length - missing.length;
+    this.arrivedAhead += pending.length - missing.length;
     this.missedAhead += missing.length;
-    return { unanswered: missing.map(({ place }) => place) };
+    return { failedSequences: missing.map(({ place }) => place) };
   }
 
   #willArrive(at: number, id: string, source: LoadSource): boolean {

@@ -18,7 +18,8 @@ const handles = ports.map(
 function run(sequence) {
   const step = groupedStep([sequence], plainPages(blocks, model.kv.groups));
   const outcome = engine.run({ ...step, attentionWorkers: Int32Array.from(handles) }, new Int32Array(1));
-  if (outcome.kind !== 'done' || outcome.result.unanswered.length > 0) throw new Error('a step is unanswered');
+  if (outcome.kind !== 'done' || outcome.result.failedSequences.length > 0)
+    throw new Error('a step has failed sequences');
 }
 
 for (const sequence of sequences) run(sequence);

@@ -70,15 +70,15 @@ export class ModelWorker {
     });
   }
 
-  /** The bits of the logits; undefined: the step is unanswered. */
+  /** The bits of the logits; undefined: sequences of the step failed. */
   run({ sequence, mapping }: (typeof schedule)[number], links: readonly WorkerLink[]): Uint32Array | undefined {
     const pages = this.pagesOf(mapping);
     const attentionWorkers = Int32Array.from(links, ({ handle }) => handle);
     const step = { ...groupedStep([sequence], pages), ...(links.length > 0 && { attentionWorkers }) };
     const outcome = this.#engine.run(step, new Int32Array(1));
     if (outcome.kind !== 'done') throw new Error('the step was aborted');
-    const { unanswered } = outcome.result;
-    if (unanswered.length > 0) return undefined;
+    const { failedSequences } = outcome.result;
+    if (failedSequences.length > 0) return undefined;
     return bitRows(this.#engine.readLogits(1), 1)[0];
   }
 

@@ -66,7 +66,7 @@ function setup() {
     run: (sequences: readonly PlainSequence[]) => {
       const outcome = engine.run({ ...stepOf(sequences), attentionWorkers: live.handles[0] }, new Int32Array(1));
       if (outcome.kind !== 'done') throw new Error('the step was aborted');
-      return outcome.result.unanswered.length === 0 ? bitRows(engine.readLogits(1), 1) : undefined;
+      return outcome.result.failedSequences.length === 0 ? bitRows(engine.readLogits(1), 1) : undefined;
     },
     close() {
       sender.free();

@@ -249,7 +249,7 @@ export class Borrower extends InstanceComponent<Identified, never> implements Ov
   }
 
   admits(sequence: Sequence): boolean {
-    if (sequence.awaitsDecodeMemory || !this.#admissionHold.admits(sequence.arrival)) return false;
+    if (sequence.waitsForDecodeMemory || !this.#admissionHold.admits(sequence.arrival)) return false;
     return this.rmanager.holdsReservation || this.#scheduler.capacity.isOverCapacity(sequence) !== true;
   }
 
@@ -277,7 +277,7 @@ export class Borrower extends InstanceComponent<Identified, never> implements Ov
   }
 
   /** After a creditor has not answered for a sequence, the step is retried. After several times the sequence is recomputed. */
-  override awaitedRows({ sequence }: RunningRequest, arrived: boolean): void {
+  override waitEnded({ sequence }: RunningRequest, arrived: boolean): void {
     if (arrived) return;
     const remote = this.#mover.registry.maps.get(sequence);
     if (remote !== undefined && ++remote.unanswered > unansweredMax) remote.broken = true;

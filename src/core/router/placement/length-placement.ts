@@ -7,7 +7,7 @@ import type { StepCostModel } from '../../cost/roofline.ts';
 import type { TransferEnd } from '../../cost/transfer-times.ts';
 import type { PipelineSettings } from '../../pipeline/group.ts';
 import { PipelinePredictor } from '../../pipeline/pipeline-predictor.ts';
-import { awaitedUs, type BatchLimits, backgroundLimits } from '../../scheduler/batching/step-budget.ts';
+import { type BatchLimits, backgroundLimits, shortPrefillUs } from '../../scheduler/batching/step-budget.ts';
 import type { LengthRequest } from '../../scheduler/executor/length-request.ts';
 import type { BatchJobsConfig } from '../conductor-config.ts';
 import type { PlacementSettings } from './placement.ts';
@@ -85,7 +85,7 @@ function groupPrefills(
     const hopUs = (tokens: number) => nic.us + (tokens * cost.activationBytesPerToken) / bytesPerUs;
     return new PipelinePredictor({
       ...{ steps: new ModelPredictor(cost), layers: cost.layers, hopUs },
-      ...{ chunkTokensMax: limits.tokensMax, othersUs: awaitedUs(limits) },
+      ...{ chunkTokensMax: limits.tokensMax, othersUs: shortPrefillUs(limits) },
     });
   });
 }

@@ -147,11 +147,11 @@ export class Batcher {
 
   /**
    * Sequences with `planned` rows, in order of rank; empty when nothing can run. Valid until the next call.
-   * @param awaited work of other components waits for the end of the step
+   * @param keepsShort work of other components waits for the end of the step
    */
-  plan(awaited = false): readonly Sequence[] {
+  plan(keepsShort = false): readonly Sequence[] {
     while (this.#admitted.length > 0) this.#admitted.pop();
-    return this.#planner.plan(awaited);
+    return this.#planner.plan(keepsShort);
   }
 
   /**

@@ -69,13 +69,13 @@ export class BlockClaims {
    * The last of the sequence's blocks `from..to` that higher ranks compute without a gap: the block to wait for. Waiting
    * only for higher ranks cannot form a cycle, and a low priority never delays a high one.
    */
-  lastAwaited(sequence: Sequence, from: number, to: number): number | undefined {
+  lastPending(sequence: Sequence, from: number, to: number): number | undefined {
     let last: number | undefined;
-    for (let block = from; block < to && this.isAwaited(sequence, block); block++) last = block;
+    for (let block = from; block < to && this.isPending(sequence, block); block++) last = block;
     return last;
   }
 
-  isAwaited(sequence: Sequence, block: number): boolean {
+  isPending(sequence: Sequence, block: number): boolean {
     const owner = this.owner(sequence, block);
     return owner !== undefined && outranks(owner, sequence);
   }

@@ -159,7 +159,7 @@ export function firstReserving({
   capacity,
   waiting,
 }: Batch): { readonly sequence: Sequence; readonly pages: number } | undefined {
-  const sequence = waiting.find((each) => capacity.isOverCapacity(each) && !each.awaitsDecodeMemory);
+  const sequence = waiting.find((each) => capacity.isOverCapacity(each) && !each.waitsForDecodeMemory);
   return sequence && { sequence, pages: capacity.pagesRequired(sequence) };
 }
 

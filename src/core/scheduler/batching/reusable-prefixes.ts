@@ -73,10 +73,10 @@ export class ReusablePrefixes {
   mustWait(sequence: Sequence): boolean {
     if (sequence.loading) return true;
     if (sequence.receivedTokens > 0 || sequence.arriving !== undefined) return false;
-    const awaited = sequence.waitsForBlock;
-    if (awaited !== undefined && this.#claims.isAwaited(sequence, awaited)) return true;
+    const pending = sequence.waitsForBlock;
+    if (pending !== undefined && this.#claims.isPending(sequence, pending)) return true;
     const known = reusablePrefix(this.#caches, sequence);
-    sequence.waitsForBlock = this.#claims.lastAwaited(sequence, known, sequence.reusableBlocks(this.#blockTokens));
+    sequence.waitsForBlock = this.#claims.lastPending(sequence, known, sequence.reusableBlocks(this.#blockTokens));
     return sequence.waitsForBlock !== undefined;
   }
 }

@@ -83,9 +83,9 @@ export class RowPlanner {
 
   /**
    * Sequences with `planned` rows, in order of rank; empty when nothing can run. Valid until the next call.
-   * @param awaited work of other components waits for the end of the step
+   * @param keepsShort work of other components waits for the end of the step
    */
-  plan(awaited = false): readonly Sequence[] {
+  plan(keepsShort = false): readonly Sequence[] {
     this.#budget.reset();
     this.#admitting = true;
     this.#preempted = false;
@@ -93,7 +93,7 @@ export class RowPlanner {
     for (const sequence of this.#running.items) sequence.planned = 0;
     this.#waiting.arrange(this.#running.items);
     this.#planDecode();
-    this.#budget.endDecode(awaited);
+    this.#budget.endDecode(keepsShort);
     this.#planPrefill();
     if (this.#running.last?.background === true || this.#waiting.last?.background === true) this.#planBackground();
     let planned = 0;

@@ -100,7 +100,7 @@ export class Sequence {
    * It is admitted only once its decode instance has memory. Memory reserved for it is available to others while it
    * waits.
    */
-  awaitsDecodeMemory = false;
+  waitsForDecodeMemory = false;
   /** Blocks of its prefix are in transit: it is not admitted while it waits. */
   loading = false;
   /** Blocks in transit that the sequence may start ahead of; while it runs, they have not arrived. */

@@ -49,7 +49,7 @@ const steadyMax = 512;
  * Predicted time of a step of prefill alone while other work waits for its end. A short step ends the wait sooner; below
  * this time it costs the device more than the other work gains.
  */
-export function awaitedUs({ stepUsDecoding, stepUsPrefill }: BatchLimits): number {
+export function shortPrefillUs({ stepUsDecoding, stepUsPrefill }: BatchLimits): number {
   return Math.min(stepUsPrefill, 2 * stepUsDecoding);
 }
 
@@ -104,11 +104,11 @@ export class StepBudget {
 
   /**
    * All decode rows are planned: sets the time that prefill may fill.
-   * @param awaited work of other components waits for the end of the step
+   * @param keepsShort work of other components waits for the end of the step
    */
-  endDecode(awaited = false): void {
+  endDecode(keepsShort = false): void {
     const { stepUsDecoding, stepUsPrefill } = this.#limits;
-    if (this.#shape.decodeRows === 0) this.#us = awaited ? awaitedUs(this.#limits) : stepUsPrefill;
+    if (this.#shape.decodeRows === 0) this.#us = keepsShort ? shortPrefillUs(this.#limits) : stepUsPrefill;
     else this.#us = Math.max(stepUsDecoding, this.#cost.predictUs(this.#shape) * (1 + prefillShareMin));
   }
 

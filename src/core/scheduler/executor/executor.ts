@@ -70,7 +70,7 @@ export interface Executor<Request, S extends RunningRequest, Plan, Result> {
   /** The plan of sequences with planned rows, in the order of their results. @param range the layers of one sequence, whose blocks hold these layers alone */
   plan(requests: readonly S[], range?: LayerRange): Plan;
   /** True if blocks or a creditor's answer were missing for the request at this place of the plan, so that nothing of it was computed. */
-  isUnanswered(result: Result, place: number): boolean;
+  sequenceFailed(result: Result, place: number): boolean;
   /** True if the logits of any of these rows are not finite. */
   failed(result: Result, rows: ResultRows): boolean;
   /** Applies the results of a run to a request whose sequence is committed. Returns why it ends; undefined: it continues. */

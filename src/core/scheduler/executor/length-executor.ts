@@ -65,7 +65,7 @@ export class RunningLengths implements RunningRequest {
 }
 
 /** Places in the plan of requests whose blocks did not arrive. A step has no other result than its time. */
-export type LengthResult = { readonly unanswered: readonly number[] } | undefined;
+export type LengthResult = { readonly failedSequences: readonly number[] } | undefined;
 
 interface LengthExecutorConfig {
   readonly coalesce: boolean;
@@ -125,8 +125,8 @@ export class LengthExecutor implements Executor<LengthRequest, RunningLengths, u
     return undefined;
   }
 
-  isUnanswered(result: LengthResult, place: number): boolean {
-    return result?.unanswered.includes(place) === true;
+  sequenceFailed(result: LengthResult, place: number): boolean {
+    return result?.failedSequences.includes(place) === true;
   }
 
   failed(): boolean {

@@ -65,8 +65,8 @@ export class TokenExecutor implements Executor<GenerationRequest, RunningGenerat
     return this.#builder.build(requests, range);
   }
 
-  isUnanswered({ unanswered }: StepResult, place: number): boolean {
-    return unanswered.includes(place);
+  sequenceFailed({ failedSequences }: StepResult, place: number): boolean {
+    return failedSequences.includes(place);
   }
 
   failed(result: StepResult, { row, scored, samples }: ResultRows): boolean {

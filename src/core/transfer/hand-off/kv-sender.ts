@@ -125,20 +125,20 @@ export class KvSender<Request, S extends RunningRequest> {
   /** Registers a request whose prompt is handed off once it is computed. */
   add(request: Request, running: S, target: DecodeTarget): void {
     const prompt = this.#add(request, running, target);
-    running.sequence.awaitsDecodeMemory = this.#reservesFirst;
+    running.sequence.waitsForDecodeMemory = this.#reservesFirst;
     if (this.#reservesFirst) this.request(prompt);
   }
 
   /** The same for one of several instances that each send a range of the layers. */
   addRange(request: Request, running: S, target: DecodeTarget, group: SenderGroup): void {
     this.#add(request, running, target, group);
-    running.sequence.awaitsDecodeMemory = false;
+    running.sequence.waitsForDecodeMemory = false;
   }
 
   /** Hands off a request that has decoded here: it is parked, and all of it is sent. */
   migrate(request: Request, running: S, target: DecodeTarget): void {
     const prompt = this.#add(request, running, target);
-    running.sequence.awaitsDecodeMemory = false;
+    running.sequence.waitsForDecodeMemory = false;
     this.request(prompt);
     this.complete(prompt, []);
   }
@@ -214,7 +214,7 @@ export class KvSender<Request, S extends RunningRequest> {
     prompt.isGranted = false;
     prompt.streamed = 0;
     prompt.reservation++;
-    prompt.running.sequence.awaitsDecodeMemory = this.#reservesFirst;
+    prompt.running.sequence.waitsForDecodeMemory = this.#reservesFirst;
     if (this.#reservesFirst) this.request(prompt);
   }
 
@@ -290,7 +290,7 @@ export class KvSender<Request, S extends RunningRequest> {
     }
     if (prompt.isGranted) return true;
     prompt.isGranted = true;
-    prompt.running.sequence.awaitsDecodeMemory = false;
+    prompt.running.sequence.waitsForDecodeMemory = false;
     if (prompt.firstEvents !== undefined) this.#streamRest(prompt, prompt.firstEvents);
     else if (step !== undefined) this.#streamStep(prompt, step);
     return true;

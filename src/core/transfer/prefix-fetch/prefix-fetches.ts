@@ -18,7 +18,7 @@ import {
   type StepDraft,
 } from '../../scheduler/component.ts';
 import type { RunningRequest } from '../../scheduler/executor/executor.ts';
-import { type AwaitedBlocks, type LoadPart, PrefixLoads } from './prefix-loads.ts';
+import { type LoadPart, type PendingBlocks, PrefixLoads } from './prefix-loads.ts';
 import { PrefixOffers } from './prefix-offers.ts';
 import { PrefixSends } from './prefix-sends.ts';
 import { PrefixStagings } from './prefix-stagings.ts';
@@ -29,7 +29,7 @@ type TransferEvent = Extract<InstanceEvent, { kind: 'arriving' | 'loaded' | 'pre
 type PeerPart = LoadPart & { readonly source: InstanceIndex };
 
 export interface PrefixFetchConfig {
-  /** Requests may start while their prefixes arrive layer by layer: steps wait for the blocks that `awaitedBlocks` lists. */
+  /** Requests may start while their prefixes arrive layer by layer: steps wait for the blocks that `pendingBlocks` lists. */
   readonly aheadOfUse?: boolean | undefined;
   /** Predicted time to read so many blocks of SSD. Undefined: no time. */
   readonly ssdReadUs?: ((blocks: number) => number) | undefined;
@@ -164,7 +164,7 @@ export class PrefixFetches<Request extends Identified, S extends RunningRequest>
     this.offers.offer(running);
   }
 
-  override awaitedRows(running: S, arrived: boolean): void {
+  override waitEnded(running: S, arrived: boolean): void {
     if (running.sequence.arriving !== undefined) this.loads.stepRan(running, arrived);
   }
 
@@ -177,12 +177,12 @@ export class PrefixFetches<Request extends Identified, S extends RunningRequest>
 
   override contribute(step: StepDraft<S>): void {
     if (this.loads.size > 0 && this.#config.aheadOfUse === true)
-      step.awaitsBlocks ||= step.requests.some(({ sequence }) => sequence.arriving !== undefined);
+      step.waitsForBlocks ||= step.requests.some(({ sequence }) => sequence.arriving !== undefined);
   }
 
   /** The blocks that the step waits for that begins now. */
-  awaitedBlocks(nowUs: number): readonly AwaitedBlocks[] {
-    return this.loads.awaited(nowUs, this.#context.flight?.requests ?? []);
+  pendingBlocks(nowUs: number): readonly PendingBlocks[] {
+    return this.loads.pending(nowUs, this.#context.flight?.requests ?? []);
   }
 
   /** Number of loads, sends and fetches of a store in progress. */

@@ -28,7 +28,7 @@ export interface LoadPart extends PrefixHolder {
 }
 
 /** Blocks that a step waits for. */
-export interface AwaitedBlocks {
+export interface PendingBlocks {
   /** Position of the request in the step's plan. */
   readonly place: number;
   readonly id: RequestId;
@@ -248,9 +248,9 @@ export class PrefixLoads<S extends RunningRequest> {
   }
 
   /** Blocks that the starting step waits for. */
-  awaited(nowUs: number, requests: readonly S[]): readonly AwaitedBlocks[] {
+  pending(nowUs: number, requests: readonly S[]): readonly PendingBlocks[] {
     if (this.#loads.size === 0 || this.#aheadOfUse === undefined) return nothing;
-    return requests.flatMap(({ id, sequence: { arriving } }, place): readonly AwaitedBlocks[] => {
+    return requests.flatMap(({ id, sequence: { arriving } }, place): readonly PendingBlocks[] => {
       const load = this.#loads.get(id);
       if (arriving === undefined) return [];
       if (load === undefined || load.isAbandoned) return [{ place, id, sources: undefined, withinUs: 0 }];
@@ -344,7 +344,7 @@ export class PrefixLoads<S extends RunningRequest> {
   }
 }
 
-const nothing: readonly AwaitedBlocks[] = [];
+const nothing: readonly PendingBlocks[] = [];
 
 /** The request has started ahead of use. */
 function hasStarted<S extends RunningRequest>({ running: { sequence } }: Load<S>): boolean {

@@ -8,7 +8,7 @@ import type { RemoteWork } from '../../../core/protocol/lending-effects.ts';
 export interface RemoteWait {
   readonly keyRows: number;
   readonly decodeKeys: number;
-  readonly awaitedUs: number;
+  readonly remoteUs: number;
 }
 
 interface AttentionConfig {
@@ -109,20 +109,20 @@ export class RemoteAttention {
     const sentRows = remote.reduce((sum, { rows }) => sum + rows, 0);
     let keyRows = 0;
     let decodeKeys = 0;
-    let awaitedUs = 0;
+    let remoteUs = 0;
     for (const work of remote) {
       const readUs = work.hostTokens * hostTokenUs[work.creditor];
       // Own host memory is read while the local attention runs, which attends to those keys too.
-      if (work.creditor === debtor) awaitedUs = Math.max(awaitedUs, readUs);
+      if (work.creditor === debtor) remoteUs = Math.max(remoteUs, readUs);
       if (work.creditor === debtor) continue;
       if (!this.#states[debtor].has(work.creditor)) this.#update(debtor, work.creditor);
       keyRows += work.keyRows;
       decodeKeys += work.decodeKeys;
       const link = this.#host.linkOf(debtor, work.creditor);
       const share = this.#share(debtor, work);
-      awaitedUs = Math.max(awaitedUs, partialsUs(link, sentRows, this.#workUs(debtor, work), share, readUs));
+      remoteUs = Math.max(remoteUs, partialsUs(link, sentRows, this.#workUs(debtor, work), share, readUs));
     }
-    return { keyRows, decodeKeys, awaitedUs };
+    return { keyRows, decodeKeys, remoteUs };
   }
 
   /** A step of the debtor begins with this work at creditors; none: its steps have ended. Returns the changes for creditors. */

@@ -1,7 +1,7 @@
 // Translates the blocks that a step waits for into handles of native arrivals.
 
 import type { RequestId } from '../../core/protocol/ids.ts';
-import type { AwaitedBlocks } from '../../core/transfer/prefix-fetch/prefix-loads.ts';
+import type { PendingBlocks } from '../../core/transfer/prefix-fetch/prefix-loads.ts';
 import type { ArrivingKeys } from '../../util/step.ts';
 
 /** A source of blocks: its arrivals handle; undefined if the blocks will not arrive. */
@@ -14,11 +14,11 @@ export const neverArrives = 2 ** 31 - 1;
 const withinMsMax = 2 ** 31 - 1;
 
 export function arrivingKeys(
-  awaited: readonly AwaitedBlocks[],
+  pending: readonly PendingBlocks[],
   ssd: ArrivalSource | undefined,
   peers: ArrivalSource | undefined,
 ): readonly ArrivingKeys[] {
-  return awaited.flatMap(({ place, id, sources, withinUs }) => {
+  return pending.flatMap(({ place, id, sources, withinUs }) => {
     const withinMs = Math.min(withinMsMax, Math.ceil(withinUs / 1000));
     const arrivalSources = sources?.map((source) => (source === 'ssd' ? ssd : peers)) ?? [undefined];
     return arrivalSources.map((arrivalSource) => ({
