@@ -1,61 +1,16 @@
 // Instances over real engines: models with windows give the same bits in a batch and in few pages as alone.
 import { existsSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
-import { createTokenInstance } from '../../src/core/instance/token-instance.ts';
 import { pagesFor } from '../../src/core/kvcache/layer-groups.ts';
-import type { GenerationRequest } from '../../src/core/protocol/ports.ts';
 import { Engine } from '../../src/engine/engine.ts';
 import { greedyTokens } from '../../src/engine/greedy.ts';
 import { freeModel, loadModel } from '../../src/engine/load-model.ts';
 import { pageTokens } from '../../src/util/step.ts';
-import { baseConfig, greedy, limits, request } from '../core/instance-world.ts';
+import { greedy, request } from '../core/instance-world.ts';
 import { type NamedBackend, nativeBackends } from './backends.ts';
 import { sharedModels } from './goldens.ts';
 import { someTokens } from './play.ts';
-
-const tokensMax = 128;
-
-interface Generated {
-  readonly tokens: number[];
-  readonly logprobs: number[];
-  cachedTokens: number;
-}
-
-/** Runs all requests to their end, and checks every invariant after every step. */
-function serve(engine: Engine, requests: readonly GenerationRequest[]) {
-  const machine = createTokenInstance({
-    ...baseConfig,
-    pages: engine.pages,
-    groups: engine.model.kv.groups,
-    limits: { ...limits, tokensMax, logitRowsMax: 32, sequencesMax: 6 },
-  });
-  const heard = new Map<string, Generated>(
-    requests.map(({ id }) => [id, { tokens: [], logprobs: [], cachedTokens: 0 }]),
-  );
-  const abort = new Int32Array(1);
-  let nowUs = 0;
-  let usedPagesMax = 0;
-  let effects = requests.flatMap((one) => machine.step(nowUs, { kind: 'submit', request: one }));
-  for (;;) {
-    machine.check();
-    usedPagesMax = Math.max(usedPagesMax, machine.snapshot().pages.used);
-    for (const effect of effects) {
-      if (effect.kind !== 'emit') continue;
-      const to = heard.get(effect.id) as Generated;
-      if (effect.event.kind === 'failed') throw new Error(effect.event.message);
-      if (effect.event.kind === 'started') to.cachedTokens = effect.event.cachedTokens;
-      if (effect.event.kind !== 'tokens') continue;
-      to.tokens.push(...effect.event.tokens);
-      to.logprobs.push(...(effect.event.logprobs?.logprobs ?? []));
-    }
-    const run = effects.find((effect) => effect.kind === 'runStep');
-    if (run === undefined) return { heard, usedPagesMax, snapshot: machine.snapshot() };
-    const outcome = engine.run(run.plan, abort);
-    if (outcome.kind !== 'done') throw new Error('the step was aborted');
-    nowUs += 1_000;
-    effects = [...machine.step(nowUs, { kind: 'stepDone', step: run.step, result: outcome.result })];
-  }
-}
+import { serve, tokensMax } from './serve-requests.ts';
 
 const native = nativeBackends.at(-1);
 
