@@ -1,15 +1,15 @@
 // Instances over real engines: models with windows give the same bits in a batch and in few pages as alone.
 import { existsSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
-import { pagesFor } from '../../src/core/kvcache/layer-groups.ts';
-import { Engine } from '../../src/engine/engine.ts';
-import { greedyTokens } from '../../src/engine/greedy.ts';
-import { freeModel, loadModel } from '../../src/engine/load-model.ts';
-import { pageTokens } from '../../src/util/step.ts';
-import { greedy, request } from '../core/instance-world.ts';
-import { type NamedBackend, nativeBackends } from './backends.ts';
-import { sharedModels } from './goldens.ts';
-import { someTokens } from './play.ts';
+import { pagesFor } from '../../../src/core/kvcache/layer-groups.ts';
+import { Engine } from '../../../src/engine/engine.ts';
+import { greedyTokens } from '../../../src/engine/greedy.ts';
+import { freeModel, loadModel } from '../../../src/engine/load-model.ts';
+import { pageTokens } from '../../../src/util/step.ts';
+import { greedy, request } from '../../core/instance-world.ts';
+import { type NamedBackend, nativeBackends } from '../backends.ts';
+import { sharedModels } from '../goldens.ts';
+import { someTokens } from '../play.ts';
 import { serve, tokensMax } from './serve-requests.ts';
 
 const native = nativeBackends.at(-1);

@@ -1,8 +1,8 @@
 // An instance over a real engine that runs requests to their end, one step after another.
-import { createTokenInstance, type TokenInstanceConfig } from '../../src/core/instance/token-instance.ts';
-import type { GenerationRequest } from '../../src/core/protocol/ports.ts';
-import type { Engine } from '../../src/engine/engine.ts';
-import { baseConfig, limits } from '../core/instance-world.ts';
+import { createTokenInstance, type TokenInstanceConfig } from '../../../src/core/instance/token-instance.ts';
+import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
+import type { Engine } from '../../../src/engine/engine.ts';
+import { baseConfig, limits } from '../../core/instance-world.ts';
 
 /** Most rows of a step. */
 export const tokensMax = 128;

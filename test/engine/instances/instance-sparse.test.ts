@@ -1,16 +1,16 @@
 // Instances over real engines: requests with a KV budget give the same bits in a batch, from cache and in few pages as
 // alone, and requests without one those of full KV.
 import { describe, expect, test } from 'vitest';
-import type { SparsityConfig } from '../../src/core/kvcache/sparsity/sparse-plan.ts';
-import type { GenerationRequest } from '../../src/core/protocol/ports.ts';
-import { Engine } from '../../src/engine/engine.ts';
-import { greedyTokens } from '../../src/engine/greedy.ts';
-import { freeModel, loadModel } from '../../src/engine/load-model.ts';
-import { slotPagesOfState } from '../../src/util/step.ts';
-import { greedy, request } from '../core/instance-world.ts';
-import { type NamedBackend, nativeBackends } from './backends.ts';
-import { embeddedModel } from './goldens.ts';
-import { someTokens } from './play.ts';
+import type { SparsityConfig } from '../../../src/core/kvcache/sparsity/sparse-plan.ts';
+import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
+import { Engine } from '../../../src/engine/engine.ts';
+import { greedyTokens } from '../../../src/engine/greedy.ts';
+import { freeModel, loadModel } from '../../../src/engine/load-model.ts';
+import { slotPagesOfState } from '../../../src/util/step.ts';
+import { greedy, request } from '../../core/instance-world.ts';
+import { type NamedBackend, nativeBackends } from '../backends.ts';
+import { embeddedModel } from '../goldens.ts';
+import { someTokens } from '../play.ts';
 import { serve, tokensMax } from './serve-requests.ts';
 
 const native = nativeBackends.at(-1);
