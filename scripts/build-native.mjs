@@ -39,17 +39,18 @@ export const optimised = {
   linkFlags: [],
 };
 
+const unoptimised = ['-O0', '-g1', '-DKVASIR_INLINE=inline'];
 const sanitizers = '-fsanitize=address,undefined';
 
 /**
- * The addon for tests with hostile input. Instrumented code compiles slowly, so it has few optimisations and no
+ * The addon for tests with hostile input. Instrumented code compiles slowly, so it has no optimisations and no
  * instruction-set families: the code that parses files is the same for all.
  */
 export const sanitized = {
   folder: join(buildFolder, 'sanitized', 'build'),
   what: 'the native kernels under sanitizers',
   families: [],
-  flags: ['-O1', '-g1', '-fno-omit-frame-pointer', sanitizers, '-fno-sanitize-recover=all'],
+  flags: [unoptimised, sanitizers, '-fno-sanitize-recover=all'].flat(),
   linkFlags: [sanitizers],
 };
 

@@ -4,8 +4,13 @@
 
 #include "base/types.hpp"
 
-/** Inlined everywhere: an out-of-line copy of one instruction set's file could replace another's. */
+/**
+ * Inlined everywhere: an out-of-line copy of one instruction set's file could replace another's. Builds of the portable
+ * kernels alone, which compile faster without it, define it as `inline`.
+ */
+#ifndef KVASIR_INLINE
 #define KVASIR_INLINE inline __attribute__((always_inline))
+#endif
 
 namespace kvasir {
 
