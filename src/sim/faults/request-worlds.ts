@@ -1,6 +1,7 @@
 // The configurations of request chaos: each seed makes one small cluster, its requests and its faults.
 import { queryRowBytes } from '../../core/cost/dist-attention.ts';
 import { RooflineCost } from '../../core/cost/roofline.ts';
+import type { LayeredSparsity } from '../../core/kvcache/sparsity/sparse-plan.ts';
 import { defaultLendingTimes } from '../../core/lending/times.ts';
 import { admissionKinds } from '../../core/router/admission/admission-policy.ts';
 import { placementKinds } from '../../core/router/placement/placement.ts';
@@ -39,7 +40,7 @@ export const cost = costOf(2, 1_760, 8e6);
 const deepCosts = [1, 1.5, 3].map((slowness) => costOf(6, 1_000 * slowness, 2e7));
 
 /** Random streams of the seed: one for each aspect, so that the draws of one do not change another. */
-const streams = { base: 5, groups: 7, extras: 8, lending: 9, stores: 10, speeds: 11, preemption: 12 };
+const streams = { base: 5, groups: 7, extras: 8, lending: 9, stores: 10, speeds: 11, preemption: 12, sparsity: 14 };
 
 export function planOf(seed: number, prng: Prng): FaultPlan {
   const times = { reportUs: 100_000, silentUs: 500_000, timeoutUs: 25_000_000, attemptsMax: 60 };
@@ -205,6 +206,29 @@ function withPreemption({ config, trace }: RequestWorld, prng: Prng): RequestWor
 /** The world of a chaos run. */
 export function preemptingWorld(seed: number): RequestWorld {
   return withPreemption(requestWorld(seed), new Prng(seed, streams.preemption));
+}
+
+/** A world in which instances keep only some tokens of requests in sparse layers. */
+export function sparseWorld(seed: number): RequestWorld {
+  const prng = new Prng(seed, streams.sparsity);
+  const { config } = preemptingWorld(seed);
+  const budget = prng.integer(12, 60);
+  const isListed = prng.chance(0.2);
+  const shape = isListed ? [budget] : prng.chance(0.5) ? ('pyramid' as const) : ('uniform' as const);
+  const sparsity: LayeredSparsity = {
+    ...{ shape, budget: isListed ? undefined : budget, recent: prng.integer(2, 8), observed: prng.integer(1, 24) },
+    ...{ pooling: { kind: 'max', width: 1 }, headReduce: 'max', compactEvery: prng.chance(0.5) ? 0 : 8 },
+    ...{ keepsFull: prng.chance(0.7), slotPagesOfState: prng.integer(2, 40) },
+    sparseLayers: [!isListed && prng.chance(0.4), true],
+  };
+  const instances = config.instances
+    .filter(({ role }) => role !== 'store')
+    .map(({ nic, machine: { tiers: _, borrowing: __, stores: ___, ...machine } }): InstanceSpec => {
+      return { role: 'mixed', nic, machine: { ...machine, cost, sparsity, blocks: prng.integer(24, 50) } };
+    });
+  const admission = { ...config.admission, roleSwitch: undefined };
+  const alone = { pipeline: undefined, lending: undefined };
+  return { config: { ...config, ...alone, instances, admission }, trace: traceOf(prng) };
 }
 
 /** KV pools so small that short requests fill them. */

@@ -225,7 +225,8 @@ export class StepBuilder {
     const { recent, headReduce, observed, pooling, compactEvery } = config;
     const { budget } = slots.layout;
     const common = { sequence, group, slots, budget, recent, headReduce };
-    if (isSelected) this.#sparse.push({ ...common, kept: slots.kept, compactEvery, decay: 1 });
+    if (isSelected)
+      this.#sparse.push({ ...common, kept: slots.kept, compactEvery, decay: 1 - 1 / Math.max(2, observed) });
     else this.#selections.push({ ...common, observed, pooling });
   }
 
