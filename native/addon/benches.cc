@@ -74,6 +74,19 @@ Napi::Value bind_bench_decode(Arguments& in, Napi::Env env) {
   return result;
 }
 
+/** (backend, kvType, kvHeads, group, headDim, observed, context, repetitions) => { seconds, attentionSeconds } */
+Napi::Value bind_bench_scoring(Arguments& in, Napi::Env env) {
+  const ExclusiveBackend busy(in);
+  const AttentionShape shape = read_shape(in, busy.backend->isa);
+  const int observed = in.integer("observed", 1, kTokensMax);
+  const int context = in.integer("context", observed, kTokensMax);
+  const ScoringFigure figure = bench_scoring(busy.backend->pool, shape, observed, context, in.integer("repetitions", 1, kRepetitionsMax));
+  Napi::Object result = Napi::Object::New(env);
+  result.Set("seconds", figure.seconds);
+  result.Set("attentionSeconds", figure.attention_seconds);
+  return result;
+}
+
 /**
  * (backend, kvType, kvHeads, group, headDim, queries, context, repetitions) => { seconds, operations, and the split }
  */
@@ -97,6 +110,7 @@ void bind_benches(Napi::Env env, Napi::Object exports) {
   bind<bind_attention_peak>(env, exports, "attentionPeak");
   bind<bind_product_peak>(env, exports, "productPeak");
   bind<bind_bench_decode>(env, exports, "benchDecode");
+  bind<bind_bench_scoring>(env, exports, "benchScoring");
   bind<bind_bench_prefill>(env, exports, "benchPrefill");
 }
 

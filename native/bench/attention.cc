@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bench/peak.hpp"
+#include "sparse/scoring.hpp"
 
 #if defined(__linux__) || defined(__APPLE__)
 #include <sys/mman.h>
@@ -119,6 +120,18 @@ class Scene {
   void run() { run_attention(threads_, args_, query_.data(), {out_.data(), nullptr, nullptr}, scratch_.data()); }
   const AttentionArgs& args() const { return args_; }
 
+  /** Attention with the statistics that scoring takes. */
+  void run_with_statistics() {
+    statistics_.resize(static_cast<size_t>(tokens_) * heads_ * 2);
+    run_attention(threads_, args_, query_.data(), {out_.data(), statistics_.data(), statistics_.data() + statistics_.size() / 2, true}, scratch_.data());
+  }
+  void score() {
+    const AttentionSequence& sequence = sequences_[0];
+    key_scores_.resize(static_cast<size_t>(layout_.kv_heads) * (sequence.start + sequence.rows));
+    const std::vector<KeyScoring> list = {{sequence, 0, key_scores_.data(), nullptr, 0.0f, HeadReduce::mean}};
+    score_keys(threads_, args_, query_.data(), statistics_.data(), statistics_.data() + statistics_.size() / 2, list, scoring_memory_);
+  }
+
  private:
   void fill_queries(const AttentionShape& shape, std::mt19937& random) {
     std::normal_distribution<float> normal(0.0f, 1.0f);
@@ -142,6 +155,8 @@ class Scene {
   Memory scratch_;
   std::vector<AttentionSequence> sequences_;
   AttentionArgs args_{};
+  std::vector<float> statistics_, key_scores_;
+  GrowingMemory scoring_memory_;
 };
 
 }  // namespace
@@ -192,6 +207,22 @@ PrefillFigure bench_prefill(ThreadPool& pool, const AttentionShape& shape, int q
   double seconds = median(time_runs(repetitions, [&] { scene.run(); }));
   double pairs = static_cast<double>(queries) * (context - queries) + static_cast<double>(queries) * (queries + 1) / 2;
   return {seconds, 4 * pairs * shape.head_dim * shape.kv_heads * shape.group, attention_split(scene.args(), pool.size())};
+}
+
+ScoringFigure bench_scoring(ThreadPool& pool, const AttentionShape& shape, int observed, int context, int repetitions) {
+  Scene scene(pool, shape, 1, context, observed);
+  scene.run_with_statistics();
+  scene.score();
+  std::vector<double> attention, scoring;
+  for (int i = 0; i < repetitions; i++) {
+    const double start = now_seconds();
+    scene.run_with_statistics();
+    const double middle = now_seconds();
+    scene.score();
+    attention.push_back(middle - start);
+    scoring.push_back(now_seconds() - middle);
+  }
+  return {median(scoring), median(attention)};
 }
 
 }  // namespace kvasir

@@ -29,6 +29,12 @@ struct PrefillFigure {
   AttentionSplit split;
 };
 
+/** Medians: attention of the observed rows, and the pass that scores all keys with them. */
+struct ScoringFigure {
+  double seconds;
+  double attention_seconds;
+};
+
 /**
  * Best rate of reading `bytes` of contiguous memory on huge pages, in bytes per second. Below 1 GB it measures caches.
  */
@@ -45,5 +51,8 @@ DecodeFigure bench_decode(ThreadPool& pool, const AttentionShape& shape, int con
 
 /** The last `queries` tokens of one sequence of `context` tokens, in one chunk. */
 PrefillFigure bench_prefill(ThreadPool& pool, const AttentionShape& shape, int queries, int context, int repetitions);
+
+/** The last `observed` tokens of one sequence of `context` tokens. Attention and scoring alternate. */
+ScoringFigure bench_scoring(ThreadPool& pool, const AttentionShape& shape, int observed, int context, int repetitions);
 
 }  // namespace kvasir

@@ -105,6 +105,11 @@ describe.skipIf(!native)('on the native kernels (where they are compiled)', () =
       [8, 600],
     ]);
     expect(report.prefill.every((row) => row.percentOfPeak > 0 && row.split.tileTokens > 0)).toBe(true);
+    expect(report.scoring.map(({ context, observed }) => [context, observed])).toEqual([
+      [64, 64],
+      [600, 256],
+    ]);
+    expect(report.scoring.every((row) => row.timesShare > 0)).toBe(true);
   });
 
   test('roofs and peaks are positive in every form', () => {

@@ -51,6 +51,22 @@ export interface AttentionPrefillRow {
   readonly split: SplitReport;
 }
 
+/** The key-major pass that scores all keys of a sequence with its last rows (sparse KV). */
+export interface KeyScoringRow {
+  readonly context: number;
+  /** Rows that score keys (observation window). */
+  readonly observed: number;
+  readonly threads: number;
+  readonly ms: number;
+  /** Attention of the observed rows. */
+  readonly attentionMs: number;
+  /**
+   * Time over observed / context of the attention of the whole context, which takes as long a (row, key) as that of the
+   * observed rows.
+   */
+  readonly timesShare: number;
+}
+
 export interface AttentionBenchReport {
   readonly isa: string;
   readonly threads: number;
@@ -63,6 +79,7 @@ export interface AttentionBenchReport {
   readonly oneThread: AttentionDecodeRow;
   readonly decode: readonly AttentionDecodeRow[];
   readonly prefill: readonly AttentionPrefillRow[];
+  readonly scoring: readonly KeyScoringRow[];
 }
 
 /** @throws Error if the kernels are not compiled or the pages exceed the memory */
@@ -71,6 +88,7 @@ export function benchAttention(options: AttentionBenchOptions): AttentionBenchRe
   return withLab(options.threads, (lab) => {
     const decode = options.contexts.map((context) => decodeRow(lab, options, context));
     const prefill = options.contexts.map((context) => prefillRow(lab, options, context));
+    const scoring = options.contexts.map((context) => scoringRow(lab, options, context));
     return {
       isa: one.isa,
       threads: options.threads,
@@ -85,6 +103,7 @@ export function benchAttention(options: AttentionBenchOptions): AttentionBenchRe
       oneThread: one.row,
       decode,
       prefill,
+      scoring,
     };
   });
 }
@@ -144,6 +163,26 @@ function prefillRow(lab: KernelLab, options: AttentionBenchOptions, context: num
   };
   options.onProgress?.(
     `prefill of ${queries}, ${lab.threads} threads, ${context} tokens: ${row.gflopPerSecond} of ${row.peakGflopPerSecond} GFLOP/s (${row.percentOfPeak} %)`,
+  );
+  return row;
+}
+
+/** Rows that score keys, the default of `serve --sparse`. */
+const observedRows = 256;
+
+function scoringRow(lab: KernelLab, { kv, shape, repeats, onProgress }: AttentionBenchOptions, context: number) {
+  const observed = Math.min(observedRows, context);
+  const { seconds, attentionSeconds } = lab.scoring(kv, shape, observed, context, repeats);
+  const observedPairs = observed * (context - observed) + (observed * (observed + 1)) / 2;
+  const pairs = (context * (context + 1)) / 2;
+  const share = ((attentionSeconds * pairs) / observedPairs) * (observed / context);
+  const row: KeyScoringRow = {
+    ...{ context, observed, threads: lab.threads, ms: round(1000 * seconds) },
+    attentionMs: round(1000 * attentionSeconds),
+    timesShare: round(seconds / share),
+  };
+  onProgress?.(
+    `scoring with ${observed}, ${lab.threads} threads, ${context} tokens: ${row.ms} ms, ${row.timesShare} of its share of attention`,
   );
   return row;
 }

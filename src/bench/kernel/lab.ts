@@ -75,6 +75,18 @@ export class KernelLab {
     return this.#native.benchPrefill(this.#team, kvTypeCodes[type], kvHeads, group, headDim, queries, context, repeats);
   }
 
+  /** Attention of the last `observed` tokens of one sequence, and the pass that scores its keys with them. */
+  scoring(
+    type: KvType,
+    { kvHeads, group, headDim }: HeadsShape,
+    observed: number,
+    context: number,
+    repeats: number,
+  ): { readonly seconds: number; readonly attentionSeconds: number } {
+    const code = kvTypeCodes[type];
+    return this.#native.benchScoring(this.#team, code, kvHeads, group, headDim, observed, context, repeats);
+  }
+
   close(): void {
     this.#native.freeBackend(this.#team);
   }

@@ -207,6 +207,7 @@ export interface NativeModule {
   benchDecode(
     ...numbers: readonly number[]
   ): { readonly seconds: number; readonly bytes: number; readonly sequences: number } & NativeSplit;
+  benchScoring(...numbers: readonly number[]): { readonly seconds: number; readonly attentionSeconds: number };
   benchPrefill(...numbers: readonly number[]): { readonly seconds: number; readonly operations: number } & NativeSplit;
 }
 
