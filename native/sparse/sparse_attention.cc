@@ -32,75 +32,99 @@ void SparseAttention::attend(const SparseAttentionCall& call) {
   for (const PageSelectionView& selection : step_->page_selections) {
     if (selection.group != call.group) continue;
     const size_t heads = static_cast<size_t>(args.layout.kv_heads);
-    chosen.push_back({&selection, selection.bounded, args.sequences[selection.sequence].row, rows_of(selection.sequence), {}, std::vector<int32_t>(heads)});
+    chosen.push_back({&selection, selection.bounded, args.sequences[selection.sequence].row, rows_of(selection.sequence), 0, {}, std::vector<int32_t>(heads)});
   }
   for (int i = 0; i < waves; i++) {
-    Wave wave;
+    std::vector<Sparse*> slotted;
+    std::vector<Chosen*> paged;
     for (Sparse& each : sparse)
-      if (i < each.rows) write_row(call, each, each.row + i, wave);
+      if (i < each.rows) slotted.push_back(&each);
     for (Chosen& each : chosen)
-      if (i < each.rows) choose_pages(call, each, each.row + i, wave);
-    AttentionArgs of_wave = args;
-    of_wave.sequences = wave.rows.data();
-    of_wave.sequence_count = static_cast<int>(wave.rows.size());
-    run_attention(call.threads, of_wave, call.query, call.output, call.scratch);
-    if (!wave.scorings.empty()) score_keys(call.threads, of_wave, call.query, call.output.max, call.output.sum, wave.scorings, scoring_);
-    for (Sparse& each : sparse)
-      if (i < each.rows) evict(call, each, position_of(each.row + i));
+      if (i < each.rows) paged.push_back(&each);
+    run_wave(call, slotted, paged, i);
   }
+}
+
+void SparseAttention::run_wave(const SparseAttentionCall& call, const std::vector<Sparse*>& slotted, const std::vector<Chosen*>& paged, int row) {
+  const AttentionArgs& args = call.args;
+  const int kv_heads = args.layout.kv_heads, slot_tasks = static_cast<int>(slotted.size()) * kv_heads;
+  for (Chosen* each : paged) {
+    each->most = std::min(each->selection->budget, position_of(each->row + row) / kPageTokens + 1);
+    each->pages.resize(static_cast<size_t>(kv_heads) * each->most);
+  }
+  const float* staged = slotted.empty() ? nullptr : staged_rows(args.layout);
+  call.threads.run(slot_tasks + static_cast<int>(paged.size()) * kv_heads, [&](int task, int) {
+    if (task < slot_tasks) {
+      write_row(args.layout, staged, *slotted[task / kv_heads], row, task % kv_heads);
+    } else {
+      choose_pages(call, *paged[(task - slot_tasks) / kv_heads], row, task % kv_heads);
+    }
+  });
+  std::vector<AttentionSequence> rows;
+  std::vector<KeyScoring> scorings;
+  for (Sparse* each : slotted) {
+    each->filled = std::min(each->filled + 1, each->end);
+    AttentionSequence sequence = {each->row + row, 1, each->filled - 1, nullptr, 0};
+    sequence.pages = each->slots.pages();
+    rows.push_back(sequence);
+    scorings.push_back({sequence, 0, nullptr, &each->slots, each->keys->decay, each->keys->head_reduce});
+  }
+  for (Chosen* each : paged) {
+    each->bounded = position_of(each->row + row) / kPageTokens;
+    AttentionSequence sequence = {each->row + row, 1, *std::max_element(each->starts.begin(), each->starts.end()), nullptr, 0};
+    sequence.pages = each->pages.data();
+    sequence.page_stride = each->most;
+    sequence.starts = each->starts.data();
+    rows.push_back(sequence);
+  }
+  AttentionArgs of_rows = args;
+  of_rows.sequences = rows.data();
+  of_rows.sequence_count = static_cast<int>(rows.size());
+  run_attention(call.threads, of_rows, call.query, call.output, call.scratch);
+  if (!scorings.empty()) score_keys(call.threads, of_rows, call.query, call.output.max, call.output.sum, scorings, scoring_);
+  compact(call, slotted, row);
 }
 
 /** Writes K and V of a row to a free slot, or to that of the lowest score. */
-void SparseAttention::write_row(const SparseAttentionCall& call, Sparse& sparse, int row, Wave& wave) {
-  const KvLayout& layout = call.args.layout;
-  const int position = position_of(row), dim = layout.head_dim;
-  const float* k = staged_rows(layout) + static_cast<size_t>(row) * 2 * layout.kv_heads * dim;
-  const float* v = k + static_cast<ptrdiff_t>(layout.kv_heads) * dim;
-  call.threads.run(layout.kv_heads, [&](int head, int) {
-    const int slot = sparse.filled < sparse.end ? sparse.filled : sparse.slots.lowest(head, sparse.filled, position - sparse.recent + 1);
-    sparse.slots.write(head, slot, position, k + static_cast<ptrdiff_t>(head) * dim, v + static_cast<ptrdiff_t>(head) * dim);
-  });
-  sparse.filled = std::min(sparse.filled + 1, sparse.end);
-  AttentionSequence sequence = {row, 1, sparse.filled - 1, nullptr, 0};
-  sequence.pages = sparse.slots.pages();
-  wave.rows.push_back(sequence);
-  wave.scorings.push_back({sequence, 0, nullptr, &sparse.slots, sparse.keys->decay, sparse.keys->head_reduce});
+void SparseAttention::write_row(const KvLayout& layout, const float* staged, const Sparse& sparse, int row, int head) const {
+  const int position = position_of(sparse.row + row);
+  const float* k = staged + (static_cast<size_t>(sparse.row + row) * 2 * layout.kv_heads + head) * layout.head_dim;
+  const float* v = k + static_cast<ptrdiff_t>(layout.kv_heads) * layout.head_dim;
+  const int slot = sparse.filled < sparse.end ? sparse.filled : sparse.slots.lowest(head, sparse.filled, position - sparse.recent + 1);
+  sparse.slots.write(head, slot, position, k, v);
 }
 
-/** Compacts the slots once all that may be filled are. */
-void SparseAttention::evict(const SparseAttentionCall& call, Sparse& sparse, int position) {
-  if (sparse.keys->compact_every == 0 || sparse.filled < sparse.end) return;
-  call.threads.run(call.args.layout.kv_heads, [&](int head, int) { sparse.slots.compact(head, sparse.filled, sparse.budget, position - sparse.recent + 1); });
-  sparse.filled = sparse.budget;
-}
-
-void SparseAttention::choose_pages(const SparseAttentionCall& call, Chosen& chosen, int row, Wave& wave) {
+/** Lists the pages that a KV head reads for a row, and brings the bounds up to its position. */
+void SparseAttention::choose_pages(const SparseAttentionCall& call, Chosen& chosen, int row, int head) const {
   const AttentionArgs& args = call.args;
   const KvLayout& layout = args.layout;
   const AttentionSequence& sequence = args.sequences[chosen.selection->sequence];
   const PageBounds bounds(layout, args.pool, *chosen.selection, args.layer, args.layers);
-  const int position = position_of(row), last = position / kPageTokens;
+  const int position = position_of(chosen.row + row), last = position / kPageTokens;
   const int group = args.heads / layout.kv_heads;
-  const int most = std::min(chosen.selection->budget, last + 1);
-  chosen.pages.resize(static_cast<size_t>(layout.kv_heads) * most);
+  for (int block = chosen.bounded; block <= last; block++)
+    bounds.write(head, block, args.page(sequence, block), std::min(kPageTokens, position + 1 - block * kPageTokens));
   std::vector<float> query(static_cast<size_t>(args.heads) * layout.head_dim);
-  read_query_row(args.isa, layout.type, args.heads, layout.head_dim, call.query, row, query.data());
+  read_query_row(args.isa, layout.type, args.heads, layout.head_dim, call.query, chosen.row + row, query.data());
   const auto page_of = [&](int block) {
     return args.page_table[static_cast<size_t>(sequence.blocks[block - sequence.first_block]) * args.layers + args.layer];
   };
-  call.threads.run(layout.kv_heads, [&](int head, int) {
-    for (int block = chosen.bounded; block <= last; block++)
-      bounds.write(head, block, args.page(sequence, block), std::min(kPageTokens, position + 1 - block * kPageTokens));
-    const float* q = query.data() + static_cast<ptrdiff_t>(head) * group * layout.head_dim;
-    const int count = bounds.choose(head, q, group, last, args.scale, chosen.pages.data() + static_cast<ptrdiff_t>(head) * most, page_of);
-    chosen.starts[static_cast<size_t>(head)] = (count - 1) * kPageTokens + position % kPageTokens;
+  int32_t* pages = chosen.pages.data() + static_cast<ptrdiff_t>(head) * chosen.most;
+  const int count = bounds.choose(head, query.data() + static_cast<ptrdiff_t>(head) * group * layout.head_dim, group, last, args.scale, pages, page_of);
+  chosen.starts[static_cast<size_t>(head)] = (count - 1) * kPageTokens + position % kPageTokens;
+}
+
+/** Compacts the slots of sequences that have filled all. */
+void SparseAttention::compact(const SparseAttentionCall& call, const std::vector<Sparse*>& slotted, int row) const {
+  std::vector<Sparse*> full;
+  for (Sparse* each : slotted)
+    if (each->keys->compact_every > 0 && each->filled == each->end) full.push_back(each);
+  const int kv_heads = call.args.layout.kv_heads;
+  call.threads.run(static_cast<int>(full.size()) * kv_heads, [&](int task, int) {
+    const Sparse& each = *full[task / kv_heads];
+    each.slots.compact(task % kv_heads, each.filled, each.budget, position_of(each.row + row) - each.recent + 1);
   });
-  chosen.bounded = last;
-  AttentionSequence of_row = {row, 1, *std::max_element(chosen.starts.begin(), chosen.starts.end()), nullptr, 0};
-  of_row.pages = chosen.pages.data();
-  of_row.page_stride = most;
-  of_row.starts = chosen.starts.data();
-  wave.rows.push_back(of_row);
+  for (Sparse* each : full) each->filled = each->budget;
 }
 
 void SparseAttention::select(const SparseAttentionCall& call) {

@@ -40,30 +40,29 @@ class SparseAttention {
   void select(const SparseAttentionCall& call);
 
  private:
-  /** One row of each sparse sequence that has one left. */
-  struct Wave {
-    std::vector<AttentionSequence> rows;
-    std::vector<KeyScoring> scorings;
-  };
   /** The slots of one entry of Step.sparse in this layer. */
   struct Sparse {
     const SparseKeysView* keys;
     LayerSlots slots;
     int budget, end, recent;  // `end`: slots that may be filled
     int filled;
-    int row, rows;  // of the batch
+    int row, rows;              // of the batch
   };
+  /** The pages of one entry of Step.page_selections in this layer. */
   struct Chosen {
     const PageSelectionView* selection;
     int bounded;
     int row, rows;
-    std::vector<int32_t> pages;   // (KV heads, budget)
+    int most;                     // pages that a KV head may read
+    std::vector<int32_t> pages;   // (KV heads, most)
     std::vector<int32_t> starts;  // (KV heads)
   };
 
-  void write_row(const SparseAttentionCall& call, Sparse& sparse, int row, Wave& wave);
-  void choose_pages(const SparseAttentionCall& call, Chosen& chosen, int row, Wave& wave);
-  void evict(const SparseAttentionCall& call, Sparse& sparse, int position);
+  /** Row `row` of each of these sequences. */
+  void run_wave(const SparseAttentionCall& call, const std::vector<Sparse*>& slotted, const std::vector<Chosen*>& paged, int row);
+  void write_row(const KvLayout& layout, const float* staged, const Sparse& sparse, int row, int head) const;
+  void choose_pages(const SparseAttentionCall& call, Chosen& chosen, int row, int head) const;
+  void compact(const SparseAttentionCall& call, const std::vector<Sparse*>& slotted, int row) const;
   int position_of(int row) const { return step_->positions[static_cast<size_t>(row)]; }
 
   const StepView* step_ = nullptr;

@@ -204,7 +204,7 @@ export function testSparse(backend: Backend): void {
     property(backend, 8, (got, wanted, rules, prompt, seed) => {
       const { tokens, budget } = prompt;
       const compactEvery = seed % 2 === 0 ? 0 : 1 + (seed % 9);
-      const rows = 24;
+      const rows = 16;
       const budgets = Int32Array.of(1, budget);
       const select = (world: World) => {
         world.run(0, tokens, { selections: [selectionOf(world, rules, prompt)] });
