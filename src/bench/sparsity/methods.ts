@@ -36,8 +36,8 @@ export interface SelectionRules extends ScoreRules {
   readonly observed: number;
   /** Recent tokens that every layer keeps. */
   readonly recent: number;
-  /** Layers that stay full with `first-n`. */
-  readonly fullLayers: number;
+  /** The first layers that stay full, with any method; undefined: 3 with `first-n`, else none. */
+  readonly fullLayers: number | undefined;
   readonly seed: number;
 }
 
@@ -112,7 +112,7 @@ export class SparseSequence {
     const layers = this.#model.layers.length;
     const tokens = this.#promptTokens;
     if (method === 'full') return new Array<number>(layers).fill(tokens);
-    const full = method === 'first-n' ? Math.min(fullLayers, layers - 1) : 0;
+    const full = Math.min(fullLayers ?? (method === 'first-n' ? 3 : 0), layers - 1);
     const shape: BudgetShape = method === 'pyramid' ? 'pyramid' : 'uniform';
     const mean = Math.max(recent + 1, Math.round(budget * tokens));
     const sparse = layerBudgets({ shape, layers: layers - full, budget: mean, recent }, tokens);

@@ -64,8 +64,11 @@ const places = words(
   'forest park beach market river meadow hill library garden farm mill harbor castle cave pond school',
 );
 
-/** Other facts beside the one that is asked for, and wrong words beside the right one. */
-const otherFacts = 3;
+/** Other facts beside the one that is asked for. */
+const otherFacts = 1;
+
+/** Wrong words beside the right one. */
+const otherWords = 3;
 
 /** The first keys of a text attract attention whatever they say: no fact is there. */
 const opening = 'Read this text and remember the codes in it.';
@@ -147,7 +150,7 @@ function wordsCase(request: RecallRequest, random: Prng, kind: 'common' | 'frequ
     list.length = count;
     break;
   }
-  const others = [...new Set(list)].slice(1, 1 + otherFacts).map((other) => ` ${other}`);
+  const others = [...new Set(list)].slice(1, 1 + otherWords).map((other) => ` ${other}`);
   return caseOf(request, text(), [{ answer: ` ${word}`, others }]);
 }
 

@@ -35,7 +35,12 @@ const schema = modelOptionsSchema.pick({ model: true, threads: true }).extend({
   choices: z.string().optional(),
   observed: count(32),
   recent: count(16),
-  fullLayers: count(3),
+  fullLayers: z.coerce
+    .number()
+    .int()
+    .min(0)
+    .optional()
+    .transform((layers) => layers),
   pooling: z.enum(['max', 'mean']).default('max'),
   poolingWidth: z.coerce.number().int().min(1).max(63).default(7),
   headReduce: z.enum(['max', 'mean']).default('mean'),
@@ -62,7 +67,10 @@ export function sparsityCommand(): Command {
     .option('--choices <file>', 'JSONL file for choice: prompt, choices, and answer, the index of the right one')
     .option('--observed <n>', 'Score keys with the queries of this number of last tokens (default: 32)')
     .option('--recent <n>', 'Keep this number of last tokens in every layer (default: 16)')
-    .option('--full-layers <n>', 'Layers that stay full with first-n (default: 3)')
+    .option(
+      '--full-layers <n>',
+      'Keep this number of first layers full, with any method (default: 3 with first-n, else 0)',
+    )
     .option('--pooling <kind>', 'Pool scores of neighbouring positions: max or mean (default: max)')
     .option('--pooling-width <n>', 'Pool this number of positions, an odd number (default: 7)')
     .option('--head-reduce <kind>', 'Reduce scores over the query heads of a KV head: max or mean (default: mean)')
