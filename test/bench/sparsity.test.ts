@@ -2,12 +2,12 @@
 import { afterAll, describe, expect, test } from 'vitest';
 import { benchSparsity, profileSparsity, type SparsityBenchOptions } from '../../src/bench/sparsity/bench.ts';
 import { parseChoices } from '../../src/bench/sparsity/choices.ts';
-import { keyScores, topIndices, weightSums } from '../../src/bench/sparsity/key-scores.ts';
+import { topIndices, weightSums } from '../../src/bench/sparsity/key-scores.ts';
 import { LayeredModel } from '../../src/bench/sparsity/layered-model.ts';
 import { concentration, profileOf, valuesForMass } from '../../src/bench/sparsity/profile.ts';
 import { fillerText, type RecallTask, recallCase, recallTasks } from '../../src/bench/sparsity/recall.ts';
 import { isGreedy, logLikelihood, perplexityScore } from '../../src/bench/sparsity/scoring.ts';
-import { chooseQuest, keepRandom, keepScored, keepWindow } from '../../src/bench/sparsity/sparse-attention.ts';
+import { keepRandom, keepWindow } from '../../src/bench/sparsity/sparse-attention.ts';
 import { loadModel } from '../../src/engine/load-model.ts';
 import { textOf } from '../../src/engine/model-text.ts';
 import { openModel } from '../../src/weights/open-model.ts';
@@ -110,25 +110,16 @@ describe('chosen keys', () => {
     expect([...second].map((value) => Number(value.toFixed(6)))).toEqual([0.583333, 0.583333, 0.583333, 0.25]);
   });
 
-  test('scores are reduced over heads and pooled over the counted positions', () => {
-    const sums = [Float64Array.of(1, 0, 0, 6, 9), Float64Array.of(3, 0, 0, 0, 9)];
-    const rules = (headReduce: 'max' | 'mean', kind: 'max' | 'mean') => ({ headReduce, pooling: { kind, width: 3 } });
-    expect([...keyScores(sums, 1, 4, rules('max', 'max'))[0]]).toEqual([3, 3, 6, 6]);
-    expect([...keyScores(sums, 1, 4, rules('mean', 'max'))[0]]).toEqual([2, 2, 3, 3]);
-    expect([...keyScores(sums, 2, 4, rules('max', 'mean'))[1]]).toEqual([1, 1, 0, 0]);
-  });
-
   test('of equal scores the earliest are taken', () => {
     expect([...topIndices([1, 2, 1, 2, 1], 3)]).toEqual([0, 1, 3]);
     expect([...topIndices([1, 2], 5)]).toEqual([0, 1]);
   });
 
-  test('every method keeps its budget, the recent window included', () => {
+  test('window and random keep their budget, the recent tokens included', () => {
     expect(keepWindow(10, 3, 2).map((kept) => [...kept])).toEqual([
       [7, 8, 9],
       [7, 8, 9],
     ]);
-    expect([...keepScored([Float64Array.of(5, 1, 7, 7, 2)], 7, 4)[0]]).toEqual([2, 3, 5, 6]);
     const random = (seed: number) => keepRandom({ promptTokens: 40, budget: 9, recent: 2, kvHeads: 2, seed, layer: 1 });
     expect(random(1)).toEqual(random(1));
     expect(random(1)).not.toEqual(random(2));
@@ -136,20 +127,6 @@ describe('chosen keys', () => {
       expect(new Set(kept).size).toBe(9);
       expect([...kept.slice(-2)]).toEqual([38, 39]);
     }
-  });
-
-  test('quest reads the first page, the last one, and the page with the highest bound', () => {
-    const page = 32;
-    const long = { keys: [new Float32Array(5 * page)], values: [new Float32Array(5 * page)] };
-    long.keys[0][2 * page + 5] = -3;
-    long.keys[0][3 * page + 5] = 2;
-    const choose = chooseQuest(long, 4 * page + 7, 3 * page, 1);
-    const pagesFor = (query: number) => {
-      const chosen = choose({ op: { ...op, heads: 1 }, start: 0, rows: 1, query: Float32Array.of(query) }, 0, 0);
-      return [...new Set([...chosen].map((position) => Math.floor(position / page)))];
-    };
-    expect(pagesFor(1)).toEqual([0, 3, 4]);
-    expect(pagesFor(-1)).toEqual([0, 2, 4]);
   });
 });
 
@@ -205,7 +182,8 @@ describe('on the embedded model', () => {
   const options: SparsityBenchOptions = {
     ...{ files, tokenizer, inputs: 'bf16', seed: 3, tokens: 160, cases: 1, continuation: 6, text: undefined },
     ...{ methods: ['full'], budgets: [0.25], tasks: ['needle'], recallTasks: ['single'], depths: [50], choices: [] },
-    ...{ observed: 32, recent: 8, fullLayers: 2, pooling: { kind: 'max', width: 7 }, headReduce: 'mean' },
+    ...{ observed: 32, recent: 8, fullLayers: undefined, pooling: { kind: 'max', width: 7 }, headReduce: 'mean' },
+    eviction: 'none',
     onProgress: () => undefined,
   };
 
@@ -227,7 +205,7 @@ describe('on the embedded model', () => {
   });
 
   test('first-n keeps the first layers whole', () => {
-    const { rows } = benchSparsity(backend, { ...options, methods: ['first-n'], budgets: [0.25] });
+    const { rows } = benchSparsity(backend, { ...options, methods: ['first-n'], fullLayers: 2 });
     expect(rows[0].kept).toBeCloseTo((100 * (2 + 4 * 0.25)) / 6, 0);
   });
 

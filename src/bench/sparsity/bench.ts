@@ -9,7 +9,7 @@ import type { ModelFiles } from '../../weights/types.ts';
 import { round } from '../statistics.ts';
 import type { ChoiceCase } from './choices.ts';
 import { LayeredModel } from './layered-model.ts';
-import { type SelectionRules, type SparseMethod, SparseSequence, type SparsityMethod } from './methods.ts';
+import { type MethodRules, type SparseMethod, SparseSequence, type SparsityMethod } from './methods.ts';
 import { profileOf, type SparsityProfile } from './profile.ts';
 import { type AnswerPart, depthTasks, fillerText, type RecallTask, recallCase } from './recall.ts';
 import { isGreedy, logitRow, logLikelihood, type Predictions, perplexityScore, topToken } from './scoring.ts';
@@ -17,7 +17,7 @@ import { isGreedy, logitRow, logLikelihood, type Predictions, perplexityScore, t
 export const sparsityTasks = ['needle', 'perplexity', 'agreement', 'choice'] as const;
 export type SparsityTask = (typeof sparsityTasks)[number];
 
-export interface SparsityBenchOptions extends SelectionRules {
+export interface SparsityBenchOptions extends MethodRules {
   readonly files: ModelFiles;
   readonly tokenizer: Tokenizer;
   readonly inputs: InputForm;
@@ -81,9 +81,7 @@ export interface SparsityProfileReport extends Omit<SparsityReport, 'rows'>, Spa
 /** Profiles attention over the prompts of `perplexity`. @param mass share of the attention that a sparse layer should keep, 0..1 */
 export function profileSparsity(backend: Backend, options: SparsityBenchOptions, mass: number): SparsityProfileReport {
   return withModel(backend, options, (model) => {
-    const weights = [...new SparsityBench(model, options).texts()].map(({ sequence }) =>
-      model.layers.map((_, layer) => sequence.weights(layer)),
-    );
+    const weights = [...new SparsityBench(model, options).texts()].map(({ sequence }) => sequence.weights());
     const facts = { model: options.files.id, isa: backend.isa, promptTokens: options.tokens, prompts: weights.length };
     return { ...facts, ...profileOf(weights, mass) };
   });

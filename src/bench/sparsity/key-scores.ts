@@ -1,4 +1,4 @@
-// Softmax weights of queries over the keys of a layer, and the scores that keys get from them.
+// Softmax weights of queries over the keys of a layer, in plain TypeScript.
 import type { AttentionOp, LayerKeys } from './layered-model.ts';
 
 /** Queries of consecutive rows of a layer. */
@@ -9,13 +9,6 @@ export interface QueryRows {
   readonly rows: number;
   /** (rows, heads, headDim) */
   readonly query: Float32Array;
-}
-
-/** How selection turns weights into scores (SnapKV). */
-export interface ScoreRules {
-  /** Over the query heads that share a KV head. */
-  readonly headReduce: 'max' | 'mean';
-  readonly pooling: { readonly kind: 'max' | 'mean'; readonly width: number };
 }
 
 /** Scaled products of a row's query with the keys at `positions`, soft-capped as the model's. */
@@ -73,33 +66,6 @@ export function weightSums(queries: QueryRows, keys: LayerKeys): Float64Array[] 
       for (let i = 0; i < weights.length; i++) sums[first + i] += weights[i];
     }
     return sums;
-  });
-}
-
-/** By KV head: pooled scores of the first `count` positions. @param sums by query head, from `weightSums` */
-export function keyScores(
-  sums: readonly Float64Array[],
-  kvHeads: number,
-  count: number,
-  { headReduce, pooling }: ScoreRules,
-): Float64Array[] {
-  const shared = sums.length / kvHeads;
-  return Array.from({ length: kvHeads }, (_, kvHead) => {
-    const heads = sums.slice(kvHead * shared, (kvHead + 1) * shared);
-    const reduced = Float64Array.from({ length: count }, (_, position) => {
-      const values = heads.map((head) => head[position]);
-      return headReduce === 'max' ? Math.max(...values) : values.reduce((sum, value) => sum + value, 0) / shared;
-    });
-    return pooled(reduced, pooling);
-  });
-}
-
-/** Positions beyond either end count as 0 in a mean. */
-function pooled(scores: Float64Array, { kind, width }: ScoreRules['pooling']): Float64Array {
-  const reach = (width - 1) / 2;
-  return scores.map((_, position) => {
-    const near = scores.subarray(Math.max(0, position - reach), position + reach + 1);
-    return kind === 'max' ? near.reduce((a, b) => Math.max(a, b)) : near.reduce((a, b) => a + b, 0) / width;
   });
 }
 

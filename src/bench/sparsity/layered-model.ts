@@ -7,6 +7,10 @@ import { liveBefore, subprogram } from '../../graph/pipeline-stage.ts';
 import type { BufferId, Op, Program } from '../../graph/program.ts';
 import type { Backend, ProgramHandle } from '../../kernel/backend.ts';
 import { pageTokens, type Step } from '../../util/step.ts';
+import { SparsePages } from './sparse-steps.ts';
+
+/** What a step keeps, selects or reads of the sequence. */
+export type SparseStep = Pick<Step, 'sparse' | 'selections' | 'pageSelections'>;
 
 export type AttentionOp = Extract<Op, { kind: 'attention' }>;
 
@@ -49,6 +53,7 @@ export class LayeredModel {
   readonly engine: Engine;
   readonly layers: readonly LayerProgram[];
   readonly vocabulary: number;
+  readonly sparsePages: SparsePages;
   readonly #backend: Backend;
   readonly #slices: readonly Slice[];
   readonly #blocks: readonly number[];
@@ -62,7 +67,8 @@ export class LayeredModel {
     this.#blocks = Array.from({ length: Math.ceil(context / pageTokens) }, (_, block) => block);
     this.#pages = plainPages(this.#blocks.length, model.kv.groups);
     const pages = this.#pages.reduce((sum, { pageTable }) => sum + pageTable.length, 0);
-    const kvBytes = pages * model.kv.pageBytes;
+    this.sparsePages = new SparsePages(model.kv, context, pages);
+    const kvBytes = (pages + this.sparsePages.count) * model.kv.pageBytes;
     this.engine = new Engine({ model, backend, tokensMax, logitRowsMax: tokensMax, kvBytes });
     this.vocabulary = program.logits === undefined ? 0 : program.buffers[program.logits].columns;
     const create = (ops: readonly Op[], logits = false): Slice => {
@@ -84,9 +90,14 @@ export class LayeredModel {
   }
 
   /** (rows, vocabulary): logits after each of these tokens, all with the engine's attention. */
-  logits(tokens: readonly number[], start: number): Float32Array {
-    this.#finish(this.engine.run(this.#step(tokens, start, 'all'), this.#abort));
+  logits(tokens: readonly number[], start: number, sparse: SparseStep = {}): Float32Array {
+    this.#finish(this.engine.run({ ...this.#step(tokens, start, 'all'), ...sparse }, this.#abort));
     return this.engine.readLogits(tokens.length);
+  }
+
+  /** Computes tokens once more, to select what to keep. */
+  select(tokens: readonly number[], start: number, selections: SparseStep['selections']): void {
+    this.#finish(this.engine.run({ ...this.#step(tokens, start, 'none'), selections }, this.#abort));
   }
 
   /** (rows, vocabulary): logits after each of these tokens, with the attention of each layer replaced. */

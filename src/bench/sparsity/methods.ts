@@ -1,23 +1,16 @@
-// The methods of the sparsity bench: which keys of a prompt each layer reads, from the queries of its last rows.
+// The methods of the sparsity bench: what of a prompt's KV the tokens after it read.
 import { type BudgetShape, layerBudgets } from '../../core/kvcache/sparsity/budgets.ts';
-import { keyScores, type QueryRows, type ScoreRules, weightSums } from './key-scores.ts';
+import { pageTokens } from '../../util/step.ts';
+import { weightSums } from './key-scores.ts';
 import type { AttentionCall, LayeredModel, LayerKeys } from './layered-model.ts';
 import type { Predictions } from './scoring.ts';
-import {
-  attendChosen,
-  type ChooseKeys,
-  chooseKept,
-  chooseOracle,
-  chooseQuest,
-  keepRandom,
-  keepScored,
-  keepWindow,
-} from './sparse-attention.ts';
+import { attendChosen, type ChooseKeys, chooseKept, chooseOracle, keepRandom, keepWindow } from './sparse-attention.ts';
+import type { DecodeEviction, SelectionRules } from './sparse-steps.ts';
 
 /**
- * `full` reads all keys. `uniform`, `pyramid` and `first-n` keep the keys of the highest scores; `window` keeps the last
- * ones, `random` any. For each query, `quest` reads the pages with the highest bounds, and `oracle` the keys with the
- * highest weights.
+ * `full` reads all keys. `uniform`, `pyramid` and `first-n` keep the keys of the highest scores, and `quest` reads the
+ * pages with the highest bounds: with the operations that serving uses. In this bench alone, `window` keeps the last
+ * keys, `random` any, and `oracle` reads the keys with the highest weights of each query.
  */
 export const sparsityMethods = [
   'full',
@@ -31,13 +24,11 @@ export const sparsityMethods = [
 ] as const;
 export type SparsityMethod = (typeof sparsityMethods)[number];
 
-export interface SelectionRules extends ScoreRules {
-  /** Rows at the end of the prompt with queries that score keys. */
-  readonly observed: number;
-  /** Recent tokens that every layer keeps. */
-  readonly recent: number;
-  /** The first layers that stay full, with any method; undefined: 3 with `first-n`, else none. */
+export interface MethodRules extends SelectionRules {
+  /** The first layers that stay full, with any method but `quest`; undefined: 3 with `first-n`, else none. */
   readonly fullLayers: number | undefined;
+  /** Of the methods that keep tokens by score. */
+  readonly eviction: DecodeEviction;
   readonly seed: number;
 }
 
@@ -47,110 +38,160 @@ export interface SparseMethod {
   readonly budget: number;
 }
 
+const scoredMethods: ReadonlySet<SparsityMethod> = new Set(['uniform', 'pyramid', 'first-n']);
+
 /** One prompt: computed once with full attention, continued with any method. */
 export class SparseSequence {
   readonly #model: LayeredModel;
-  readonly #rules: SelectionRules;
-  readonly #promptTokens: number;
-  readonly #keys: readonly LayerKeys[];
-  readonly #observed: QueryRows[] = [];
-  readonly #sums: (Float64Array[] | undefined)[] = [];
+  readonly #rules: MethodRules;
+  readonly #prompt: readonly number[];
+  readonly #capacity: number;
+  readonly #keys = new Map<number, LayerKeys>();
+  #selected: SparseMethod | undefined;
 
   /** @param continuation tokens that follow the prompt at most */
-  constructor(model: LayeredModel, rules: SelectionRules, prompt: readonly number[], continuation: number) {
+  constructor(model: LayeredModel, rules: MethodRules, prompt: readonly number[], continuation: number) {
     this.#model = model;
     this.#rules = rules;
-    this.#promptTokens = prompt.length;
-    const start = prompt.length - Math.min(rules.observed, prompt.length);
-    model.prefill(prompt.slice(0, start));
-    model.run(prompt.slice(start), start, (call) => {
-      this.#observed.push(call);
-      return undefined;
-    });
-    this.#keys = model.layers.map(({ op }, layer) => {
-      const empty = () => new Float32Array((prompt.length + continuation) * op.headDim);
-      const keys = {
-        keys: Array.from({ length: op.kvHeads }, empty),
-        values: Array.from({ length: op.kvHeads }, empty),
-      };
-      model.readKeys(layer, 0, prompt.length, keys);
-      return keys;
-    });
+    this.#prompt = prompt;
+    this.#capacity = prompt.length + continuation;
+    model.prefill(prompt);
   }
 
   /** Predictions after each token of a continuation of the prompt. */
   predict(method: SparseMethod, tokens: readonly number[]): Predictions {
     const { vocabulary, engine } = this.#model;
     const logits = new Float32Array(tokens.length * vocabulary);
-    const attend = method.method === 'full' ? undefined : this.#attention(method);
-    for (let from = 0; from < tokens.length; from += engine.tokensMax) {
-      const rows = tokens.slice(from, from + engine.tokensMax);
-      const start = this.#promptTokens + from;
-      logits.set(
-        attend === undefined ? this.#model.logits(rows, start) : this.#model.run(rows, start, attend),
-        from * vocabulary,
-      );
-    }
+    const run = this.#runner(method);
+    for (let from = 0; from < tokens.length; from += engine.tokensMax)
+      logits.set(run(tokens.slice(from, from + engine.tokensMax), from), from * vocabulary);
     return { logits, vocabulary };
   }
 
   /** Share of the prompt's keys that a method keeps or, if it selects for each query, reads: 0..1. */
   keptShare(method: SparseMethod): number {
+    const tokens = this.#prompt.length;
+    if (method.method === 'quest') return Math.min(1, (this.#questPages(method.budget) * pageTokens) / tokens);
     const budgets = this.#budgets(method);
-    return budgets.reduce((sum, budget) => sum + budget, 0) / (budgets.length * this.#promptTokens);
+    return budgets.reduce((sum, budget) => sum + budget, 0) / (budgets.length * tokens);
   }
 
-  /** By head: causal softmax weights of the prompt's keys in a layer, summed over the observed rows. */
-  weights(layer: number): Float64Array[] {
-    const known = this.#sums[layer] ?? weightSums(this.#observed[layer], this.#keys[layer]);
-    this.#sums[layer] = known;
-    return known;
+  /** By layer and head: causal softmax weights of the prompt's keys, summed over the observed rows. */
+  weights(): Float64Array[][] {
+    const weights: Float64Array[][] = [];
+    const rows = this.#observedRows();
+    this.#model.run(rows, this.#prompt.length - rows.length, (call) => {
+      weights.push(weightSums(call, this.#keysOf(call.layer)));
+      return undefined;
+    });
+    return weights;
   }
 
+  /** Computes tokens that follow the prompt and `from` others: (rows, vocabulary) logits. */
+  #runner(method: SparseMethod): (rows: readonly number[], from: number) => Float32Array {
+    const tokens = this.#prompt.length;
+    const { sparsePages } = this.#model;
+    if (method.method === 'full') return (rows, from) => this.#model.logits(rows, tokens + from);
+    if (method.method === 'quest') {
+      const prompt = this.#questPages(method.budget);
+      return (rows, from) => {
+        // Pages of later tokens come on top, as with kept tokens.
+        const added = pageOf(tokens + from + rows.length - 1) - pageOf(tokens - 1);
+        return this.#model.logits(rows, tokens + from, { pageSelections: sparsePages.pageSelections(prompt + added) });
+      };
+    }
+    if (!scoredMethods.has(method.method)) {
+      const attend = this.#attention(method);
+      return (rows, from) => this.#model.run(rows, tokens + from, attend);
+    }
+    const { eviction } = this.#rules;
+    const budgetOf = this.#budgetOf(method);
+    this.#select(method);
+    return (rows, from) =>
+      this.#model.logits(rows, tokens + from, {
+        sparse: sparsePages.sparseKeys(this.#rules, budgetOf, tokens, from, eviction),
+      });
+  }
+
+  /** Selects the tokens that a method keeps, unless the slots hold them already. */
+  #select(method: SparseMethod): void {
+    const same = this.#selected?.method === method.method && this.#selected.budget === method.budget;
+    if (same && this.#rules.eviction === 'none') return;
+    const rows = this.#observedRows();
+    const selections = this.#model.sparsePages.selections(this.#rules, this.#budgetOf(method));
+    this.#model.select(rows, this.#prompt.length - rows.length, selections);
+    this.#selected = method;
+  }
+
+  #observedRows(): readonly number[] {
+    return this.#prompt.slice(-this.#rules.observed);
+  }
+
+  #questPages(budget: number): number {
+    return Math.max(2, Math.round((budget * this.#prompt.length) / pageTokens));
+  }
+
+  /** By layer of a group. */
+  #budgetOf(method: SparseMethod): (group: number, index: number) => number {
+    const budgets = this.#budgets(method);
+    const layers = this.#model.layers.map(({ op }) => op.layer);
+    return (group, index) => budgets[layers.findIndex((layer) => layer.group === group && layer.index === index)];
+  }
+
+  /** By layer of the model. Layers with a window keep it. */
   #budgets({ method, budget }: SparseMethod): readonly number[] {
     const { recent, fullLayers } = this.#rules;
-    const layers = this.#model.layers.length;
-    const tokens = this.#promptTokens;
-    if (method === 'full') return new Array<number>(layers).fill(tokens);
-    const full = Math.min(fullLayers ?? (method === 'first-n' ? 3 : 0), layers - 1);
+    const tokens = this.#prompt.length;
+    const { layers } = this.#model;
+    const isSparse = layers.map(
+      ({ op }, layer) => op.window === undefined && layer >= (fullLayers ?? (method === 'first-n' ? 3 : 0)),
+    );
+    const sparse = isSparse.filter(Boolean).length;
+    if (method === 'full' || sparse === 0) return layers.map(() => tokens);
     const shape: BudgetShape = method === 'pyramid' ? 'pyramid' : 'uniform';
     const mean = Math.max(recent + 1, Math.round(budget * tokens));
-    const sparse = layerBudgets({ shape, layers: layers - full, budget: mean, recent }, tokens);
-    return [...new Array<number>(full).fill(tokens), ...sparse.kept];
+    const kept = [...layerBudgets({ shape, layers: sparse, budget: mean, recent }, tokens).kept];
+    return isSparse.map((yes) => (yes ? (kept.shift() ?? tokens) : tokens));
+  }
+
+  #keysOf(layer: number): LayerKeys {
+    const known = this.#keys.get(layer);
+    if (known !== undefined) return known;
+    const { headDim, kvHeads } = this.#model.layers[layer].op;
+    const empty = () => Array.from({ length: kvHeads }, () => new Float32Array(this.#capacity * headDim));
+    const keys = { keys: empty(), values: empty() };
+    this.#model.readKeys(layer, 0, this.#prompt.length, keys);
+    this.#keys.set(layer, keys);
+    return keys;
   }
 
   #attention(method: SparseMethod): (call: AttentionCall) => Float32Array | undefined {
-    const budgets = this.#budgets(method);
-    const chosen = budgets.map((budget, layer) =>
-      budget >= this.#promptTokens ? undefined : this.#choose(method.method, layer, budget),
+    const tokens = this.#prompt.length;
+    const chosen = this.#budgets(method).map((budget, layer) =>
+      budget >= tokens ? undefined : this.#choose(method.method, layer, budget),
     );
     return (call) => {
       const choose = chosen[call.layer];
       if (choose === undefined) return undefined;
-      const keys = this.#keys[call.layer];
+      const keys = this.#keysOf(call.layer);
       this.#model.readKeys(call.layer, call.start, call.start + call.rows, keys);
-      return attendChosen(call, keys, this.#promptTokens, choose);
+      return attendChosen(call, keys, tokens, choose);
     };
   }
 
   #choose(method: SparsityMethod, layer: number, budget: number): ChooseKeys {
-    const keys = this.#keys[layer];
-    const promptTokens = this.#promptTokens;
-    const { kvHeads, headDim } = this.#model.layers[layer].op;
+    const promptTokens = this.#prompt.length;
+    const { kvHeads } = this.#model.layers[layer].op;
     const { recent, seed } = this.#rules;
-    switch (method) {
-      case 'quest':
-        return chooseQuest(keys, promptTokens, budget, headDim);
-      case 'oracle':
-        return chooseOracle(keys, promptTokens, budget);
-      case 'window':
-        return chooseKept(keepWindow(promptTokens, budget, kvHeads));
-      case 'random':
-        return chooseKept(keepRandom({ promptTokens, budget, recent, kvHeads, seed, layer }));
-      default: {
-        const scores = keyScores(this.weights(layer), kvHeads, Math.max(0, promptTokens - recent), this.#rules);
-        return chooseKept(keepScored(scores, promptTokens, budget));
-      }
-    }
+    if (method === 'oracle') return chooseOracle(this.#keysOf(layer), promptTokens, budget);
+    return chooseKept(
+      method === 'window'
+        ? keepWindow(promptTokens, budget, kvHeads)
+        : keepRandom({ promptTokens, budget, recent, kvHeads, seed, layer }),
+    );
   }
+}
+
+function pageOf(position: number): number {
+  return Math.floor(position / pageTokens);
 }

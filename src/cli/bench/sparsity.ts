@@ -13,6 +13,7 @@ import { type ChoiceCase, parseChoices } from '../../bench/sparsity/choices.ts';
 import { sparsityMethods } from '../../bench/sparsity/methods.ts';
 import { recallTasks } from '../../bench/sparsity/recall.ts';
 import { textOf } from '../../engine/model-text.ts';
+import { pageTokens } from '../../util/step.ts';
 import { openModel } from '../../weights/open-model.ts';
 import { modelFlag, modelOptionsSchema, readOptions } from '../options/options.ts';
 import { withBackend } from '../serve/backend.ts';
@@ -33,19 +34,20 @@ const schema = modelOptionsSchema.pick({ model: true, threads: true }).extend({
   seed: z.coerce.number().int().min(0).default(0),
   text: z.string().optional(),
   choices: z.string().optional(),
-  observed: count(32),
-  recent: count(16),
-  fullLayers: z.coerce
-    .number()
-    .int()
-    .min(0)
-    .optional()
-    .transform((layers) => layers),
-  pooling: z.enum(['max', 'mean']).default('max'),
-  poolingWidth: z.coerce.number().int().min(1).max(63).default(7),
-  headReduce: z.enum(['max', 'mean']).default('mean'),
+  observe: count(16),
+  window: count(16),
+  fullLayers: z.coerce.number().int().min(0).optional(),
+  pooling: z
+    .string()
+    .regex(/^(max|mean):\d+$/, 'write max:11 or mean:5')
+    .default('max:11'),
+  headReduce: z.enum(['max', 'mean']).default('max'),
+  decode: z.enum(['keep', 'replace', 'compact']).default('keep'),
   mass: z.coerce.number().gt(0).lt(1).default(0.9),
 });
+
+/** Tokens evicted at once: those of a page, as in serving. */
+const evictions = { keep: 'none', replace: 0, compact: pageTokens } as const;
 
 export function sparsityCommand(): Command {
   return new Command('sparsity')
@@ -65,23 +67,27 @@ export function sparsityCommand(): Command {
     .option('--seed <n>', 'Seed of the prompts and of the random method (default: 0)')
     .option('--text <file>', 'UTF-8 text for perplexity and agreement (default: generated sentences)')
     .option('--choices <file>', 'JSONL file for choice: prompt, choices, and answer, the index of the right one')
-    .option('--observed <n>', 'Score keys with the queries of this number of last tokens (default: 32)')
-    .option('--recent <n>', 'Keep this number of last tokens in every layer (default: 16)')
+    .option('--observe <tokens>', 'Score keys by the last queries of the prompt (default: 16)')
+    .option('--window <tokens>', 'Always keep the last tokens (default: 16)')
+    .option('--full-layers <n>', 'Keep all tokens in this number of first layers (default: 3 with first-n, else 0)')
     .option(
-      '--full-layers <n>',
-      'Keep this number of first layers full, with any method (default: 3 with first-n, else 0)',
+      '--pooling <kind>',
+      'Pool the scores of neighbouring tokens by their maximum or mean over an odd width (default: max:11)',
     )
-    .option('--pooling <kind>', 'Pool scores of neighbouring positions: max or mean (default: max)')
-    .option('--pooling-width <n>', 'Pool this number of positions, an odd number (default: 7)')
-    .option('--head-reduce <kind>', 'Reduce scores over the query heads of a KV head: max or mean (default: mean)')
+    .option('--head-reduce <kind>', 'Reduce scores over the query heads of a KV head: max or mean (default: max)')
+    .option(
+      '--decode <way>',
+      'After the prompt keep all kept tokens, replace one by each new one, or compact: evict 32 at once (default: keep)',
+    )
     .option('--profile', 'Report how attention concentrates on keys, and propose full layers and budgets')
     .option('--mass <share>', 'Propose budgets that keep this share of the attention (default: 0.9)')
     .addOption(threadsFlag())
     .option('--json', 'Print one JSON object')
     .action(async ({ json, profile, ...flags }: { json?: boolean; profile?: boolean } & Record<string, unknown>) => {
       const parsed = readOptions(schema, flags);
-      const { model, threads, text, choices, needles, pooling, poolingWidth, mass, ...options } = parsed;
-      if (poolingWidth % 2 === 0) throw new UsageError(`Cannot pool ${poolingWidth} positions: the number is even`);
+      const { model, threads, text, choices, needles, observe, window, pooling, decode, mass, ...options } = parsed;
+      const [kind, width] = pooling.split(':');
+      if (Number(width) % 2 === 0) throw new UsageError(`Cannot use --pooling ${pooling}: the width is even`);
       if (options.tasks.includes('choice') && choices === undefined)
         throw new UsageError('Cannot measure choice: --choices is missing');
       const questions = choices === undefined ? [] : readChoices(choices);
@@ -91,13 +97,17 @@ export function sparsityCommand(): Command {
         if (tokenizer === undefined) throw new UsageError(`Cannot measure: model '${files.id}' has no tokenizer`);
         const bench = {
           ...options,
+          fullLayers: options.fullLayers,
           inputs: 'bf16' as const,
           files,
           tokenizer,
           recallTasks: needles,
           text: text === undefined ? undefined : readText(text),
           choices: questions,
-          pooling: { kind: pooling, width: poolingWidth },
+          observed: observe,
+          recent: window,
+          pooling: { kind: kind === 'max' ? ('max' as const) : ('mean' as const), width: Number(width) },
+          eviction: evictions[decode],
           onProgress: progress,
         };
         withBackend(threads, (backend) => {
