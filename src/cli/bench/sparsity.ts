@@ -50,39 +50,8 @@ const schema = modelOptionsSchema.pick({ model: true, threads: true }).extend({
 const evictions = { keep: 'none', replace: 0, compact: pageTokens } as const;
 
 export function sparsityCommand(): Command {
-  return new Command('sparsity')
+  return withFlags(new Command('sparsity'))
     .description('Recall, perplexity and agreement with a part of the KV, by method and budget')
-    .addOption(modelFlag())
-    .option(
-      '--methods <list>',
-      `Compare these of ${sparsityMethods.join(', ')} (default: full,pyramid,quest,window,random,oracle)`,
-    )
-    .option('--budgets <list>', 'Keep these shares of the tokens of a prompt (default: 0.5,0.25,0.12)')
-    .option('--tasks <list>', `Measure these of ${sparsityTasks.join(', ')} (default: needle,perplexity)`)
-    .option('--needles <list>', `Recall tasks of needle: ${recallTasks.join(', ')} (default: all)`)
-    .option('--depths <list>', 'Place facts at these percentages of the text (default: 0,25,50,75,100)')
-    .option('--tokens <n>', 'Tokens of a prompt (default: 512)')
-    .option('--cases <n>', 'Prompts for each task and depth (default: 4)')
-    .option('--continuation <n>', 'Tokens after a prompt, for perplexity and agreement (default: 64)')
-    .option('--seed <n>', 'Seed of the prompts and of the random method (default: 0)')
-    .option('--text <file>', 'UTF-8 text for perplexity and agreement (default: generated sentences)')
-    .option('--choices <file>', 'JSONL file for choice: prompt, choices, and answer, the index of the right one')
-    .option('--observe <tokens>', 'Score keys by the last queries of the prompt (default: 32)')
-    .option('--window <tokens>', 'Always keep the last tokens (default: 16)')
-    .option('--full-layers <n>', 'Keep all tokens in this number of first layers (default: 3 with first-n, else 0)')
-    .option(
-      '--pooling <kind>',
-      'Pool the scores of neighbouring tokens by their maximum or mean over an odd width (default: max:11)',
-    )
-    .option('--head-reduce <kind>', 'Reduce scores over the query heads of a KV head: max or mean (default: max)')
-    .option(
-      '--decode <way>',
-      'After the prompt keep all kept tokens, replace one by each new one, or compact: evict 32 at once (default: keep)',
-    )
-    .option('--profile', 'Report how attention concentrates on keys, and propose full layers and budgets')
-    .option('--mass <share>', 'Propose budgets that keep this share of the attention (default: 0.9)')
-    .addOption(threadsFlag())
-    .option('--json', 'Print one JSON object')
     .action(async ({ json, profile, ...flags }: { json?: boolean; profile?: boolean } & Record<string, unknown>) => {
       const parsed = readOptions(schema, flags);
       const { model, threads, text, choices, needles, observe, window, pooling, decode, mass, ...options } = parsed;
@@ -118,6 +87,41 @@ export function sparsityCommand(): Command {
         files.close();
       }
     });
+}
+
+function withFlags(command: Command): Command {
+  return command
+    .addOption(modelFlag())
+    .option(
+      '--methods <list>',
+      `Compare these of ${sparsityMethods.join(', ')} (default: full,pyramid,quest,window,random,oracle)`,
+    )
+    .option('--budgets <list>', 'Keep these shares of the tokens of a prompt (default: 0.5,0.25,0.12)')
+    .option('--tasks <list>', `Measure these of ${sparsityTasks.join(', ')} (default: needle,perplexity)`)
+    .option('--needles <list>', `Recall tasks of needle: ${recallTasks.join(', ')} (default: all)`)
+    .option('--depths <list>', 'Place facts at these percentages of the text (default: 0,25,50,75,100)')
+    .option('--tokens <n>', 'Tokens of a prompt (default: 512)')
+    .option('--cases <n>', 'Prompts for each task and depth (default: 4)')
+    .option('--continuation <n>', 'Tokens after a prompt, for perplexity and agreement (default: 64)')
+    .option('--seed <n>', 'Seed of the prompts and of the random method (default: 0)')
+    .option('--text <file>', 'UTF-8 text for perplexity and agreement (default: generated sentences)')
+    .option('--choices <file>', 'JSONL file for choice: prompt, choices, and answer, the index of the right one')
+    .option('--observe <tokens>', 'Score keys by the last queries of the prompt (default: 32)')
+    .option('--window <tokens>', 'Always keep the last tokens (default: 16)')
+    .option('--full-layers <n>', 'Keep all tokens in this number of first layers (default: 3 with first-n, else 0)')
+    .option(
+      '--pooling <kind>',
+      'Pool the scores of neighbouring tokens by their maximum or mean over an odd width (default: max:11)',
+    )
+    .option('--head-reduce <kind>', 'Reduce scores over the query heads of a KV head: max or mean (default: max)')
+    .option(
+      '--decode <way>',
+      'After the prompt keep all kept tokens, replace one by each new one, or compact: evict 32 at once (default: keep)',
+    )
+    .option('--profile', 'Report how attention concentrates on keys, and propose full layers and budgets')
+    .option('--mass <share>', 'Propose budgets that keep this share of the attention (default: 0.9)')
+    .addOption(threadsFlag())
+    .option('--json', 'Print one JSON object');
 }
 
 function printScores(report: SparsityReport, json = false): void {
