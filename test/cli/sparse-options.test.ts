@@ -8,7 +8,7 @@ const read = (flags: Readonly<Record<string, unknown>>) => servedSparsity(readOp
 it('first-n keeps all tokens in three layers, and chooses as SnapKV does', () => {
   expect(read({ sparse: 'first-n', sparseBudget: '1024' })).toEqual({
     ...{ shape: 'uniform', budget: 1024, fullLayers: 3, list: [], recent: 32, observed: 256 },
-    ...{ pooling: { kind: 'max', width: 7 }, headReduce: 'max', compactEvery: 0, keepsFull: true },
+    ...{ pooling: { kind: 'max', width: 7 }, headReduce: 'max', compactEvery: 0, keepsFull: true, pages: undefined },
   });
 });
 
@@ -18,6 +18,13 @@ it('a pyramid has no full layers unless they are named', () => {
   expect(read({ sparse: 'pyramid', ...given, sparseCache: 'none', sparseDecode: 'compact' })).toMatchObject({
     ...{ fullLayers: 2, recent: 8, observed: 64, pooling: { kind: 'mean', width: 5 } },
     ...{ keepsFull: false, compactEvery: 32 },
+  });
+});
+
+it('quest evicts no tokens and reads pages of layers after the second', () => {
+  expect(read({ sparse: 'quest', sparseBudget: 1024, sparseTopP: '0.95' })).toMatchObject({
+    ...{ shape: 'uniform', fullLayers: 2, budget: 1024, recent: 0, observed: 1, keepsFull: true },
+    pages: { topP: 0.95 },
   });
 });
 
@@ -39,6 +46,8 @@ it('leaves a sparse layer in the model', () => {
 it.each([
   [{ sparse: 'top' }, 'write first-n, pyramid, uniform'],
   [{ sparsePooling: 'max:4', sparse: 'uniform' }, 'the width is odd'],
+  [{ sparse: 'quest', sparseWindow: 8 }, 'Cannot use --sparse-window: with --sparse quest no token is evicted'],
+  [{ sparse: 'uniform', sparseTopP: 0.9 }, 'Cannot use --sparse-top-p: it needs --sparse quest'],
   [{ sparseFullLayers: 2 }, 'Cannot use --sparse-full-layers: it needs --sparse'],
   [{ sparse: 'uniform', sparseBudget: 32 }, 'Cannot use a budget of 32 tokens: the last 32'],
   [{ sparse: 'full,20' }, 'Cannot use a budget of 20 tokens'],

@@ -8,12 +8,12 @@ import { UsageError } from '../usage-error.ts';
 import { numeric } from './schema-parts.ts';
 
 const tokens = (least: number) => numeric(z.number().int().min(least).max(1_048_576));
-const rulePattern = /^(first-n|pyramid|uniform|(full|[1-9]\d*)(,(full|[1-9]\d*))+)$/;
+const rulePattern = /^(first-n|pyramid|uniform|quest|(full|[1-9]\d*)(,(full|[1-9]\d*))+)$/;
 
 export const sparseFields = {
   sparse: z
     .string()
-    .regex(rulePattern, 'write first-n, pyramid, uniform, or a budget of each layer: full,full,1024,512')
+    .regex(rulePattern, 'write first-n, pyramid, uniform, quest, or a budget of each layer: full,full,1024,512')
     .optional(),
   sparseBudget: tokens(2).optional(),
   sparseFullLayers: tokens(0).optional(),
@@ -25,9 +25,11 @@ export const sparseFields = {
     .optional(),
   sparseCache: z.enum(['full', 'none']).optional(),
   sparseDecode: z.enum(['replace', 'compact']).optional(),
+  sparseTopP: numeric(z.number().gt(0).max(1)).optional(),
 };
 
-const defaultFullLayers = 3;
+/** By rule; of others none. */
+const defaultFullLayers: Readonly<Record<string, number>> = { 'first-n': 3, quest: 2 };
 const defaults = { recent: 32, observed: 256, pooling: { kind: 'max', width: 7 } } as const;
 /** Tokens evicted at once by `compact`: a page. */
 const compactedTokens = 32;
@@ -48,7 +50,7 @@ export function addSparseFlags(command: Command): Command {
     .optionsGroup(groups.sparse)
     .option(
       '--sparse <rule>',
-      'Let requests keep only the important tokens in the layers after the first ones (first-n), in all layers with lower layers keeping more (pyramid), in all alike (uniform), or by a budget of each layer, such as full,full,1024,512 (default: all tokens)',
+      'Let requests keep only the important tokens in the layers after the first ones (first-n), in all layers with lower layers keeping more (pyramid), in all alike (uniform), or by a budget of each layer, such as full,full,1024,512; or keep all tokens and read the pages with the highest bounds while decoding (quest) (default: all tokens)',
     )
     .option(
       '--sparse-budget <tokens>',
@@ -56,13 +58,17 @@ export function addSparseFlags(command: Command): Command {
     )
     .option(
       '--sparse-full-layers <n>',
-      'Keep all tokens in this number of first layers (default: 3 with first-n, else 0)',
+      'Keep all tokens in this number of first layers (default: 3 with first-n, 2 with quest, else 0)',
     )
     .option('--sparse-window <tokens>', 'Always keep the last tokens (default: 32)')
     .option('--sparse-observe <tokens>', 'Score keys by the last queries of the prompt (default: 256)')
     .option(
       '--sparse-pooling <kind>',
       'Pool the scores of neighbouring tokens by their maximum or mean over a width (default: max:7)',
+    )
+    .option(
+      '--sparse-top-p <mass>',
+      'With quest, read fewer pages once their bounds have this share of the softmax of all (default: 1)',
     )
     .addOption(
       new Option(
@@ -107,24 +113,38 @@ export function servedSparsity(options: OtherOptions): SparseSettings | undefine
 /** Undefined: every request keeps all tokens. @throws UsageError if the options contradict each other */
 export function sparseSettings(options: SparseOptions): SparseSettings | undefined {
   const { sparse } = options;
-  if (sparse === undefined) {
-    const names = ['Budget', 'FullLayers', 'Window', 'Observe', 'Pooling', 'Cache', 'Decode'] as const;
-    const given = names.find((name) => options[`sparse${name}`] !== undefined);
-    if (given === undefined) return undefined;
-    const flag = given.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
-    throw new UsageError(`Cannot use --sparse${flag}: it needs --sparse`);
-  }
+  refuseIneffective(options);
+  if (sparse === undefined) return undefined;
   const list = sparse.includes(',')
     ? sparse.split(',').map((entry) => (entry === 'full' ? ('full' as const) : Number(entry)))
     : [];
   return { ...selectionOf(options), ...budgetsOf(options, sparse, list) };
 }
 
+/** @throws UsageError for an option that has no effect with this rule */
+function refuseIneffective(options: SparseOptions): void {
+  const { sparse } = options;
+  const ofTokens = ['Window', 'Observe', 'Pooling', 'Cache', 'Decode'] as const;
+  const rules = [
+    [sparse === undefined, ['Budget', 'FullLayers', 'TopP', ...ofTokens], 'it needs --sparse'],
+    [sparse === 'quest', ofTokens, 'with --sparse quest no token is evicted'],
+    [sparse !== 'quest', ['TopP'], 'it needs --sparse quest'],
+  ] as const;
+  for (const [applies, names, why] of rules) {
+    const given = applies ? names.find((name) => options[`sparse${name}`] !== undefined) : undefined;
+    if (given === undefined) continue;
+    throw new UsageError(
+      `Cannot use --sparse${given.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}: ${why}`,
+    );
+  }
+}
+
 function budgetsOf(
-  { sparseBudget: budget, sparseFullLayers: fullLayers, sparseWindow: recent = defaults.recent }: SparseOptions,
+  { sparseBudget: budget, sparseFullLayers: fullLayers, sparseWindow }: SparseOptions,
   sparse: string,
   list: readonly (number | 'full')[],
 ): Pick<SparseSettings, 'shape' | 'budget' | 'fullLayers' | 'list' | 'recent'> {
+  const recent = sparse === 'quest' ? 0 : (sparseWindow ?? defaults.recent);
   const named = list.length > 0 && (budget !== undefined ? 'budget' : fullLayers !== undefined && 'full-layers');
   if (named) throw new UsageError(`Cannot use --sparse-${named} with --sparse ${sparse}: the list has the budgets`);
   const least = Math.min(...[budget ?? [], list.filter((entry) => entry !== 'full')].flat());
@@ -133,13 +153,14 @@ function budgetsOf(
   if (list.length > 0 && !list.some((entry) => entry !== 'full'))
     throw new UsageError(`Cannot use --sparse ${sparse}: no layer has a budget`);
   const shape = list.length > 0 ? 'list' : sparse === 'pyramid' ? 'pyramid' : 'uniform';
-  return { shape, budget, list, recent, fullLayers: fullLayers ?? (sparse === 'first-n' ? defaultFullLayers : 0) };
+  return { shape, budget, list, recent, fullLayers: fullLayers ?? defaultFullLayers[sparse] ?? 0 };
 }
 
-function selectionOf({ sparseObserve, sparsePooling, sparseCache, sparseDecode }: SparseOptions) {
+function selectionOf({ sparse, sparseObserve, sparsePooling, sparseCache, sparseDecode, sparseTopP }: SparseOptions) {
   const [kind, width] = sparsePooling?.split(':') ?? [];
   return {
-    observed: sparseObserve ?? defaults.observed,
+    pages: sparse === 'quest' ? { topP: sparseTopP ?? 1 } : undefined,
+    observed: sparse === 'quest' ? 1 : (sparseObserve ?? defaults.observed),
     pooling: kind === undefined ? defaults.pooling : { kind: kind as 'max' | 'mean', width: Number(width) },
     headReduce: 'max' as const,
     compactEvery: sparseDecode === 'compact' ? compactedTokens : 0,

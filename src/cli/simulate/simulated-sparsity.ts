@@ -50,6 +50,7 @@ export function refuseWithSparsity(options: Combined): void {
   if (sparseBudget.length > 1)
     throw new UsageError(`Cannot use --sparse-budget ${sparseBudget.join(',')}: to compare budgets, state --clients`);
   const conflicts: readonly (readonly [boolean, string])[] = [
+    [sparse === 'quest', 'pages that rows choose are not simulated: use first-n, pyramid, uniform or a list'],
     [options.dop !== undefined, 'attention workers keep all tokens: remove --dop'],
     [options.prefill > 0, 'kept tokens are not handed off: use --mixed instances'],
     [options.decodeOnly, 'prompts must be computed to choose tokens: remove --decode-only'],

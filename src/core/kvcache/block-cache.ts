@@ -1,6 +1,6 @@
 // The KV cache of an instance: sequences allocate blocks from it, share them, and leave them behind as prefix cache.
 import { digestWords } from '../../util/blake2s.ts';
-import type { LayerGroup } from '../../util/step.ts';
+import { boundPages, type LayerGroup } from '../../util/step.ts';
 import type { BlockChain } from '../protocol/kv-events.ts';
 import type { BlockTable } from './block-table.ts';
 import { CheckInterval } from './check-interval.ts';
@@ -12,6 +12,7 @@ import { blockPages, blocksFor, capacityTokens } from './layer-groups.ts';
 import { LendingMemory } from './lending-memory.ts';
 import { PagePool } from './page-pool.ts';
 import { exchangeReceived, type ReceivedPrompt, ReceivePages } from './receive-pages.ts';
+import { BoundMemory, BoundPages } from './sparsity/bound-pages.ts';
 import { pagesOfLayout, type SlotLayout, SlotMemory } from './sparsity/slot-pages.ts';
 import { LowerTiers, type LowerTiersConfig } from './tiers/lower-tiers.ts';
 import { type TierMover, TierMoves } from './tiers/tier-moves.ts';
@@ -78,6 +79,8 @@ export class BlockCache {
   readonly pinned = new Set<BlockTable>();
   /** Kept tokens of sequences with a KV budget. */
   readonly slots: SlotMemory;
+  /** Bounds of the keys of sequences whose rows choose pages. */
+  readonly bounds: BoundMemory;
   #lending: LendingMemory | undefined;
   readonly #capacityOf: (pages: number) => number;
   #capacityTokens: number;
@@ -102,6 +105,7 @@ export class BlockCache {
     this.blockPages = blockPages(groups);
     this.pages = new PagePool(pages, firstPage + receivePages + (stagingBlocks ?? 0) * this.blockPages);
     this.slots = new SlotMemory(this.pages);
+    this.bounds = new BoundMemory(this.pages);
     this.receivePages = new ReceivePages(receivePages);
     this.#capacityOf = (count) => capacityTokens(groups, count - Math.floor(count * pinShare), blockTokens);
     this.#capacityTokens = this.#capacityOf(pages);
@@ -168,7 +172,7 @@ export class BlockCache {
   }
 
   get usedPages(): number {
-    let pages = this.slots.pages;
+    let pages = this.slots.pages + this.bounds.pages;
     for (let g = 0; g < this.groups.length; g++) pages += this.groups[g].pool.usedPages;
     return pages;
   }
@@ -221,7 +225,7 @@ export class BlockCache {
    */
   pagesToRun(chain: BlockChain, blocksMax: number, growth: Growth, last?: LastMatch): number {
     const shared = this.match(chain, blocksMax, last);
-    let pages = growth.slotPages ?? 0;
+    let pages = (growth.slotPages ?? 0) + this.#boundsFor(growth);
     for (const group of this.groups) {
       const first = group.firstAttended(shared * this.blockTokens);
       // Sharing a block that is referenced already costs no page.
@@ -233,7 +237,7 @@ export class BlockCache {
 
   /** Pages that a sequence still lacks for its growth. */
   pagesMissing(table: BlockTable, growth: Growth): number {
-    let pages = 0;
+    let pages = Math.max(0, this.#boundsFor(growth) - (table.bounds?.ids.length ?? 0));
     for (let g = 0; g < this.groups.length; g++) {
       const { first, blocks, inSlots } = table.groups[g];
       const { layers } = this.groups[g];
@@ -243,9 +247,14 @@ export class BlockCache {
     return pages;
   }
 
-  /** Pages of the table's blocks and slots. */
+  /** Pages with the bounds of all keys of a sequence. */
+  #boundsFor({ tokens, boundLayers }: Growth): number {
+    return boundLayers === undefined ? 0 : boundPages(blocksFor(tokens, this.blockTokens), boundLayers);
+  }
+
+  /** Pages of the table's blocks, slots and bounds. */
   pagesOf(table: BlockTable): number {
-    const slots = table.slots?.ids.length ?? 0;
+    const slots = (table.slots?.ids.length ?? 0) + (table.bounds?.ids.length ?? 0);
     return this.groups.reduce((sum, { layers }, g) => sum + layers * table.groups[g].blocks.length, slots);
   }
 
@@ -311,13 +320,16 @@ export class BlockCache {
    * many pages are in use.
    */
   allocate(table: BlockTable): boolean {
-    if (!this.makeFree(table.slots === undefined ? this.blockPages : this.#pagesOfBlock(table))) return false;
+    const { bounds, slots } = table;
+    const plain = slots === undefined && bounds === undefined;
+    if (!this.makeFree(plain ? this.blockPages : this.#pagesOfNextBlock(table))) return false;
     for (let g = 0; g < this.groups.length; g++) this.groups[g].allocate(table.groups[g]);
+    if (bounds !== undefined) this.bounds.grow(bounds, table.length);
     return true;
   }
 
-  #pagesOfBlock(table: BlockTable): number {
-    let pages = 0;
+  #pagesOfNextBlock(table: BlockTable): number {
+    let pages = table.bounds?.missing(table.length + 1) ?? 0;
     for (let g = 0; g < this.groups.length; g++) if (!table.groups[g].inSlots) pages += this.groups[g].layers;
     return pages;
   }
@@ -326,6 +338,15 @@ export class BlockCache {
   allocateSlots(table: BlockTable, layout: SlotLayout): boolean {
     if (!this.makeFree(pagesOfLayout(layout))) return false;
     table.slots = this.slots.allocate(layout);
+    return true;
+  }
+
+  /** Allocates pages for the bounds of the table's blocks; false, with nothing allocated, when too many are in use. */
+  allocateBounds(table: BlockTable, layers: number): boolean {
+    const bounds = new BoundPages(layers);
+    if (!this.makeFree(bounds.missing(table.length))) return false;
+    table.bounds = bounds;
+    this.bounds.grow(bounds, table.length);
     return true;
   }
 
@@ -417,6 +438,8 @@ export class BlockCache {
     }
     if (table.slots !== undefined) this.slots.release(table.slots);
     table.slots = undefined;
+    if (table.bounds !== undefined) this.bounds.release(table.bounds);
+    table.bounds = undefined;
   }
 
   /**
@@ -479,7 +502,11 @@ export class BlockCache {
   /** Counts the changes of all that `#checkStructures` reads. */
   get #changes(): number {
     let changes =
-      this.slots.changes + this.receivePages.changes + (this.#lending?.changes ?? 0) + (this.lower?.changes ?? 0);
+      this.slots.changes +
+      this.bounds.changes +
+      this.receivePages.changes +
+      (this.#lending?.changes ?? 0) +
+      (this.lower?.changes ?? 0);
     for (const group of this.groups) changes += group.changes + group.pool.changes;
     return changes;
   }
@@ -489,6 +516,7 @@ export class BlockCache {
     const owners = new Int32Array(this.pages.ids);
     for (const group of this.groups) group.check(owners);
     this.slots.check(owners);
+    this.bounds.check(owners);
     this.receivePages.check(owners);
     for (const group of this.#windowed) for (const whole of this.#whole) group.checkSameDigests(whole);
     this.#lending?.check(owners);

@@ -1,5 +1,6 @@
 // The blocks of one sequence in every layer group, in order of position.
 import { Int32List } from '../../util/int32-list.ts';
+import type { BoundPages } from './sparsity/bound-pages.ts';
 import type { SlotPages } from './sparsity/slot-pages.ts';
 
 /**
@@ -23,6 +24,8 @@ export class BlockTable {
   readonly groups: readonly HeldBlocks[];
   /** Pages for the kept tokens of a sequence with a KV budget. */
   slots: SlotPages | undefined;
+  /** Bounds of the keys of a sequence whose rows choose pages. */
+  bounds: BoundPages | undefined;
 
   /**
    * @param groups layer groups of the model, at least one

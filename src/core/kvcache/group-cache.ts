@@ -21,6 +21,8 @@ export interface Growth {
   readonly sparseTokens?: number | undefined;
   /** Pages of slots that the sequence takes at its start. */
   readonly slotPages?: number | undefined;
+  /** Layers in which its rows choose pages by bounds, which take pages as well; undefined: none. */
+  readonly boundLayers?: number | undefined;
 }
 
 /**

@@ -188,10 +188,10 @@ export interface InstanceSnapshot {
 
 /** Kept tokens of requests with a KV budget. Tokens count once for each sparse layer. */
 export interface SparseSnapshot {
-  /** Running sequences that have left the blocks of sparse layers, and tokens in their slots. */
+  /** Running sequences that read some keys only in sparse layers, and tokens in their slots. */
   readonly sequences: number;
   readonly slotTokens: number;
-  /** Pages of slots and slot states in use, those of prompts in prefill included. */
+  /** Pages in use for slots, their states, and bounds of pages, those of prompts in prefill included. */
   readonly slotPages: number;
   /** Prompts selected, their tokens, and the tokens kept of them. */
   readonly selections: number;

@@ -7,6 +7,8 @@ export interface RequestSize {
   readonly outputTokensMax: number;
   /** KV budget of the request, where one is given. */
   readonly kvBudget?: GenerationRequest['kvBudget'] | undefined;
+  /** Of the prompt tokens, output of earlier attempts. */
+  readonly resumedTokens?: number | undefined;
 }
 
 /** Output of earlier attempts counts as prompt. */
@@ -14,7 +16,8 @@ export function sizeOf(request: GenerationRequest): RequestSize {
   const before = request.resumed?.tokens.length ?? 0;
   const kvBudget = kvBudgetOf(request);
   const size = { promptTokens: request.prompt.length + before, outputTokensMax: request.maxTokens - before };
-  return kvBudget === undefined ? size : { ...size, kvBudget };
+  const budget = kvBudget === undefined ? size : { ...size, kvBudget };
+  return before === 0 ? budget : { ...budget, resumedTokens: before };
 }
 
 /** The KV budget of a request. One that only scores or caches its prompt keeps all tokens. */

@@ -1,6 +1,7 @@
 // Requests with a KV budget: what they keep, which lengths fit, and the figures of their slots.
 
-import { capacityTokens, pagesFor } from '../kvcache/layer-groups.ts';
+import { pageTokens } from '../../util/step.ts';
+import { blockPages, capacityTokens, pagesFor } from '../kvcache/layer-groups.ts';
 import { pagesOfLayout } from '../kvcache/sparsity/slot-pages.ts';
 import { SparsePlan, type SparsityConfig } from '../kvcache/sparsity/sparse-plan.ts';
 import type { InstanceSnapshot } from '../protocol/ports.ts';
@@ -27,15 +28,22 @@ export class SparseKv<Request extends Identified, S extends RunningRequest> exte
   }
 
   /**
-   * Prefill holds the blocks of the prompt and the slots; decoding holds the slots, and blocks of the full layers alone.
+   * With kept tokens, prefill holds the blocks of the prompt and the slots, and decoding holds the slots, and blocks of
+   * the full layers alone. With chosen pages, a sequence holds its blocks and their bounds.
    */
-  override capacityOf({ promptTokens, kvBudget }: RequestSize): number | undefined {
-    const sparsity = this.plan.sequenceSparsity(kvBudget, promptTokens);
-    if (sparsity === undefined) return undefined;
+  override capacityOf({ promptTokens, kvBudget, resumedTokens = 0 }: RequestSize): number | undefined {
+    const { sparsity, pageChoice } = this.plan.budgetedKv(kvBudget, promptTokens - resumedTokens);
+    if (sparsity === undefined && pageChoice === undefined) return undefined;
     const { groups, blockTokens, pinShare = 0 } = this.#context.config;
     const { total } = this.#context.kvCache.pages;
-    const pages = total - Math.floor(total * pinShare) - pagesOfLayout(sparsity.layout);
-    if (pagesFor(groups, promptTokens, blockTokens) > pages) return capacityTokens(groups, pages, blockTokens);
+    const held = total - Math.floor(total * pinShare);
+    if (sparsity === undefined) {
+      const layers = blockPages(groups) + (pageChoice?.layers ?? 0) / pageTokens;
+      return Math.max(0, Math.floor((held - 1) / layers)) * blockTokens;
+    }
+    const pages = held - pagesOfLayout(sparsity.layout);
+    const isTooLong = pagesFor(groups, promptTokens - resumedTokens, blockTokens) > pages;
+    if (isTooLong) return capacityTokens(groups, pages, blockTokens);
     const full = groups.filter(({ sparse }) => sparse !== true);
     return full.length === 0 ? Number.POSITIVE_INFINITY : capacityTokens(full, pages, blockTokens);
   }
@@ -49,10 +57,11 @@ export class SparseKv<Request extends Identified, S extends RunningRequest> exte
   }
 
   override snapshot(): Partial<InstanceSnapshot> {
+    const { kvCache, scheduler } = this.#context;
     let sequences = 0;
     let slotTokens = 0;
-    for (const { table, isSelected } of this.#context.scheduler.running) {
-      if (!isSelected) continue;
+    for (const { table, readsPart } of scheduler.running) {
+      if (!readsPart) continue;
       sequences++;
       slotTokens += table.slots?.keptTokens ?? 0;
     }
@@ -60,7 +69,7 @@ export class SparseKv<Request extends Identified, S extends RunningRequest> exte
       sparse: {
         sequences,
         slotTokens,
-        slotPages: this.#context.kvCache.slots.pages,
+        slotPages: kvCache.slots.pages + kvCache.bounds.pages,
         selections: this.#selections,
         promptTokens: this.#promptTokens,
         keptTokens: this.#keptTokens,

@@ -4,6 +4,7 @@ import {
   type KvSelection,
   keptAfter,
   type LayerGroup,
+  type PageSelection,
   pageTokens,
   type SlotTable,
   type SparseKeys,
@@ -98,6 +99,7 @@ export class FakeEngine {
         if (sparseKeys(step, sequence, g) === undefined) this.#read(step, g, sequence, hashes);
     }
     for (const selection of step.selections ?? []) this.#select(step, selection);
+    for (const selection of step.pageSelections ?? []) this.#bound(step, selection);
     this.rows += step.tokens.length;
     this.steps++;
     const rows = step.logitRows.length;
@@ -230,6 +232,23 @@ export class FakeEngine {
       kept.sort((a, b) => a.position - b.position);
       for (const [slot, content] of kept.entries()) this.#setSlot(new SlotsOfLayer(table, layer), slot, content);
     }
+  }
+
+  /** Bounds of complete blocks must be those of their pages; the others are written. */
+  #bound(step: Step, { sequence, group: g, bounds, bounded, budget }: PageSelection): void {
+    const group = step.groups[g] as StepGroup;
+    const last = step.positions[(step.rowStart[sequence + 1] as number) - 1] as number;
+    if (budget < 2) throw new Error(`A sequence reads ${budget} pages`);
+    for (let block = 0; block <= Math.floor(last / pageTokens); block++)
+      for (let layer = 0; layer < group.layers; layer++) {
+        const entry = block * group.layers + layer;
+        const page = bounds[Math.floor(entry / pageTokens)];
+        if (page === undefined) throw new Error(`No page for the bounds of block ${block}`);
+        const at = page * pageTokens + (entry % pageTokens);
+        const bound = this.#hashes[slotOf(group, sequence, block * pageTokens, layer)] as number;
+        if (block < bounded && this.#hashes[at] !== bound) throw new Error(`Block ${block} has other bounds`);
+        this.#hashes[at] = bound;
+      }
   }
 
   #slotAt(slots: SlotsOfLayer, slot: number): SlotContent {

@@ -167,6 +167,38 @@ test('requires steps that hold the rows of a selection', () => {
   expect(() => new World({ groups: [{ layers: 3, window: undefined }], sparsity })).toThrow('found 0 and 0');
 });
 
+describe('chosen pages', () => {
+  const quest: Settings = { groups, sparsity: { ...sparsity, pages: { topP: 1 } } };
+
+  test('a sequence holds its blocks and their bounds, and only its prompt is a prefix of another request', () => {
+    const world = new World(quest);
+    world.submit(request('a', promptOf(1, 200), { maxTokens: 100 }));
+    while (world.of('a').tokens.length < 2) world.finishStep();
+    expect(world.running?.plan.pageSelections).toMatchObject([{ group: 1, bounded: 6, budget: 2, topP: 1 }]);
+    world.finishAll();
+    // 10 blocks of 3 layers, and bounds of those of two layers.
+    expect(world.usedPagesMax).toBe(10 * 3 + 1);
+    world.submit(request('next', [...promptOf(1, 200), ...world.of('a').tokens]));
+    expect(world.of('next').events[1]).toEqual({ kind: 'started', cachedTokens: 192 });
+    world.finishAll();
+  });
+
+  test('every request ends and nothing leaks where pages run out', () => {
+    const world = new World({ ...quest, pages: 90 });
+    const requests = Array.from({ length: 4 }, (_, i) =>
+      request(`r${i}`, promptOf(i, 100), { maxTokens: 300, ...(i === 2 && { kvBudget: 'full' }) }),
+    );
+    world.submit(...requests, request('long', promptOf(9, 920)), request('longer', promptOf(8, 940)));
+    world.finishAll();
+    expect(world.lastOf('longer')).toMatchObject({ code: 'CONTEXT_TOO_LONG' });
+    expect(world.lastOf('long')?.kind).toBe('finished');
+    for (const one of requests) expectComplete(world, one);
+    const { preemptions, pages } = world.instance.snapshot();
+    expect(preemptions).toBeGreaterThan(0);
+    expect(pages.used).toBe(0);
+  });
+});
+
 const arbitraryAction = fc.record({
   kind: fc.constantFrom('submit', 'submit', 'finish', 'finish', 'finish', 'cancel', 'abort'),
   prompt: fc.constantFrom(1, 1, 2, 3),

@@ -15,48 +15,58 @@ import { serve, tokensMax } from './serve-requests.ts';
 
 const native = nativeBackends.at(-1);
 
-const sparsityOf = (headDim: number, compactEvery: number): SparsityConfig => ({
+type Rule = 'replace' | 'compact' | 'quest';
+
+const sparsityOf = (headDim: number, rule: Rule): SparsityConfig => ({
   ...{ shape: 'pyramid', budget: 40, recent: 8, observed: 48, pooling: { kind: 'max', width: 5 }, headReduce: 'max' },
-  ...{ compactEvery, keepsFull: true, slotPagesOfState: slotPagesOfState(headDim, 'bf16') },
+  ...{ compactEvery: rule === 'compact' ? 12 : 0, keepsFull: true },
+  ...{ slotPagesOfState: slotPagesOfState(headDim, 'bf16'), pages: rule === 'quest' ? { topP: 1 } : undefined },
 });
 
-describe.skipIf(native === undefined).each([0, 12])('a model with two sparse layers, compacting every %i', (every) => {
-  test('gives the bits of a single request in a batch, from cache and after preemptions', () => {
-    const backend = (native as NamedBackend).create(2);
-    const load = (sparseLayers?: readonly boolean[]) =>
-      loadModel({ model: embeddedModel, backend, inputs: 'bf16', context: 1024, sparseLayers });
-    const plain = load();
-    const layers = plain.config.layers;
-    const model = load(Array.from({ length: layers }, (_, layer) => layer >= layers - 2));
-    const engineOf = (of: typeof model, pages: number): Engine =>
-      new Engine({ model: of, backend, tokensMax, logitRowsMax: 32, kvBytes: pages * of.kv.pageBytes });
-    const sparsity = sparsityOf(model.kv.headDim, every);
-    // The longest sequence fits alone.
-    const [few, plenty, dense] = [engineOf(model, 12 * layers), engineOf(model, 200 * layers), engineOf(plain, 800)];
+describe.skipIf(native === undefined).each(['replace', 'compact', 'quest'] as const)(
+  'a model with two sparse layers, by %s',
+  (rule) => {
+    test('gives the bits of a single request in a batch, from cache and after preemptions', () => {
+      const backend = (native as NamedBackend).create(2);
+      const load = (sparseLayers?: readonly boolean[]) =>
+        loadModel({ model: embeddedModel, backend, inputs: 'bf16', context: 1024, sparseLayers });
+      const plain = load();
+      const layers = plain.config.layers;
+      const model = load(Array.from({ length: layers }, (_, layer) => layer >= layers - 2));
+      const engineOf = (of: typeof model, pages: number): Engine =>
+        new Engine({ model: of, backend, tokensMax, logitRowsMax: 32, kvBytes: pages * of.kv.pageBytes });
+      const sparsity = sparsityOf(model.kv.headDim, rule);
+      // The longest sequence fits alone.
+      const [few, plenty, dense] = [
+        engineOf(model, 12 * layers + 2),
+        engineOf(model, 200 * layers),
+        engineOf(plain, 800),
+      ];
 
-    const shared = someTokens(100, model.config.vocabSize, 3);
-    const lengths = [150, 1, 70, 200];
-    const requests = lengths.map((length, i): GenerationRequest => {
-      const prompt = [...shared, ...someTokens(length, model.config.vocabSize, 11 + i)];
-      const rest = { maxTokens: i === 3 ? 4 : 60, sampling: { ...greedy, topLogprobs: 0 }, priority: i };
-      return request(`r${i}`, prompt, i === 2 ? { ...rest, kvBudget: 'full' } : rest);
-    });
-    const together = serve(few, requests.slice(0, 3), { sparsity }, requests.slice(3));
-    for (const one of requests) {
-      const alone = serve(plenty, [one], { sparsity });
-      expect(together.heard.get(one.id)).toMatchObject({
-        tokens: alone.heard.get(one.id)?.tokens,
-        logprobs: alone.heard.get(one.id)?.logprobs,
+      const shared = someTokens(100, model.config.vocabSize, 3);
+      const lengths = [150, 1, 70, 200];
+      const requests = lengths.map((length, i): GenerationRequest => {
+        const prompt = [...shared, ...someTokens(length, model.config.vocabSize, 11 + i)];
+        const rest = { maxTokens: i === 3 ? 4 : 60, sampling: { ...greedy, topLogprobs: 0 }, priority: i };
+        return request(`r${i}`, prompt, i === 2 ? { ...rest, kvBudget: 'full' } : rest);
       });
-    }
-    expect(together.heard.get('r2')?.tokens).toEqual(
-      [...greedyTokens(dense, [...(requests[2]?.prompt ?? [])], 60)].map(({ token }) => token),
-    );
-    expect(together.snapshot.preemptions).toBeGreaterThan(0);
-    expect(together.snapshot.cachedTokens).toBeGreaterThan(0);
-    expect(together.snapshot.pages.used).toBe(0);
-    for (const engine of [few, plenty, dense]) engine.close();
-    for (const each of [plain, model]) freeModel(each, backend);
-    backend.close();
-  });
-});
+      const together = serve(few, requests.slice(0, 3), { sparsity }, requests.slice(3));
+      for (const one of requests) {
+        const alone = serve(plenty, [one], { sparsity });
+        expect(together.heard.get(one.id)).toMatchObject({
+          tokens: alone.heard.get(one.id)?.tokens,
+          logprobs: alone.heard.get(one.id)?.logprobs,
+        });
+      }
+      expect(together.heard.get('r2')?.tokens).toEqual(
+        [...greedyTokens(dense, [...(requests[2]?.prompt ?? [])], 60)].map(({ token }) => token),
+      );
+      expect(together.snapshot.preemptions).toBeGreaterThan(0);
+      expect(together.snapshot.cachedTokens).toBeGreaterThan(0);
+      expect(together.snapshot.pages.used).toBe(0);
+      for (const engine of [few, plenty, dense]) engine.close();
+      for (const each of [plain, model]) freeModel(each, backend);
+      backend.close();
+    });
+  },
+);

@@ -10,6 +10,11 @@ export interface SparsityConfig {
   readonly shape: BudgetShape;
   /** Budget of requests that ask for none; undefined: they keep all tokens. A list of budgets has none. */
   readonly budget: number | undefined;
+  /**
+   * Sequences keep all tokens, and their decode rows read the pages with the highest bounds, as many as hold the budget
+   * (Quest). `topP`: fewer where the bounds reach this mass. Undefined: sequences evict tokens.
+   */
+  readonly pages?: { readonly topP: number } | undefined;
   /** Last tokens, which are never evicted (recent window). */
   readonly recent: number;
   /** Last queries of the prompt, whose attention scores the keys (observation window). */
@@ -35,6 +40,22 @@ export interface SequenceSparsity extends Pick<SparsityConfig, 'observed' | 'com
   readonly layout: SlotLayout;
 }
 
+/** What decode rows of a sequence read in sparse layers. */
+export interface PageChoice {
+  readonly layers: number;
+  /** Pages that a KV head reads. */
+  readonly pages: number;
+}
+
+/** At most one of both. */
+export interface BudgetedKv {
+  readonly sparsity: SequenceSparsity | undefined;
+  readonly pageChoice: PageChoice | undefined;
+}
+
+/** The first and the last page are always read. */
+const pagesMin = 2;
+
 export class SparsePlan {
   readonly config: SparsityConfig;
   /** Index of the sparse layer group. */
@@ -59,7 +80,17 @@ export class SparsePlan {
     this.#blockTokens = blockTokens;
   }
 
-  /** Of a sequence with this prompt; undefined: it keeps all tokens. */
+  /** Of a sequence with this prompt. */
+  budgetedKv(requested: KvBudget | undefined, promptTokens: number): BudgetedKv {
+    if (this.config.pages === undefined)
+      return { sparsity: this.sequenceSparsity(requested, promptTokens), pageChoice: undefined };
+    const budget = requested ?? this.config.budget ?? 'full';
+    if (budget === 'full') return { sparsity: undefined, pageChoice: undefined };
+    const pages = Math.max(pagesMin, Math.ceil(budget / this.#blockTokens));
+    return { sparsity: undefined, pageChoice: { layers: this.#layers, pages } };
+  }
+
+  /** Undefined: it keeps all tokens. */
   sequenceSparsity(requested: KvBudget | undefined, promptTokens: number): SequenceSparsity | undefined {
     const { shape, recent, compactEvery, keepsFull, slotPagesOfState } = this.config;
     const budget = requested ?? this.config.budget ?? (typeof shape === 'string' ? 'full' : 0);

@@ -1,7 +1,6 @@
 // Continuous batching: decides which sequences wait, which run, and with which blocks.
 
 import type { KvCaches } from '../../kvcache/kv-caches.ts';
-import type { SlotLayout } from '../../kvcache/sparsity/slot-pages.ts';
 import type { StepPredictor, StepShape } from '../../protocol/step-shape.ts';
 import { BlockClaims } from './block-claims.ts';
 import { checkBatch } from './check-batch.ts';
@@ -168,14 +167,15 @@ export class Batcher {
    * tokens. What is computed from then on differs from full KV, so that no other sequence may share it.
    */
   commit(sequence: Sequence): void {
-    const { sparsity, isSelected, table } = sequence;
+    const { sparsity, readsPart, table } = sequence;
     const cache = this.#caches.of(sequence);
-    if (sparsity !== undefined && isSelected) {
-      table.slots?.grow(sequence.planned, sparsity.compactEvery);
+    if (readsPart) {
+      table.slots?.grow(sequence.planned, sparsity?.compactEvery ?? 0);
       sequence.computed += sequence.planned;
+      if (table.bounds !== undefined) table.bounds.bounded = Math.floor(sequence.computed / this.#blockTokens);
     } else this.#advance(sequence, sequence.computed + sequence.planned);
     sequence.planned = 0;
-    if (sparsity !== undefined && !isSelected && sequence.isSelected)
+    if (sparsity !== undefined && !readsPart && sequence.isSelected)
       cache.useSlots(table, sequence.promptLength, sparsity.keepsFull ? undefined : sequence.chain);
     cache.releaseBehindWindow(table, sequence.computed);
   }
@@ -241,7 +241,7 @@ export class Batcher {
       this.#preempt(victim);
     }
     const prefix = this.#takePrefix(sequence);
-    if (sequence.sparsity !== undefined && !this.#allocateSlots(sequence, sequence.sparsity.layout)) return false;
+    if (!this.#allocateBudgeted(sequence)) return false;
     this.#waiting.remove(sequence);
     sequence.state = 'running';
     sequence.computed = prefix * this.#blockTokens;
@@ -258,11 +258,14 @@ export class Batcher {
     return true;
   }
 
-  /** False, and no blocks are held, if the pages do not suffice. */
-  #allocateSlots(sequence: Sequence, layout: SlotLayout): boolean {
+  /** Allocates the slots or bounds of a KV budget. False, and no blocks are held, if the pages do not suffice. */
+  #allocateBudgeted(sequence: Sequence): boolean {
+    const { table, sparsity, pageChoice } = sequence;
     const cache = this.#caches.of(sequence);
-    const allocated = cache.allocateSlots(sequence.table, layout);
-    if (!allocated) cache.release(sequence.table);
+    const allocated =
+      (sparsity === undefined || cache.allocateSlots(table, sparsity.layout)) &&
+      (pageChoice === undefined || cache.allocateBounds(table, pageChoice.layers));
+    if (!allocated) cache.release(table);
     return allocated;
   }
 

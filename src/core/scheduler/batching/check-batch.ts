@@ -72,17 +72,23 @@ function checkReferences(cache: BlockCache, sequences: readonly Sequence[]): voi
   }
 }
 
-/** Throws unless exactly the sequences with a KV budget have slots, and use them once their prompts are computed. */
+/** Throws unless exactly the sequences with a KV budget have slots or bounds, and use slots once their prompts are computed. */
 function checkSlots(cache: BlockCache, sequences: readonly Sequence[]): void {
-  let pages = 0;
-  for (const { table, sparsity, arrival, isSelected } of sequences) {
-    const { slots } = table;
-    pages += slots?.ids.length ?? 0;
+  let slotPages = 0;
+  let boundPages = 0;
+  for (const { table, sparsity, pageChoice, arrival, isSelected } of sequences) {
+    const { slots, bounds } = table;
+    slotPages += slots?.ids.length ?? 0;
+    boundPages += bounds?.ids.length ?? 0;
     const inUse = cache.groups.some((group, g) => group.isSparse && table.groups[g].inSlots);
     const wrong = table.groups.some(({ inSlots }, g) => inSlots && !cache.groups[g].isSparse);
     if ((slots === undefined) !== (sparsity === undefined) || inUse !== isSelected || wrong)
       throw new Error(`Batcher broken: arrival ${arrival} has ${slots?.ids.length} pages of slots, in use: ${inUse}`);
+    if ((bounds === undefined) !== (pageChoice === undefined) || (bounds?.missing(table.length) ?? 0) > 0)
+      throw new Error(`Batcher broken: arrival ${arrival} has ${bounds?.ids.length} pages of bounds`);
   }
-  if (pages !== cache.slots.pages)
-    throw new Error(`Batcher broken: ${cache.slots.pages} pages of slots are in use, sequences have ${pages}`);
+  if (slotPages !== cache.slots.pages || boundPages !== cache.bounds.pages)
+    throw new Error(
+      `Batcher broken: ${cache.slots.pages} and ${cache.bounds.pages} pages of slots and bounds are in use, sequences have ${slotPages} and ${boundPages}`,
+    );
 }

@@ -137,7 +137,8 @@ export class FreeCapacity {
   #growth(sequence: Sequence): Growth {
     const tokens = this.isOverCapacity(sequence) ? sequence.lengthMax : sequence.length;
     const growth = { tokens, rows: Math.min(sequence.remaining, this.#limits.tokensMax) };
-    const { sparsity, promptLength } = sequence;
+    const { sparsity, pageChoice, promptLength } = sequence;
+    if (pageChoice !== undefined) return { ...growth, boundLayers: pageChoice.layers };
     if (sparsity === undefined) return growth;
     return { ...growth, sparseTokens: promptLength, slotPages: pagesOfLayout(sparsity.layout) };
   }

@@ -2,7 +2,7 @@
 import { LastMatch } from '../../kvcache/block-cache.ts';
 import { BlockTable } from '../../kvcache/block-table.ts';
 import type { ReceivedPrompt } from '../../kvcache/receive-pages.ts';
-import type { SequenceSparsity } from '../../kvcache/sparsity/sparse-plan.ts';
+import type { PageChoice, SequenceSparsity } from '../../kvcache/sparsity/sparse-plan.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
 
 /** The content of a sequence. Its owner appends tokens; the batcher reads its length and its block digests. */
@@ -35,6 +35,8 @@ export interface SequenceSpec {
   readonly scoresPrompt: boolean;
   /** Undefined: it keeps all tokens. */
   readonly sparsity?: SequenceSparsity | undefined;
+  /** Undefined: its rows read all pages. */
+  readonly pageChoice?: PageChoice | undefined;
 }
 
 /** Blocks in transit: a sequence may start ahead of them. */
@@ -69,6 +71,7 @@ export class Sequence {
   readonly scoresPrompt: boolean;
   readonly content: SequenceContent;
   readonly sparsity: SequenceSparsity | undefined;
+  readonly pageChoice: PageChoice | undefined;
   readonly table: BlockTable;
   /** Index of the attention worker with its blocks, where each sequence lies whole at one; 0 before its first start. */
   worker = 0;
@@ -129,6 +132,7 @@ export class Sequence {
     this.scoresPrompt = spec.scoresPrompt;
     this.content = spec.content;
     this.sparsity = spec.sparsity;
+    this.pageChoice = spec.pageChoice;
     this.table = new BlockTable(spec.groups, spec.content.chain.blocks + 2);
   }
 
@@ -198,9 +202,15 @@ export class Sequence {
     return this.sparsity !== undefined && this.computed >= this.promptLength;
   }
 
-  /** Known tokens that the next step may compute: a step that selects ends with the prompt. */
+  /** It has a KV budget and its prompt is computed: its rows read some keys only, so their results are its own. */
+  get readsPart(): boolean {
+    return (this.sparsity !== undefined || this.pageChoice !== undefined) && this.computed >= this.promptLength;
+  }
+
+  /** Known tokens that the next step may compute: with a KV budget, no step has rows of the prompt and later ones. */
   get plannable(): number {
-    return this.sparsity === undefined || this.isSelected ? this.remaining : this.promptLength - this.computed;
+    const isWhole = this.sparsity === undefined && this.pageChoice === undefined;
+    return isWhole || this.readsPart ? this.remaining : this.promptLength - this.computed;
   }
 
   /** At most `rows` rows of the next step, so that one step computes all rows that select; 0: they do not fit. */

@@ -1,7 +1,7 @@
 // A request at an instance with an engine: its tokens, and the state of sampling and stop conditions.
 
 import { Int32List } from '../../../util/int32-list.ts';
-import type { SequenceSparsity } from '../../kvcache/sparsity/sparse-plan.ts';
+import type { BudgetedKv } from '../../kvcache/sparsity/sparse-plan.ts';
 import type { RequestId } from '../../protocol/ids.ts';
 import type { GenerationRequest, ResumedFrom, SamplingParams } from '../../protocol/ports.ts';
 import { Sequence } from '../batching/sequence.ts';
@@ -55,14 +55,8 @@ export class RunningGeneration implements RunningRequest {
   received: RunningRequest['received'];
   relay: RunningRequest['relay'];
 
-  /** @param groups layer groups of the model @param sparsity undefined: it keeps all tokens */
-  constructor(
-    request: GenerationRequest,
-    root: Uint32Array,
-    arrival: number,
-    groups: number,
-    sparsity?: SequenceSparsity,
-  ) {
+  /** @param groups layer groups of the model @param budgeted undefined: it keeps all tokens */
+  constructor(request: GenerationRequest, root: Uint32Array, arrival: number, groups: number, budgeted?: BudgetedKv) {
     const { sampling } = request;
     this.request = request;
     this.tbtUsMax = request.tbtUsMax ?? Number.POSITIVE_INFINITY;
@@ -79,7 +73,7 @@ export class RunningGeneration implements RunningRequest {
       arrival,
       samples: request.maxTokens > 0,
       scoresPrompt: sampling.promptLogprobs,
-      sparsity,
+      ...budgeted,
     });
     this.biasTokens = Int32Array.from(sampling.logitBias, ([token]) => token);
     this.biasValues = Float32Array.from(sampling.logitBias, ([, bias]) => bias);
@@ -90,7 +84,8 @@ export class RunningGeneration implements RunningRequest {
 
   #resumeFrom({ tokens, scored }: ResumedFrom): void {
     for (const token of tokens) this.append(token);
-    if (this.sequence.sparsity === undefined) this.content.digest(this.content.length);
+    if (this.sequence.sparsity === undefined && this.sequence.pageChoice === undefined)
+      this.content.digest(this.content.length);
     this.sequence.scored = scored;
   }
 

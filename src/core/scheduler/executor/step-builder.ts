@@ -3,6 +3,7 @@
 import { Int32List } from '../../../util/int32-list.ts';
 import {
   type KvSelection,
+  type PageSelection,
   pageTokens,
   type RemoteKeys,
   type SparseKeys,
@@ -136,6 +137,7 @@ export class StepBuilder {
   readonly #plan: SparsePlan | undefined;
   #sparse: SparseKeys[] = [];
   #selections: KvSelection[] = [];
+  #pageSelections: PageSelection[] = [];
   readonly #tokens: Int32Array;
   readonly #positions: Int32Array;
   readonly #rowStart: Int32Array;
@@ -180,6 +182,7 @@ export class StepBuilder {
     this.#remote = [];
     this.#sparse = [];
     this.#selections = [];
+    this.#pageSelections = [];
     for (const list of [...this.#groups, this.#seenTokens, this.#seenCounts, this.#biasTokens]) list.clear();
     for (let i = 0; i < requests.length; i++) this.#addSequence(requests[i], i, range);
     this.#rowStart[requests.length] = this.#rows;
@@ -199,7 +202,7 @@ export class StepBuilder {
     else if (layout === undefined)
       for (let g = 0; g < this.#groups.length; g++) this.#groups[g].add(index, sequence.table.groups[g], end, worker);
     else this.#addWithRemote(index, sequence, end, layout);
-    if (sequence.sparsity !== undefined && this.#plan !== undefined) this.#addSlots(index, sequence, this.#plan);
+    if (this.#plan !== undefined) this.#addBudgeted(index, sequence, this.#plan);
     for (let position = computed; position < computed + planned; position++) {
       this.#tokens[this.#rows + position - computed] = known[position];
       this.#positions[this.#rows + position - computed] = position;
@@ -214,13 +217,18 @@ export class StepBuilder {
     this.#rows += planned;
   }
 
-  /** The step computes rows over kept tokens, or the last prompt rows, which select them. */
-  #addSlots(
+  /** The step computes rows over kept tokens or chosen pages, or the last prompt rows, which select kept tokens. */
+  #addBudgeted(
     sequence: number,
-    { table, isSelected, computed, planned, promptLength }: Sequence,
+    { table, isSelected, readsPart, pageChoice, computed, planned, promptLength }: Sequence,
     { config, group }: SparsePlan,
   ): void {
-    const { slots } = table;
+    const { slots, bounds } = table;
+    if (bounds !== undefined && pageChoice !== undefined && readsPart) {
+      const { topP = 1 } = config.pages ?? {};
+      const { ids, bounded } = bounds;
+      this.#pageSelections.push({ sequence, group, bounds: ids.view(), bounded, budget: pageChoice.pages, topP });
+    }
     if (slots === undefined || computed + planned < promptLength) return;
     const { recent, headReduce, observed, pooling, compactEvery } = config;
     const { budget } = slots.layout;
@@ -292,6 +300,7 @@ export class StepBuilder {
       remote: this.#remote,
       ...(this.#sparse.length > 0 && { sparse: this.#sparse }),
       ...(this.#selections.length > 0 && { selections: this.#selections }),
+      ...(this.#pageSelections.length > 0 && { pageSelections: this.#pageSelections }),
       ...(this.#sequenceWorkers && { sequenceWorkers: this.#sequenceWorkers.subarray(0, sequences) }),
       logitRows: this.#logitRows.subarray(0, this.#logits),
       sampling: this.#samplingViews(),

@@ -35,8 +35,8 @@ export class TokenExecutor implements Executor<GenerationRequest, RunningGenerat
 
   create(request: GenerationRequest, arrival: number): RunningGeneration {
     const root = rootDigest(this.#config.root, request.salt, this.#config.hashKey);
-    const sparsity = this.#sparse?.sequenceSparsity(kvBudgetOf(request), request.prompt.length);
-    return new RunningGeneration(request, root, arrival, this.#config.groups.length, sparsity);
+    const budgeted = this.#sparse?.budgetedKv(kvBudgetOf(request), request.prompt.length);
+    return new RunningGeneration(request, root, arrival, this.#config.groups.length, budgeted);
   }
 
   resume(request: GenerationRequest, arrival: number, firstEvents: readonly GenerationEvent[]): RunningGeneration {
