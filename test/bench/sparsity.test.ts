@@ -4,6 +4,7 @@ import { benchSparsity, profileSparsity, type SparsityBenchOptions } from '../..
 import { parseChoices } from '../../src/bench/sparsity/choices.ts';
 import { topIndices, weightSums } from '../../src/bench/sparsity/key-scores.ts';
 import { LayeredModel } from '../../src/bench/sparsity/layered-model.ts';
+import { recallPlot } from '../../src/bench/sparsity/plot.ts';
 import { concentration, profileOf, valuesForMass } from '../../src/bench/sparsity/profile.ts';
 import { fillerText, type RecallTask, recallCase, recallTasks } from '../../src/bench/sparsity/recall.ts';
 import { isGreedy, logLikelihood, perplexityScore } from '../../src/bench/sparsity/scoring.ts';
@@ -158,6 +159,17 @@ describe('profile', () => {
     expect(profile.heads).toHaveLength(6);
     expect(profile.heads[3]).toMatchObject({ layer: 1, head: 1, top5: 99.8, positions: [7, 0, 1, 2, 3] });
   });
+});
+
+test('a plot has a line for each method, by budget and by depth', () => {
+  const row = (method: 'full' | 'quest', budget: number, depth: number, score: number) =>
+    ({ method, budget, kept: budget, task: 'single', depth, score, cases: 1 }) as const;
+  const rows = [row('full', 100, 0, 100), row('quest', 25, 0, 80), row('quest', 25, 50, 40), row('quest', 12, 50, 20)];
+  const svg = recallPlot(rows, 25) ?? '';
+  expect(svg.match(/<polyline/g)).toHaveLength(4);
+  // By budget: 12 % has 20, and 25 % has the mean of 80 and 40.
+  expect(svg).toContain('points="97.8,304.8 143.0,170.4"');
+  expect(recallPlot([{ ...row('full', 100, 0, 100), task: 'perplexity' }], 25)).toBeUndefined();
 });
 
 test('a model runs layer by layer with the bits of the engine', () => {

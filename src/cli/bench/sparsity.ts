@@ -1,5 +1,5 @@
 // `kvasir bench sparsity`: the loss of quality when a model reads only a part of the KV of its prompts.
-import { readFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { Command } from 'commander';
 import { z } from 'zod';
 import {
@@ -11,7 +11,9 @@ import {
 } from '../../bench/sparsity/bench.ts';
 import { type ChoiceCase, parseChoices } from '../../bench/sparsity/choices.ts';
 import { sparsityMethods } from '../../bench/sparsity/methods.ts';
+import { recallPlot } from '../../bench/sparsity/plot.ts';
 import { recallTasks } from '../../bench/sparsity/recall.ts';
+import { round } from '../../bench/statistics.ts';
 import { textOf } from '../../engine/model-text.ts';
 import { pageTokens } from '../../util/step.ts';
 import { openModel } from '../../weights/open-model.ts';
@@ -43,6 +45,7 @@ const schema = modelOptionsSchema.pick({ model: true, threads: true }).extend({
     .default('max:11'),
   headReduce: z.enum(['max', 'mean']).default('max'),
   decode: z.enum(['keep', 'replace', 'compact']).default('keep'),
+  plot: z.string().optional(),
   mass: z.coerce.number().gt(0).lt(1).default(0.9),
 });
 
@@ -54,7 +57,8 @@ export function sparsityCommand(): Command {
     .description('Recall, perplexity and agreement with a part of the KV, by method and budget')
     .action(async ({ json, profile, ...flags }: { json?: boolean; profile?: boolean } & Record<string, unknown>) => {
       const parsed = readOptions(schema, flags);
-      const { model, threads, text, choices, needles, observe, window, pooling, decode, mass, ...options } = parsed;
+      const { model, threads, text, choices, needles, observe, window, pooling, decode, mass, plot, ...options } =
+        parsed;
       const [kind, width] = pooling.split(':');
       if (Number(width) % 2 === 0) throw new UsageError(`Cannot use --pooling ${pooling}: the width is even`);
       if (options.tasks.includes('choice') && choices === undefined)
@@ -81,7 +85,7 @@ export function sparsityCommand(): Command {
         };
         withBackend(threads, (backend) => {
           if (profile === true) printProfile(profileSparsity(backend, bench, mass), json);
-          else printScores(benchSparsity(backend, bench), json);
+          else printScores(writePlot(benchSparsity(backend, bench), plot, Math.min(...options.budgets)), json);
         });
       } finally {
         files.close();
@@ -118,6 +122,7 @@ function withFlags(command: Command): Command {
       '--decode <way>',
       'After the prompt keep all kept tokens, replace one by each new one, or compact: evict 32 at once (default: keep)',
     )
+    .option('--plot <file>', 'Write recall by budget and by depth, at the smallest budget, as SVG')
     .option('--profile', 'Report how attention concentrates on keys, and propose full layers and budgets')
     .option('--mass <share>', 'Propose budgets that keep this share of the attention (default: 0.9)')
     .addOption(threadsFlag())
@@ -132,6 +137,14 @@ function printScores(report: SparsityReport, json = false): void {
   const { rows, ...facts } = report;
   printTable([facts], 'Model and prompts');
   printTable(rows, 'Scores in percent, higher is better');
+}
+
+/** Returns the report. */
+function writePlot(report: SparsityReport, path: string | undefined, budget: number): SparsityReport {
+  const svg = path === undefined ? undefined : recallPlot(report.rows, round(100 * budget));
+  if (path !== undefined && svg === undefined) throw new UsageError('Cannot plot: no recall is measured');
+  if (path !== undefined && svg !== undefined) writeFileSync(path, svg);
+  return report;
 }
 
 function printProfile(report: SparsityProfileReport, json = false): void {
