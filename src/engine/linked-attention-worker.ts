@@ -53,6 +53,13 @@ interface OpenWorker {
 /** An attempt to open a worker: undefined while it lasts. @throws Error if it has failed */
 type Attempt = () => OpenWorker | undefined;
 
+/** Pages that a worker has pulled. */
+export interface PulledCounts {
+  readonly pulledPages: number;
+  /** Of the worker's shards. */
+  readonly pulledBytes: number;
+}
+
 /** Pages that a worker copies while no attention call needs its threads. */
 export interface PagePull {
   /** All pages, or all received ones, are there. False if the worker was lost meanwhile. */
@@ -66,29 +73,39 @@ export class LinkedAttentionWorker {
   readonly #shard: number;
   readonly #begin: (home: ShardHome | undefined) => Attempt;
   readonly #links: number;
+  /** Of a page of its shard; undefined: the worker is in another process and pulls nothing. */
+  readonly #pageBytes: number | undefined;
   #attempt: Attempt | undefined;
   #worker: OpenWorker | undefined;
   #pages: number | undefined;
-  /** Of links that are closed. */
+  /** Of links and workers that are closed. */
   #earlier = noCounts;
+  #earlierPages = 0;
 
   /** @param begin creates or finds a worker with empty pages */
-  private constructor(links: number, begin: (home: ShardHome | undefined) => Attempt, shard = 0) {
+  private constructor(
+    links: number,
+    begin: (home: ShardHome | undefined) => Attempt,
+    { shard, pageBytes }: { readonly shard: number; readonly pageBytes?: number },
+  ) {
     this.#shard = shard;
     this.#links = links;
     this.#begin = begin;
+    this.#pageBytes = pageBytes;
   }
 
   /** A worker in this process. */
   static local(options: LocalAttentionWorkerOptions): LinkedAttentionWorker {
     const token = randomBytes(16).toString('hex');
     const backend = createNativeBackend({ threads: options.threads, isa: options.backend.isa });
-    return new LinkedAttentionWorker(options.links, () => () => openLocal(options, backend, token), options.shard);
+    const { shard, links, kv, shards } = options;
+    const begin = () => () => openLocal(options, backend, token);
+    return new LinkedAttentionWorker(links, begin, { shard, pageBytes: kv.pageBytes / shards });
   }
 
   /** A worker in another process. */
   static remote(options: RemoteAttentionWorkerOptions): LinkedAttentionWorker {
-    return new LinkedAttentionWorker(options.links, (home) => beginRemote(options, home));
+    return new LinkedAttentionWorker(options.links, (home) => beginRemote(options, home), { shard: 0 });
   }
 
   /** Pages of the worker. */
@@ -110,6 +127,18 @@ export class LinkedAttentionWorker {
     return (this.#worker?.links ?? []).reduce((sum, { counts }) => sumOf(sum, counts), this.#earlier);
   }
 
+  /** Undefined: it is in another process. */
+  get pulled(): PulledCounts | undefined {
+    if (this.#pageBytes === undefined) return undefined;
+    const pulledPages = this.#earlierPages + this.#openPages;
+    return { pulledPages, pulledBytes: pulledPages * this.#pageBytes };
+  }
+
+  /** Pages that the open worker has pulled. */
+  get #openPages(): number {
+    return this.#worker?.worker?.counts.pulledPages ?? 0;
+  }
+
   /** Closes the links if one is broken, and a worker of this process with them. True if one was. */
   closeIfBroken(): boolean {
     if (this.#worker?.links.some(({ isBroken }) => isBroken) !== true) return false;
@@ -120,6 +149,7 @@ export class LinkedAttentionWorker {
   /** Closes the links, and a worker of this process with them. */
   close(): void {
     this.#earlier = this.counts;
+    this.#earlierPages += this.#openPages;
     this.#worker?.close();
     this.#worker = undefined;
   }

@@ -148,6 +148,10 @@ describe.skipIf(loadNative() === undefined)('serve --dop (needs the native kerne
       // All prompts were computed by the prefill instance, and the decode instance has computed no row of a prompt.
       expect(instances[1]?.computed_prompt_tokens).toBe(0);
       expect(instances[0]?.sent_bytes).toBeGreaterThan(0);
+      // A page of kvasir-tiny has 16 KiB, and each of two workers pulls half of it.
+      const pages = (await metricSum(server, 'kvasir_attention_worker_pulled_pages_total')) ?? 0;
+      expect(pages).toBeGreaterThan(0);
+      expect(await metricSum(server, 'kvasir_attention_worker_pulled_bytes_total')).toBe(8192 * pages);
       expect(await metricSum(server, 'kvasir_attention_worker_calls_total')).toBeGreaterThan(0);
       expect(await metric(server, 'kvasir_kv_pages_used')).toBe(0);
     },

@@ -217,6 +217,9 @@ export interface AttentionWorkerSnapshot {
   /** Its compute time before the keys and values of a step arrived, and after. */
   readonly earlySeconds?: number;
   readonly lateSeconds?: number;
+  /** Pages of prompts that it pulled from prefill instances, its shard of each, and their bytes. */
+  readonly pulledPages?: number;
+  readonly pulledBytes?: number;
 }
 
 /** Figures of lending between two instances. */

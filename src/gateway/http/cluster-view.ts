@@ -59,7 +59,7 @@ function describeLending(
 
 function describeAttentionWorker(worker: AttentionWorkerSnapshot): object {
   const { ready, losses, calls = 0, bytesOut = 0, bytesIn = 0, sequences, heldTokens } = worker;
-  const { waitSeconds = 0, earlySeconds = 0, lateSeconds = 0 } = worker;
+  const { waitSeconds = 0, earlySeconds = 0, lateSeconds = 0, pulledPages, pulledBytes } = worker;
   return {
     ...{ ready, losses, calls },
     sequences: sequences ?? null,
@@ -69,6 +69,8 @@ function describeAttentionWorker(worker: AttentionWorkerSnapshot): object {
     wait_seconds: waitSeconds,
     early_seconds: earlySeconds,
     late_seconds: lateSeconds,
+    pulled_pages: pulledPages ?? null,
+    pulled_bytes: pulledBytes ?? null,
   };
 }
 

@@ -71,6 +71,18 @@ const metrics: readonly Metric[] = [
     'Time that steps waited for results of the attention worker after their own part.',
     ({ waitSeconds = 0 }) => waitSeconds,
   ],
+  [
+    'counter',
+    'kvasir_attention_worker_pulled_pages_total',
+    'Pages of prompts that the attention worker pulled from prefill instances: its shard of each page.',
+    ({ pulledPages = 0 }) => pulledPages,
+  ],
+  [
+    'counter',
+    'kvasir_attention_worker_pulled_bytes_total',
+    'Bytes of these pages.',
+    ({ pulledBytes = 0 }) => pulledBytes,
+  ],
 ];
 
 /** By instance and attention worker. */

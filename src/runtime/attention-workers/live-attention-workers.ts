@@ -2,6 +2,7 @@
 import { firstPage, newHome, pagesPerShard } from '../../core/attention-workers/shard-homes.ts';
 import type { InstanceEvent } from '../../core/protocol/events.ts';
 import type { AttentionWorkerSnapshot } from '../../core/protocol/ports.ts';
+import type { PulledCounts } from '../../engine/linked-attention-worker.ts';
 import type { WorkerLinkCounts } from '../../util/counts.ts';
 
 /** An attention worker and the links to it. */
@@ -10,6 +11,8 @@ export interface LinkedWorker {
   readonly handles: readonly number[];
   readonly isLost: boolean;
   readonly counts: WorkerLinkCounts;
+  /** Undefined: it is in another process, and pulls nothing. */
+  readonly pulled?: PulledCounts | undefined;
   /** Closes broken links, and the worker with them. True if one was broken. */
   closeIfBroken(): boolean;
   /** Closes all links. */
@@ -43,7 +46,7 @@ export class LiveAttentionWorkers {
   readonly #replicas: number;
   /** (links): those of each batch. */
   #handles: readonly Int32Array[];
-  /** (workers): when to begin an attempt, or to look at the one in progress. */
+  /** (workers): when to begin an attempt, or to poll the one in progress. */
   readonly #dueUs: number[];
   /** (workers): why the first attempt after the loss failed is in the log. */
   readonly #hasLogged: boolean[];
@@ -152,9 +155,9 @@ export class LiveAttentionWorkers {
   /** Adds the traffic with each worker to what the machine reports. */
   withCounts(snapshots: readonly AttentionWorkerSnapshot[]): readonly AttentionWorkerSnapshot[] {
     return snapshots.map((snapshot, worker) => {
-      const counts = this.#workers[worker]?.counts;
+      const { counts, pulled } = this.#workers[worker] ?? {};
       // The mean over the replicas: they wait at the same time.
-      return { ...snapshot, ...counts, ...(counts && { waitSeconds: counts.waitSeconds / this.#replicas }) };
+      return { ...snapshot, ...counts, ...(counts && { waitSeconds: counts.waitSeconds / this.#replicas }), ...pulled };
     });
   }
 

@@ -65,6 +65,8 @@ const attentionWorker = z.strictObject({
   waitSeconds: figure.exactOptional(),
   earlySeconds: figure.exactOptional(),
   lateSeconds: figure.exactOptional(),
+  pulledPages: count.exactOptional(),
+  pulledBytes: count.exactOptional(),
 });
 
 export const instanceSnapshot = z.strictObject({

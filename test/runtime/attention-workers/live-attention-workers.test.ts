@@ -37,9 +37,9 @@ describe('attention workers of a live instance', () => {
     ]);
   });
 
-  test('an attempt that lasts is looked at again, without a wait, and the reason of its failure is logged once', () => {
+  test('an attempt that lasts is polled again, without a wait, and the reason of its failure is logged once', () => {
     const { workers, live, lines } = setup();
-    Object.assign(workers[0], { isBroken: true, looks: 2, failures: 2 });
+    Object.assign(workers[0], { isBroken: true, polls: 2, failures: 2 });
     expect(live.poll(0)).toEqual([{ kind: 'attentionWorkerLost', worker: 0 }]);
     expect([live.nextUs, lines]).toEqual([10_000, []]);
     live.poll(10_000);
@@ -84,5 +84,16 @@ describe('attention workers of a live instance', () => {
 
   test('in random histories each loss and each replacement is reported once, and steps use the links of that moment', () => {
     for (let seed = 1; seed <= 100; seed++) runReplacements(LiveAttentionWorkers, seed);
+  });
+
+  test('snapshots have the traffic with each worker, waits by replica, and pages that workers of this process pulled', () => {
+    const [local, remote] = [new FakeWorker(1), new FakeWorker(2)];
+    Object.assign(local, { pulled: { pulledPages: 3, pulledBytes: 300 }, counts: { ...local.counts, waitSeconds: 4 } });
+    const live = new LiveAttentionWorkers([local, remote], () => {}, undefined, 2);
+    const machine = { ready: true, losses: 1 };
+    expect(live.withCounts([machine, machine])).toEqual([
+      { ...machine, ...local.counts, waitSeconds: 2, pulledPages: 3, pulledBytes: 300 },
+      { ...machine, ...remote.counts },
+    ]);
   });
 });

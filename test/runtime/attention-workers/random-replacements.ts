@@ -13,9 +13,9 @@ export class FakeWorker implements LinkedWorker {
   isBroken = false;
   /** Attempts to replace it that fail. */
   failures = 0;
-  /** Looks at an attempt before it ends. */
-  looks = 0;
-  /** Attempts to replace it that have ended, and calls that begin or look at one. */
+  /** Polls of an attempt before it ends. */
+  polls = 0;
+  /** Attempts to replace it that have ended, and calls that begin or poll one. */
   attempts = 0;
   calls = 0;
   readonly counts = { calls: 0, bytesOut: 0, bytesIn: 0, waitSeconds: 0, earlySeconds: 0, lateSeconds: 0 };
@@ -48,7 +48,7 @@ export class FakeWorker implements LinkedWorker {
 
   reopen(home?: ShardHome): 'open' | 'opening' | { readonly why: string } {
     this.calls++;
-    if (this.looks-- > 0) return 'opening';
+    if (this.polls-- > 0) return 'opening';
     this.attempts++;
     if (this.failures-- > 0) return { why: 'there is no memory' };
     if (home === undefined && this.isDown) return { why: 'its process does not exist' };
@@ -83,7 +83,7 @@ export function runReplacements(Live: typeof LiveAttentionWorkers, seed: number)
       if (worker.isLost || !(isAtDead || prng.chance(0.02))) continue;
       worker.isBroken = true;
       worker.failures = prng.integer(0, 3);
-      worker.looks = prng.integer(0, 3);
+      worker.polls = prng.integer(0, 3);
     }
     const calls = workers.map((worker) => worker.calls);
     const lost = workers.map(({ isLost }) => isLost);

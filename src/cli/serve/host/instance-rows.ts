@@ -36,6 +36,7 @@ const instance = z.looseObject({
         wait_seconds: count,
         early_seconds: count,
         late_seconds: count,
+        pulled_bytes: count.nullish(),
       }),
     )
     .nullish(),
@@ -102,7 +103,8 @@ export function topRows(view: ClusterView, before: ClusterView | undefined): rea
 
 /**
  * One row per attention worker: `t_m` and `t_a` are the times of the model worker and of the attention worker per step
- * (Lamina), `early%` the part of `t_a` before the keys of a step arrived. Averages since the last view, else of all steps.
+ * (Lamina), `early%` the part of `t_a` before the keys of a step arrived. Averages since the last view, else of all
+ * steps. `pulled MB`: pages of prompts from prefill instances, since the start.
  */
 export function attentionWorkerRows(view: ClusterView, before: ClusterView | undefined): readonly object[] {
   return view.instances.flatMap((now) => {
@@ -127,6 +129,7 @@ export function attentionWorkerRows(view: ClusterView, before: ClusterView | und
         't_a ms': perStepMs(computed),
         'early%': computed === 0 ? undefined : percent(grown('early_seconds') / computed),
         'wait ms': perStepMs(grown('wait_seconds')),
+        ...((worker.pulled_bytes ?? 0) > 0 && { 'pulled MB': rounded((worker.pulled_bytes ?? 0) / 1e6) }),
         'KB/step': steps === 0 ? undefined : rounded((grown('sent_bytes') + grown('received_bytes')) / 1000 / steps),
       };
     });
