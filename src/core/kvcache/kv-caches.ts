@@ -1,4 +1,6 @@
 // The caches of an instance: one, or equal parts of its pages, of which each sequence has its blocks in one.
+import { digestWords } from '../../util/blake2s.ts';
+import { DigestTable } from '../../util/digest-table.ts';
 import { BlockCache, type BlockCacheConfig } from './block-cache.ts';
 
 /** A sequence, and the cache with its blocks. */
@@ -59,6 +61,29 @@ export class KvCaches {
     let pages = 0;
     for (let i = 0; i < this.all.length; i++) pages += this.all[i].usedPages;
     return pages;
+  }
+
+  /** True if a cache holds the block of the digest at `words[at..at+4]`. */
+  holds(words: Uint32Array, at: number): boolean {
+    return this.all.some((cache) => cache.holds(words, at));
+  }
+
+  /** (blocks, 4 words): digests of the stored blocks of all caches, each once. */
+  indexedDigests(): Uint32Array {
+    if (this.all.length === 1) return this.first.indexedDigests();
+    const seen = new DigestTable();
+    const words: number[] = [];
+    for (const cache of this.all) {
+      const own = cache.indexedDigests();
+      for (let at = 0; at < own.length; at += digestWords)
+        if (seen.getOrSet(own, at, 0) === undefined) words.push(...own.subarray(at, at + digestWords));
+    }
+    return Uint32Array.from(words);
+  }
+
+  /** Pinned blocks: those of the first cache, since instances with several have none. */
+  get pinned(): BlockCache['pinned'] {
+    return this.first.pinned;
   }
 
   get evicted(): number {

@@ -60,7 +60,7 @@ export class Instance<
         createExecutor(poolsOf(kvCache), components as Parts, kvCaches) as AnyExecutor<Request, S>,
     );
     this.components = components as unknown as Parts;
-    this.#publisher = new KvEventPublisher(this.#state.kvCache, config);
+    this.#publisher = new KvEventPublisher(this.#state.kvCaches, config);
     this.#heartbeat = new HeartbeatReporter(config.incarnation, config.reportUs);
   }
 
@@ -223,7 +223,7 @@ export class Instance<
 
   /** For checkers: the cached blocks in all tiers. */
   get cached(): Pick<BlockCache, 'holds' | 'indexedDigests' | 'pinned'> {
-    return this.#state.kvCache;
+    return this.#state.kvCaches;
   }
 
   /** Predicted time of a step. */

@@ -22,33 +22,47 @@ const cost = {
   activationBytesPerToken: 2,
 };
 
+interface Arrival {
+  readonly family: number;
+  readonly input: number;
+  readonly output: number;
+}
+
 /** An instance with a cache of few blocks, so that new prompts evict old ones, and a consumer of its KV events. Steps take 100 us. */
 class Consumer {
   readonly index = new PrefixIndex({ instances: 1, blocks: 4, remembered: 0 });
   readonly batches: number[] = [];
-  readonly #instance = createLengthInstance({
-    cost,
-    blockTokens,
-    blocks: 20,
-    eviction: 'lru',
-    limits,
-    coalesce: true,
-    queueMax: 1_000,
-  });
+  readonly #instance: ReturnType<typeof createLengthInstance>;
   readonly #pool = new Float64Pool();
+  #beforeStepEnds: InstanceEvent<LengthRequest, undefined>[] = [];
   #nowUs = 0;
   #requests = 0;
   snapshots = 0;
 
-  /** Every `lossy`th batch is lost; 0: none. */
-  submit(family: number, inputTokens: number, outputTokens: number, lossy: number): void {
+  /** @param workers attention workers, each with a cache of its own; undefined: one cache */
+  constructor(workers: number | undefined) {
+    this.#instance = createLengthInstance({
+      ...{ cost, blockTokens, limits, eviction: 'lru', coalesce: true, queueMax: 1_000 },
+      blocks: 20 * (workers ?? 1),
+      attentionWorkers: workers === undefined ? undefined : { workers, partition: 'requests' },
+    });
+  }
+
+  /** All of them arrive at once. Every `lossy`th batch is lost; 0: none. */
+  submit(arrivals: readonly Arrival[], lossy: number): void {
+    const [first, ...others] = arrivals.map((arrival) => this.#request(arrival));
+    this.#beforeStepEnds = others;
+    this.step(first, lossy);
+  }
+
+  #request({ family, input: inputTokens, output: outputTokens }: Arrival): InstanceEvent<LengthRequest, undefined> {
     const index = this.#requests++;
     const full = Math.floor(inputTokens / blockTokens);
     const blocks = Int32Array.from({ length: Math.ceil(inputTokens / blockTokens) }, (_, i) =>
       i < full - 1 ? 1000 * family + i : 100_000 + 100 * index + i,
     );
     const trace = { index, arrivalUs: this.#nowUs, inputTokens, outputTokens, blocks };
-    this.step({ kind: 'submit', request: new LengthRequest(trace, blockTokens, this.#pool) }, lossy);
+    return { kind: 'submit', request: new LengthRequest(trace, blockTokens, this.#pool) };
   }
 
   step(event: InstanceEvent<LengthRequest, undefined>, lossy: number): KvSnapshot | undefined {
@@ -64,6 +78,7 @@ class Consumer {
     }
     this.index.check();
     if (next?.kind === 'runStep') {
+      for (const early of this.#beforeStepEnds.splice(0)) this.step(early, lossy);
       this.#nowUs += 100;
       this.step({ kind: 'stepDone', step: next.step, result: undefined, stepUs: [100] }, lossy);
     }
@@ -86,10 +101,12 @@ test('a consumer that applies all batches, and requests lost ones, has the block
     input: fc.integer({ min: 1, max: 100 }),
     output: fc.integer({ min: 1, max: 9 }),
   });
+  const losses = fc.constantFrom(0, 0, 2, 5);
+  const caches = fc.constantFrom(undefined, undefined, 2);
   fc.assert(
-    fc.property(fc.array(arrival, { minLength: 10, maxLength: 25 }), fc.constantFrom(0, 0, 2, 5), (arrivals, lossy) => {
-      const consumer = new Consumer();
-      for (const { family, input, output } of arrivals) consumer.submit(family, input, output, lossy);
+    fc.property(fc.array(arrival, { minLength: 10, maxLength: 25 }), losses, caches, (arrivals, lossy, workers) => {
+      const consumer = new Consumer(workers);
+      for (let i = 0; i < arrivals.length; i += 2) consumer.submit(arrivals.slice(i, i + 2), lossy);
       expect(consumer.batches).toEqual(consumer.batches.map((_, i) => i + 1));
       met.snapshots += consumer.snapshots;
       met.batches += consumer.batches.length;

@@ -1,7 +1,8 @@
-// Publishes the KV events of an instance's block cache, with other reports or once there are many.
+// Publishes the KV events of an instance's block caches, with other reports or once there are many.
 
+import { DigestTable } from '../../../util/digest-table.ts';
 import type { InstanceEffect } from '../../protocol/effects.ts';
-import type { BlockCache } from '../block-cache.ts';
+import type { KvCaches } from '../kv-caches.ts';
 import { type BlockListener, KvEventLog, type TierListener } from './kv-event-log.ts';
 
 type KvEvents = Extract<InstanceEffect, { kind: 'kvEvents' }>;
@@ -21,15 +22,20 @@ export interface KvEventPublisherConfig {
 }
 
 export class KvEventPublisher {
-  readonly #cache: BlockCache;
+  readonly #caches: KvCaches;
   readonly #log: KvEventLog | undefined;
 
-  /** Restores the blocks that are on SSD from an earlier run: they are reported as stored. */
-  constructor(cache: BlockCache, { incarnation, blockListener, contents }: KvEventPublisherConfig) {
-    this.#cache = cache;
+  /**
+   * Restores the blocks that are on SSD from an earlier run: they are reported as stored. A block is reported as stored
+   * while one of the caches has it.
+   */
+  constructor(caches: KvCaches, { incarnation, blockListener, contents }: KvEventPublisherConfig) {
+    this.#caches = caches;
     this.#log = incarnation === undefined ? undefined : new KvEventLog(incarnation);
-    cache.setListener(blockListener === undefined ? this.#log : tee(blockListener, this.#log));
-    if (contents?.onSsd !== undefined) cache.lower?.restore(contents.onSsd);
+    const listener = blockListener === undefined ? this.#log : tee(blockListener, this.#log);
+    const shared = caches.all.length === 1 || listener === undefined ? listener : anyCache(listener);
+    for (const cache of caches.all) cache.setListener(shared);
+    if (contents?.onSsd !== undefined) caches.first.lower?.restore(contents.onSsd);
   }
 
   /** Number of the last batch; 0: none. */
@@ -52,10 +58,25 @@ export class KvEventPublisher {
     if (this.#log === undefined)
       return [{ kind: 'ignored', message: 'Ignored requestSnapshot: this instance publishes no KV events' }];
     const changes = this.changes(true);
-    const snapshot = this.#log.snapshot(this.#cache.indexedDigests(), this.#cache.lower?.ssdOnlyBlocks);
+    const snapshot = this.#log.snapshot(this.#caches.indexedDigests(), this.#caches.first.lower?.ssdOnlyBlocks);
     const all = { kind: 'snapshot', snapshot } as const;
     return changes === undefined ? [all] : [changes, all];
   }
+}
+
+/** Passes on the first copy that a cache stores, and the removal of the last. Instances with several caches have no tiers below. */
+function anyCache(listener: TierListener): TierListener {
+  const copies = new DigestTable();
+  return {
+    record: (words, at, stored, depth, block) => {
+      const before = copies.get(words, at) ?? 0;
+      if (stored) copies.set(words, at, before + 1);
+      else if (before > 1) copies.set(words, at, before - 1);
+      else copies.delete(words, at);
+      if (before === Number(!stored)) listener.record(words, at, stored, depth, block);
+    },
+    setSsdOnly: (words, at, onSsd) => listener.setSsdOnly(words, at, onSsd),
+  };
 }
 
 function tee(blockListener: BlockListener, log: TierListener | undefined): TierListener {
