@@ -2,14 +2,15 @@
 import { afterAll, describe, expect, test } from 'vitest';
 import { benchSparsity, profileSparsity, type SparsityBenchOptions } from '../../src/bench/sparsity/bench.ts';
 import { parseChoices } from '../../src/bench/sparsity/choices.ts';
-import { topIndices, weightSums } from '../../src/bench/sparsity/key-scores.ts';
+import { positionRange, topIndices, weightSums } from '../../src/bench/sparsity/key-scores.ts';
 import { LayeredModel } from '../../src/bench/sparsity/layered-model.ts';
+import { SparseSequence } from '../../src/bench/sparsity/methods.ts';
 import { recallPlot } from '../../src/bench/sparsity/plot.ts';
 import { concentration, profileOf, valuesForMass } from '../../src/bench/sparsity/profile.ts';
 import { fillerText, type RecallTask, recallCase, recallTasks } from '../../src/bench/sparsity/recall.ts';
 import { isGreedy, logLikelihood, perplexityScore } from '../../src/bench/sparsity/scoring.ts';
-import { keepRandom, keepWindow } from '../../src/bench/sparsity/sparse-attention.ts';
-import { loadModel } from '../../src/engine/load-model.ts';
+import { attendChosen, chooseKept, keepRandom, keepWindow } from '../../src/bench/sparsity/sparse-attention.ts';
+import { freeModel, loadModel } from '../../src/engine/load-model.ts';
 import { textOf } from '../../src/engine/model-text.ts';
 import { openModel } from '../../src/weights/open-model.ts';
 import { backends } from '../engine/backends.ts';
@@ -172,20 +173,57 @@ test('a plot has a line for each method, by budget and by depth', () => {
   expect(recallPlot([{ ...row('full', 100, 0, 100), task: 'perplexity' }], 25)).toBeUndefined();
 });
 
-test('a model runs layer by layer with the bits of the engine', () => {
-  const loaded = loadModel({ model: files, backend, context: 128 });
-  const model = new LayeredModel(loaded, backend, 32, 128);
-  const tokens = Array.from({ length: 40 }, (_, i) => (i * 97) % 1000);
-  model.prefill(tokens);
-  const expected = model.logits([5, 6, 7], 40);
-  const layers: number[] = [];
-  const given = model.run([5, 6, 7], 40, ({ layer }) => {
-    layers.push(layer);
-    return undefined;
+describe('layer by layer', () => {
+  const loaded = loadModel({ model: files, backend, context: 160 });
+  const model = new LayeredModel(loaded, backend, 64, 160);
+  const prompt = Array.from({ length: 100 }, (_, i) => 300 + ((i * i * 37) % 1500));
+  const next = [305, 306, 307];
+  afterAll(() => {
+    model.close();
+    freeModel(loaded, backend);
   });
-  expect(given).toEqual(expected);
-  expect(layers).toEqual([0, 1, 2, 3, 4, 5]);
-  model.close();
+
+  test('a model has the bits of the engine', () => {
+    model.prefill(prompt);
+    const expected = model.logits(next, prompt.length);
+    const layers: number[] = [];
+    const given = model.run(next, prompt.length, ({ layer }) => {
+      layers.push(layer);
+      return undefined;
+    });
+    expect(given).toEqual(expected);
+    expect(layers).toEqual([0, 1, 2, 3, 4, 5]);
+  });
+
+  test('attention over all keys, chosen one by one, is that of the engine', () => {
+    model.prefill(prompt);
+    const expected = model.logits(next, prompt.length);
+    const given = model.run(next, prompt.length, (call) => {
+      const empty = () => Array.from({ length: call.op.kvHeads }, () => new Float32Array(160 * call.op.headDim));
+      const keys = { keys: empty(), values: empty() };
+      model.readKeys(call.layer, 0, prompt.length + next.length, keys);
+      const all = Array.from({ length: call.op.kvHeads }, () => positionRange(0, prompt.length - 1));
+      return attendChosen(call, keys, prompt.length, chooseKept(all));
+    });
+    for (let i = 0; i < expected.length; i += 31) expect(Math.abs(given[i] - expected[i])).toBeLessThan(0.2);
+  });
+
+  test('eviction while tokens follow changes predictions, which are the same each time', () => {
+    const rules = { observed: 16, recent: 8, pooling: { kind: 'max', width: 5 }, headReduce: 'max' } as const;
+    const predict = (eviction: 'none' | number) => {
+      const sequence = new SparseSequence(model, { ...rules, eviction, fullLayers: undefined, seed: 0 }, prompt, 40);
+      const tokens = Array.from({ length: 40 }, (_, i) => 400 + i);
+      const uniform = { method: 'uniform', budget: 0.3 } as const;
+      const first = sequence.predict(uniform, tokens).logits;
+      expect(sequence.predict({ method: 'pyramid', budget: 0.5 }, tokens).logits).not.toEqual(first);
+      expect(sequence.predict(uniform, tokens).logits).toEqual(first);
+      return first;
+    };
+    const [keep, replace, compact] = [predict('none'), predict(0), predict(32)];
+    expect(replace).not.toEqual(keep);
+    expect(compact).not.toEqual(keep);
+    expect(compact).not.toEqual(replace);
+  });
 });
 
 describe('on the embedded model', () => {
