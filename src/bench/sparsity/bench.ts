@@ -12,7 +12,7 @@ import { LayeredModel } from './layered-model.ts';
 import { type MethodRules, type SparseMethod, SparseSequence, type SparsityMethod } from './methods.ts';
 import { profileOf, type SparsityProfile } from './profile.ts';
 import { type AnswerPart, depthTasks, fillerText, type RecallTask, recallCase } from './recall.ts';
-import { isGreedy, logitRow, logLikelihood, type Predictions, perplexityScore, topToken } from './scoring.ts';
+import { isGreedy, logitRow, logLikelihood, type Predictions, perplexityScore } from './scoring.ts';
 
 export const sparsityTasks = ['needle', 'perplexity', 'agreement', 'choice'] as const;
 export type SparsityTask = (typeof sparsityTasks)[number];
@@ -207,12 +207,8 @@ class SparsityBench {
   }
 
   #agreement(sequence: SparseSequence, first: number): void {
-    const full: SparseMethod = { method: 'full', budget: 1 };
-    const greedy = [first];
-    const { continuation } = this.#options;
-    while (greedy.length < continuation)
-      greedy.push(topToken(logitRow(sequence.predict(full, greedy), greedy.length - 1)));
-    const expected = sequence.predict(full, greedy);
+    const greedy = sequence.continueGreedily(first, this.#options.continuation);
+    const expected = sequence.predict({ method: 'full', budget: 1 }, greedy);
     for (const method of this.#methods) {
       const tally = this.#tally(sequence, method, 'agreement', undefined);
       const given = sequence.predict(method, greedy);

@@ -3,7 +3,7 @@ import { type BudgetShape, layerBudgets } from '../../core/kvcache/sparsity/budg
 import { pageTokens } from '../../util/step.ts';
 import { weightSums } from './key-scores.ts';
 import type { AttentionCall, LayeredModel, LayerKeys } from './layered-model.ts';
-import type { Predictions } from './scoring.ts';
+import { type Predictions, topToken } from './scoring.ts';
 import { attendChosen, type ChooseKeys, chooseKept, chooseOracle, keepRandom, keepWindow } from './sparse-attention.ts';
 import type { DecodeEviction, SelectionRules } from './sparse-steps.ts';
 
@@ -66,6 +66,14 @@ export class SparseSequence {
     for (let from = 0; from < tokens.length; from += engine.tokensMax)
       logits.set(run(tokens.slice(from, from + engine.tokensMax), from), from * vocabulary);
     return { logits, vocabulary };
+  }
+
+  /** A token after the prompt, and the greedy tokens of the full model after it: `count` in all. */
+  continueGreedily(first: number, count: number): number[] {
+    const tokens = [first];
+    while (tokens.length < count)
+      tokens.push(topToken(this.#model.logits(tokens.slice(-1), this.#prompt.length + tokens.length - 1)));
+    return tokens;
   }
 
   /** Share of the prompt's keys that a method keeps or, if it selects for each query, reads: 0..1. */
