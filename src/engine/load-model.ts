@@ -30,6 +30,11 @@ export interface LoadOptions {
   readonly attention?: AttentionPlace;
   /** Maximum tokens of a sequence; at most the model's own maximum, which is the default. */
   readonly context?: number;
+  /**
+   * The same files in the same forms, loaded for another place of attention: equal linear layers are not packed again.
+   * It must stay loaded as long as this model.
+   */
+  readonly sharedWith?: LoadedModel | undefined;
   /** (layers): those of which sequences may keep only some tokens; they become a layer group. */
   readonly sparseLayers?: readonly boolean[] | undefined;
 }
@@ -95,7 +100,7 @@ function load(files: ModelFiles, options: LoadOptions): LoadedModel {
       : { ...plain, program: withSparseLayers(plain.program, (layer) => sparseLayers[layer]) };
   const segments = compiled.linears.map((source) => checkedSegments(files, source, typeOf));
   const vectorData = compiled.vectors.map((source) => vectorValues(files, source, context));
-  const linears = packAll(files, backend, compiled.linears, segments);
+  const linears = packAll(files, backend, compiled.linears, segments, linearsOf(options.sharedWith));
   const vectors = vectorData.map((values) => backend.createVector(values));
   const linearBytes = linears.reduce((sum, linear) => sum + backend.linearBytes(linear), 0);
   const vectorBytes = vectorData.reduce((sum, values) => sum + values.byteLength, 0);
@@ -152,25 +157,35 @@ export function layersOf({ ops }: Program): readonly LayerRef[] {
   return ops.flatMap((op) => (op.kind === 'qkv' || op.kind === 'sendQ' ? [op.layer] : []));
 }
 
-/** Packs every layer; frees packed layers when a read fails. */
+/** Packs every layer that is not shared; frees packed layers when a read fails. @param shared handles by source */
 function packAll(
   files: ModelFiles,
   backend: Backend,
   source: readonly LinearSource[],
   segments: readonly (readonly Segment[])[],
+  shared: ReadonlyMap<string, LinearHandle>,
 ): readonly LinearHandle[] {
   const packer = new Packer(files, backend);
-  const linears: LinearHandle[] = [];
+  const packed: LinearHandle[] = [];
+  const pack = (linear: LinearSource, index: number): LinearHandle => {
+    const handle = packer.linear(linear, segments[index]);
+    packed.push(handle);
+    return handle;
+  };
   try {
-    for (const [index, linear] of source.entries()) linears.push(packer.linear(linear, segments[index]));
+    return source.map((linear, index) => shared.get(JSON.stringify(linear)) ?? pack(linear, index));
   } catch (error) {
-    for (const linear of linears) backend.freeLinear(linear);
+    for (const linear of packed) backend.freeLinear(linear);
     throw error;
   }
-  return linears;
 }
 
-/** Frees the model's weights; no engine may use the model afterwards. */
+/** Handles by source. */
+function linearsOf(model: LoadedModel | undefined): ReadonlyMap<string, LinearHandle> {
+  return new Map(model?.compiled.linears.map((source, i) => [JSON.stringify(source), model.linears[i]]));
+}
+
+/** Frees the model's weights, shared ones too; no engine may use them afterwards. */
 export function freeModel(model: LoadedModel, backend: Backend): void {
   for (const linear of model.linears) backend.freeLinear(linear);
   for (const vector of model.vectors) backend.freeVector(vector);

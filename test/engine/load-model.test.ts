@@ -88,3 +88,17 @@ test('a set abort word ends a step before it is done, and the step can run again
   expect(engine.run(step, abort)).toEqual(first);
   engine.close();
 });
+
+test('a model worker shares all layers with an instance that computes attention, except the projections of q, k and v', () => {
+  const whole = loaded(embeddedModel);
+  const model = loaded(embeddedModel, { attention: 'workers', sharedWith: whole });
+  const own = model.compiled.linears.filter((_, i) => !whole.linears.includes(model.linears[i]));
+  const names = own.flatMap(({ segments }) => segments.map(({ name }) => name));
+  // Q is a linear of its own, and K and V are one of two segments.
+  expect(own).toHaveLength(2 * whole.config.layers);
+  for (const name of names) expect(name).toMatch(/self_attn\.[qkv]_proj/);
+  for (const [i, source] of model.compiled.linears.entries()) {
+    const same = whole.linears.indexOf(model.linears[i]);
+    if (same >= 0) expect(whole.compiled.linears[same]).toEqual(source);
+  }
+});

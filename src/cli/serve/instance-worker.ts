@@ -48,7 +48,7 @@ import type { InstanceSettings } from './worker-settings.ts';
 
 const computeNiceness = 5;
 
-/** Opens the model and packs its weights. Programs of model workers have linears of their own, which are not shared. */
+/** Opens the model and packs its weights. A model worker packs only layers that its programs merge in another way. */
 function load(
   { settings, loaded }: InstanceThreadData<InstanceSettings>,
   backend: Backend,
@@ -59,7 +59,8 @@ function load(
     const { weights, inputs, contextTokens: context, attentionWorkers, sparse } = settings;
     const attention = attentionWorkers === undefined ? 'pages' : 'workers';
     const layers = sparse && sparseLayers(sparse, files.config.layers);
-    const model = loadModel({ model: files, backend, weights, inputs, context, attention, sparseLayers: layers });
+    const forms = { weights, inputs, context, attention, sparseLayers: layers } as const;
+    const model = loadModel({ model: files, backend, ...forms, sharedWith: loaded?.model });
     const root = blockRoot(files, { weights, inputs });
     return { model, root };
   } finally {

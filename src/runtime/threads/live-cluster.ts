@@ -169,7 +169,9 @@ export class LiveCluster extends ConductorDriver {
 
   async #start(): Promise<readonly InstanceDescription[]> {
     const { instances } = this.#options;
-    const loader = this.#roles.findIndex((role) => role !== 'store');
+    // A decode instance with attention workers packs some layers in a form of its own, and shares none.
+    const prefill = this.#roles.indexOf('prefill');
+    const loader = prefill >= 0 ? prefill : this.#roles.findIndex((role) => role !== 'store');
     const first = await this.#startInstance(loader, undefined);
     const loaded = first.shared && { model: first.shared, root: first.root };
     const messages = await Promise.all(
