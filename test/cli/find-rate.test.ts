@@ -2,6 +2,7 @@
 import { describe, expect, it } from 'vitest';
 import { readOptions } from '../../src/cli/options/options.ts';
 import { findRate } from '../../src/cli/simulate/find-rate.ts';
+import { withoutOutputs } from '../../src/cli/simulate/run-outputs.ts';
 import { runAtHighestRate, runSimulation, simulationSchema } from '../../src/cli/simulate/simulated-run.ts';
 
 describe('the highest rate', () => {
@@ -37,6 +38,15 @@ describe('the highest rate', () => {
     expect(withinSlo / requests).toBeGreaterThanOrEqual(0.9);
     const { outcome } = await runSimulation({ ...options, rate: found.above });
     expect(outcome.withinSlo / outcome.requests).toBeLessThan(0.9);
+  });
+
+  it('is searched for by trials that write no file: only the last run does', () => {
+    const files = { report: 'a.html', loadPlot: 'b.svg', timeline: 'c.json' };
+    const options = readOptions(simulationSchema, { workload: 'arxiv', ...files });
+    const trial = withoutOutputs(options);
+    expect(options).toMatchObject(files);
+    for (const [name, value] of Object.entries(trial)) expect(Object.values(files), name).not.toContain(value);
+    expect({ ...trial, ...files }).toEqual(options);
   });
 
   it('requires an SLO', async () => {

@@ -24,6 +24,11 @@ export const outputFields = {
 const outputSchema = z.object(outputFields);
 export type OutputOptions = Readonly<z.infer<typeof outputSchema>>;
 
+/** The options of a run that writes no file: a trial, of which only the figures count. */
+export function withoutOutputs<Options extends OutputOptions>(options: Options): Options {
+  return { ...options, report: undefined, loadPlot: undefined, timeline: undefined };
+}
+
 export function addOutputFlags(command: Command): Command {
   return command
     .optionsGroup(groups.output)

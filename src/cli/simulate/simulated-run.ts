@@ -17,7 +17,7 @@ import { addTransformFlags, addWorkloadFlags, transformFields, workloadFields } 
 import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 import { findRate } from './find-rate.ts';
-import { type OutputOptions, outputFields, RunOutputs } from './run-outputs.ts';
+import { type OutputOptions, outputFields, RunOutputs, withoutOutputs } from './run-outputs.ts';
 import { refuseWithAttentionWorkers } from './simulated-attention-workers.ts';
 import { refuseWithSparsity } from './simulated-sparsity.ts';
 import type { TracePiece } from './trace-file.ts';
@@ -87,9 +87,9 @@ export function addRunFlags(command: Command): Command {
 export async function runAtHighestRate(options: SimulationOptions, share: number) {
   const parameter = options.trace === undefined ? 'rate' : 'speed';
   if (options.ttftSlo === undefined) throw new UsageError('Cannot find a rate without --ttft-slo and --tbt-slo');
-  const plain = { ...options, report: undefined, timeline: undefined };
+  const trial = withoutOutputs(options);
   const found = await findRate(options[parameter] ?? 1, async (rate) => {
-    const { outcome } = await runSimulation({ ...plain, [parameter]: rate });
+    const { outcome } = await runSimulation({ ...trial, [parameter]: rate });
     return outcome.withinSlo >= share * outcome.requests;
   });
   return { found, parameter, simulation: await runSimulation({ ...options, [parameter]: found.rate }) };
