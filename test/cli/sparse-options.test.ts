@@ -28,6 +28,10 @@ it('quest evicts no tokens and reads pages of layers after the second', () => {
   });
 });
 
+it('a model of sparse layers alone may have lower tiers', () => {
+  expect(read({ sparse: 'pyramid', hostMemory: '1g' })).toBeDefined();
+});
+
 it('a list has the budget of each layer of the model', () => {
   const settings = read({ sparse: 'full,1024,full,512' });
   if (settings === undefined) throw new Error('no settings');
@@ -56,7 +60,8 @@ it.each([
   [{ sparse: 'uniform', borrow: true }, 'Cannot use --sparse uniform: kept tokens cannot be lent: remove --borrow'],
   [{ sparse: 'uniform', dop: '1,2' }, 'remove --dop'],
   [{ sparse: 'uniform', nats: 'nats://localhost:4222' }, 'remove --nats'],
-  [{ sparse: 'uniform', hostMemory: '1g' }, 'remove --host-memory'],
+  [{ sparse: 'first-n', hostMemory: '1g' }, 'remove --host-memory and --ssd, or have no full layers'],
+  [{ sparse: 'full,64', instances: [{ ssd: 'folder' }] }, 'remove --host-memory and --ssd'],
   [{ sparse: 'uniform', instances: [{ role: 'prefill' }, { role: 'decode' }] }, 'use instances of role mixed'],
   [{ sparse: 'uniform', roleSwitch: true }, 'remove --role-switch'],
 ])('refuses %o', (flags, message) => {

@@ -182,10 +182,16 @@ function conflictOf(options: OtherOptions): string | undefined {
     [options.cppGroup !== undefined, 'pipeline groups compute all tokens of all layers: remove --cpp-group'],
     [options.roleSwitch, 'kept tokens are not handed off: remove --role-switch'],
     [instances.some(({ role }) => role !== 'mixed'), 'kept tokens are not handed off: use instances of role mixed'],
-    [tiers.some(({ hostMemory }) => hostMemory !== undefined), 'lower tiers hold no kept tokens: remove --host-memory'],
-    [tiers.some(({ ssd }) => ssd !== undefined), 'lower tiers hold no kept tokens: remove --ssd'],
+    [
+      hasFullLayers(options) && tiers.some(({ hostMemory, ssd }) => (hostMemory ?? ssd) !== undefined),
+      'lower tiers hold blocks of one kind of layers: remove --host-memory and --ssd, or have no full layers',
+    ],
   ];
   return conflicts.find(([applies]) => applies)?.[1];
+}
+
+function hasFullLayers({ sparse = '', sparseFullLayers }: SparseOptions): boolean {
+  return sparse.includes('full') || (sparseFullLayers ?? defaultFullLayers[sparse] ?? 0) > 0;
 }
 
 /** By layer of the model: true for layers with a budget. @throws UsageError if the layers do not match the model */

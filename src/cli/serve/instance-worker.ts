@@ -122,11 +122,16 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
     kvBytes: (engine.pages - (sizes?.pages ?? 0) - lent.host) * model.kv.pageBytes,
     tiers: tiers?.description,
     ...{ stagingBlocks: borrowing?.stagingBlocks, lends: borrowing?.lends },
-    ...{ capacityTokens: machine.capacityTokens, role },
+    ...{ capacityTokens: longestTokens(machine, contextTokens), role },
   };
   // Pages of the reference backend belong to this thread.
   const isShared = backend.isa !== 'reference' && attentionWorkers === undefined;
   return { loop, ready: { description, root, shared: isShared ? model : undefined } };
+}
+
+/** Requests with a KV budget may be longer than the memory of all their tokens. */
+function longestTokens({ capacityTokens, components }: TokenInstance, contextTokens: number): number {
+  return Math.max(capacityTokens, Math.min(contextTokens, components.sparseKv?.longestTokens ?? 0));
 }
 
 function sparsityConfig({ sparse }: InstanceSettings, { kv }: LoadedModel): SparsityConfig | undefined {

@@ -78,7 +78,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
     const { lending } = serving;
     const computing = instances.filter(computes);
     const shared = { ...options, hostMemory: serving.hostMemory };
-    const { context, home } = contexts(files, shared, computing, lending);
+    const { context, home } = contexts(files, shared, computing, lending, serving.sparsity);
     const kvBudget = budgetRange(serving.sparsity, files, context);
     const lenders = lendersOf(instances, shared, lending);
     const folder = serving.ssd ?? instances.find(({ ssd }) => ssd !== undefined)?.ssd;
@@ -164,14 +164,24 @@ export function contexts(
   options: SharedOptions,
   instances: readonly InstanceOptions[],
   lending: LendingRules | undefined,
+  sparsity?: SparseSettings,
 ): { readonly context: number; readonly home: number | undefined } {
   const least = smallestKvMemory(options, instances);
+  const home = () => contextTokens(files, { ...options, context: undefined, kvMemory: least });
+  // Memory bounds prompts alone: instances refuse those that they cannot hold.
+  if (boundsOutputs(sparsity))
+    return { context: contextTokens(files, { ...options, kvMemory: undefined }), home: home() };
   if (lending === undefined) return { context: contextTokens(files, { ...options, kvMemory: least }), home: undefined };
   const kvMemory = withLoans(files, options, instances, lending);
   return {
     context: contextTokens(files, { ...options, kvMemory }),
-    home: contextTokens(files, { ...options, context: undefined, kvMemory: least }),
+    home: home(),
   };
+}
+
+/** True if every request evicts tokens by default, so that its output takes little memory. */
+function boundsOutputs(sparsity: SparseSettings | undefined): boolean {
+  return sparsity !== undefined && sparsity.pages === undefined && (sparsity.budget ?? sparsity.list[0]) !== undefined;
 }
 
 /** KV memory of the smallest instance; undefined if it follows from the context. */

@@ -364,8 +364,10 @@ export class BlockCache {
       while (held.blocks.length > 0) this.groups[g].release(held.blocks.pop());
       held.first += length;
       held.inSlots = true;
-      for (let i = Math.min(length, dropped?.blocks ?? 0) - 1; i >= 0 && dropped !== undefined; i--)
-        this.groups[g].evict(dropped.words, i * digestWords);
+      if (dropped === undefined) continue;
+      const blocks = Math.min(length, dropped.blocks);
+      for (let i = blocks - 1; i >= 0; i--) this.groups[g].evict(dropped.words, i * digestWords);
+      this.lower?.invalidate(dropped, blocks);
     }
   }
 

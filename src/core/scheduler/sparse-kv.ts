@@ -48,6 +48,11 @@ export class SparseKv<Request extends Identified, S extends RunningRequest> exte
     return full.length === 0 ? Number.POSITIVE_INFINITY : capacityTokens(full, pages, blockTokens);
   }
 
+  /** Tokens of the longest request with the default budget: that of a short prompt. 0: requests keep all tokens. */
+  get longestTokens(): number {
+    return this.capacityOf({ promptTokens: 1, outputTokensMax: 1 }) ?? 0;
+  }
+
   override computed({ sequence }: S): void {
     const { table, promptLength } = sequence;
     if (table.slots === undefined) return;

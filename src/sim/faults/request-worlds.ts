@@ -214,17 +214,20 @@ export function sparseWorld(seed: number): RequestWorld {
   const { config } = preemptingWorld(seed);
   const budget = prng.integer(12, 60);
   const isListed = prng.chance(0.2);
+  const isWhole = !isListed && prng.chance(0.4);
   const shape = isListed ? [budget] : prng.chance(0.5) ? ('pyramid' as const) : ('uniform' as const);
   const sparsity: LayeredSparsity = {
     ...{ shape, budget: isListed ? undefined : budget, recent: prng.integer(2, 8), observed: prng.integer(1, 24) },
     ...{ pooling: { kind: 'max', width: 1 }, headReduce: 'max', compactEvery: prng.chance(0.5) ? 0 : 8 },
     ...{ keepsFull: prng.chance(0.7), slotPagesOfState: prng.integer(2, 40) },
-    sparseLayers: [!isListed && prng.chance(0.4), true],
+    sparseLayers: [isWhole, true],
   };
   const instances = config.instances
     .filter(({ role }) => role !== 'store')
     .map(({ nic, machine: { tiers: _, borrowing: __, stores: ___, ...machine } }): InstanceSpec => {
-      return { role: 'mixed', nic, machine: { ...machine, cost, sparsity, blocks: prng.integer(24, 50) } };
+      // Lower tiers have one layer group.
+      const below = isWhole && prng.chance(0.7) ? { tiers: { hostBlocks: prng.integer(10, 60), ssdBlocks: 0 } } : {};
+      return { role: 'mixed', nic, machine: { ...machine, ...below, cost, sparsity, blocks: prng.integer(24, 50) } };
     });
   const admission = { ...config.admission, roleSwitch: undefined };
   const alone = { pipeline: undefined, lending: undefined };
