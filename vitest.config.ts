@@ -29,6 +29,7 @@ export default defineConfig(({ mode }) => {
   };
   return {
     test: {
+      globalSetup: ['test/global-setup.ts'],
       setupFiles: ['test/setup.ts'],
       // Long enough for a busy machine. A test that hangs is reported late.
       testTimeout: 180_000,

@@ -15,7 +15,7 @@ export async function runKvasir(args, report) {
     process.exitCode = 1;
     return;
   }
-  const main = join(root, 'dist', 'cli', 'main.js');
+  const main = join(root, 'bundle', 'cli', 'main.js');
   process.argv = [process.execPath, main, ...args];
   await import(pathToFileURL(main).href);
 }

@@ -4,6 +4,7 @@ import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join, relative } from 'node:path';
 import { buildNative } from './build-native.mjs';
+import { ensureBundled } from './bundle.mjs';
 import { filesUnder, readRecord } from './files.mjs';
 import { root } from './root.mjs';
 
@@ -14,7 +15,7 @@ import { root } from './root.mjs';
 export async function prepare(report) {
   ensureInstalled(report);
   await buildNative(report);
-  ensureBuilt(report);
+  await ensureBuilt(report);
 }
 
 /** Runs `npm ci` unless node_modules already holds what package-lock.json requires. */
@@ -39,8 +40,11 @@ function holds(present, wanted) {
   });
 }
 
-/** Compiles TypeScript to dist/ when a source or project file was added, changed or removed since the last time. */
-export function ensureBuilt(report) {
+/**
+ * Compiles TypeScript to dist/ and bundles it when a source or project file was added, changed or removed since the last
+ * time.
+ */
+export async function ensureBuilt(report) {
   const sources = sourceTree();
   if (sources === undefined) return;
   const stampPath = join(root, 'dist', 'stamp.json');
@@ -56,6 +60,7 @@ export function ensureBuilt(report) {
   );
   const compiler = join(root, 'node_modules', 'typescript', 'bin', 'tsc');
   run(process.execPath, [compiler, '-b', ...projects.map((room) => join('src', room))]);
+  await ensureBundled();
   mkdirSync(join(root, 'dist'), { recursive: true });
   writeFileSync(stampPath, JSON.stringify(sources));
 }

@@ -1,7 +1,7 @@
 // Paths inside this package, wherever it is installed.
 import { fileURLToPath } from 'node:url';
 
-/** From `src/cli` as from `dist/cli`, the package is two folders up. */
+/** From `src/cli` as from `dist/cli` and `bundle/cli`, the package is two folders up. */
 export function packageFile(path: string): string {
   return fileURLToPath(new URL(`../../${path}`, import.meta.url));
 }

@@ -8,7 +8,7 @@ import { type Constants, candidateConstants, type Search, searchConstants } from
 import type { ServingPoint } from '../../src/bench/cost/points.ts';
 import { scatterSvg } from '../../src/bench/cost/scatter.ts';
 
-const command = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));
+const command = fileURLToPath(new URL('../../bundle/cli/main.js', import.meta.url));
 const tables = fileURLToPath(new URL('../../../shared/traces/aic', import.meta.url));
 
 function point(model: string, tensorParallel: number, concurrency: number): ServingPoint {

@@ -9,7 +9,7 @@ import { afterAll, describe, expect, it } from 'vitest';
 import { ggufMetadata, ggufTensors, tinySpec, writeHuggingFaceModel } from '../weights/random-model.ts';
 import { writeGguf } from '../weights/writers.ts';
 
-const command = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));
+const command = fileURLToPath(new URL('../../bundle/cli/main.js', import.meta.url));
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-cli-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 

@@ -32,7 +32,7 @@ function start(
   args: readonly string[],
   env: Record<string, string> = {},
 ): { child: ChildProcess; ended: Promise<Ended> } {
-  const child = spawn(process.execPath, [join(root, 'dist/cli/main.js'), ...args], {
+  const child = spawn(process.execPath, [join(root, 'bundle/cli/main.js'), ...args], {
     env: { ...process.env, HF_HOME: home, HF_ENDPOINT: hub.url, HF_HUB_OFFLINE: '0', HF_TOKEN: '', ...env },
     stdio: ['ignore', 'pipe', 'pipe'],
   });

@@ -9,7 +9,7 @@ import { readOptions } from '../../src/cli/options/options.ts';
 import { planClusters } from '../../src/cli/simulate/plan-clusters.ts';
 import { runSimulation, simulationSchema } from '../../src/cli/simulate/simulated-run.ts';
 
-const command = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));
+const command = fileURLToPath(new URL('../../bundle/cli/main.js', import.meta.url));
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-plan-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 

@@ -7,7 +7,7 @@ import { counted, fieldText, percent, readable, readableBytes } from '../../src/
 import { humanLine } from '../../src/cli/terminal/log-lines.ts';
 import { listLines, printList, tableLines } from '../../src/cli/terminal/table.ts';
 
-const command = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));
+const command = fileURLToPath(new URL('../../bundle/cli/main.js', import.meta.url));
 
 function kvasir(...args: string[]): string {
   return spawnSync(process.execPath, [command, ...args], { encoding: 'utf8' }).stdout;
@@ -116,7 +116,7 @@ describe('help', () => {
     const [short, all] = [kvasir('serve', '--help'), kvasir('serve', '--help-all')];
     const titles = (text: string) => text.split('\n').filter((line) => /^[A-Z].*:$/.test(line));
     const common = ['Model:', 'HTTP:', 'Memory:', 'Limits:'];
-    const rare = ['Cluster:', 'Scheduling:', 'Lending:', 'Pipeline:', 'Tiers:', 'Observability:'];
+    const rare = ['Cluster:', 'Scheduling:', 'Lending:', 'Sparse KV:', 'Pipeline:', 'Tiers:', 'Observability:'];
     expect(titles(short)).toEqual([...common, 'Options:']);
     expect(titles(all)).toEqual([...common, ...rare, 'Options:']);
     for (const text of [short, all])

@@ -66,7 +66,7 @@ export async function runGuide(path: string): Promise<readonly string[]> {
 function shim(folder: string, port: number | undefined): string {
   const bin = join(folder, '.bin');
   mkdirSync(bin);
-  const main = join(root, 'dist/cli/main.js');
+  const main = join(root, 'bundle/cli/main.js');
   const lines = ['#!/bin/sh', 'shift', 'if [ "$1" = serve ]; then', '  case "$*" in *--port*) ;; *)'];
   lines.push(`    shift; exec "${process.execPath}" "${main}" serve --port ${port} "$@";;`, '  esac', 'fi');
   lines.push(

@@ -24,7 +24,7 @@ afterEach(() => {
 
 async function startWorker(): Promise<{ readonly child: ChildProcess; readonly address: string }> {
   const role = ['join', '--role', 'attention', '--shard', '1/1', '--model', model, '--kv-memory', '32m'];
-  const child = spawn(process.execPath, [join(root, 'dist', 'cli', 'main.js'), ...role], {
+  const child = spawn(process.execPath, [join(root, 'bundle', 'cli', 'main.js'), ...role], {
     env: { ...process.env, KVASIR_TOKEN: token },
     stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
   });

@@ -7,7 +7,7 @@ import { loadNative } from '../../src/kernel/native/addon.ts';
 import { livePrompt } from '../runtime/threads/instances.ts';
 import { metric, metricSum, type RunningServer, startServer } from './server.ts';
 
-const command = join(root, 'dist', 'cli', 'main.js');
+const command = join(root, 'bundle', 'cli', 'main.js');
 const servers: RunningServer[] = [];
 afterEach(async () => {
   await Promise.all(servers.splice(0).map((server) => server.stop()));

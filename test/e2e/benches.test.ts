@@ -10,7 +10,7 @@ import { leftToUs } from '../children.ts';
 import { natsInstalled } from '../runtime/bus/nats-server.ts';
 import { until } from './server.ts';
 
-const command = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));
+const command = fileURLToPath(new URL('../../bundle/cli/main.js', import.meta.url));
 
 /** Running processes by parent. */
 function processes(): readonly (readonly [pid: number, parent: number])[] {

@@ -10,7 +10,7 @@ const trace = join(root, '..', 'shared', 'traces', 'mooncake', 'conversation_tra
 
 async function simulate(admission: string) {
   const flags = [join(root, 'experiments', 'overload.yaml'), '--trace', trace, '--admission', admission, '--json'];
-  const program = join(root, 'dist', 'cli', 'main.js');
+  const program = join(root, 'bundle', 'cli', 'main.js');
   const { stdout } = await promisify(execFile)(process.execPath, [program, 'simulate', ...flags]);
   const { requests, completed, refused, withinSlo, poolLoads } = JSON.parse(stdout.trim().split('\n').at(-1) ?? '');
   const late = (completed - withinSlo) / completed;

@@ -6,7 +6,7 @@ import { describe, expect, it } from 'vitest';
 import { root } from '../../scripts/root.mjs';
 
 const folder = join(root, '..', 'shared', 'traces');
-const command = join(root, 'dist', 'cli', 'main.js');
+const command = join(root, 'bundle', 'cli', 'main.js');
 
 function stats(file: string, ...flags: string[]) {
   const path = join(folder, file);

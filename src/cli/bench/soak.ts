@@ -59,10 +59,14 @@ type Options = Omit<Parameters<typeof benchSoak>[0], 'url' | 'measure'>;
 
 async function soakOwnServer(model: string | undefined, options: Options): Promise<SoakReport> {
   const flags = ['serve', '--port', '0', '--log-level', 'error', '--kv-memory', kvMemory, '--queue', String(queue)];
-  const server = fork(packageFile('dist/cli/main.js'), [...flags, ...(model === undefined ? [] : ['--model', model])], {
-    execArgv: ['--expose-gc'],
-    stdio: ['ignore', 'pipe', 'inherit', 'ipc'],
-  });
+  const server = fork(
+    packageFile('bundle/cli/main.js'),
+    [...flags, ...(model === undefined ? [] : ['--model', model])],
+    {
+      execArgv: ['--expose-gc'],
+      stdio: ['ignore', 'pipe', 'inherit', 'ipc'],
+    },
+  );
   try {
     const url = await addressOf(server, 'soak');
     return await benchSoak({ ...options, url, measure: () => measure(server), onSample });

@@ -3,7 +3,7 @@ import { LiveCluster } from '../../../dist/runtime/threads/live-cluster.js';
 
 const { settings, hashKey, requests } = JSON.parse(process.argv[2] ?? '{}');
 const cluster = new LiveCluster({
-  entry: new URL('../../../dist/cli/serve/instance-worker.js', import.meta.url),
+  entry: new URL('../../../bundle/cli/serve/instance-worker.js', import.meta.url),
   instances: [{ role: 'mixed', settings }],
   hashKey: Uint32Array.from(hashKey),
   admission: { kind: 'none', slo: undefined, decodeUs: 0 },

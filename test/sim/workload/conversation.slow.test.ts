@@ -9,7 +9,7 @@ const trace = join(root, '..', 'shared', 'traces', 'mooncake', 'conversation_tra
 
 function simulate(requests: number, ...options: readonly string[]) {
   const flags = ['--trace', trace, '--slice', `0..${requests}`, ...options, '--json'];
-  const { stdout } = spawnSync(process.execPath, [join(root, 'dist', 'cli', 'main.js'), 'simulate', ...flags], {
+  const { stdout } = spawnSync(process.execPath, [join(root, 'bundle', 'cli', 'main.js'), 'simulate', ...flags], {
     encoding: 'utf8',
   });
   return JSON.parse(stdout.trim().split('\n').at(-1) ?? '');

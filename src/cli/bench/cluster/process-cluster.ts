@@ -91,7 +91,7 @@ export class ProcessCluster implements KillableCluster {
   }
 
   #run(flags: readonly string[], output: 'pipe' | 'ignore'): ChildProcess {
-    const command = [packageFile('dist/cli/main.js'), ...flags];
+    const command = [packageFile('bundle/cli/main.js'), ...flags];
     const child = killAtExit(spawn(process.execPath, command, { stdio: ['ignore', output, 'ignore'] }));
     this.#processes.push(child);
     return child;

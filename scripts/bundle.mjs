@@ -1,0 +1,65 @@
+// Bundles the compiled command and its threads into bundle/: a process loads a few files instead of hundreds.
+import { mkdirSync, readdirSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { join, relative } from 'node:path';
+import { filesUnder, readRecord } from './files.mjs';
+import { root } from './root.mjs';
+
+const compiled = join(root, 'dist');
+const folder = join(root, 'bundle');
+
+/** The main module of each process and thread, relative to dist/; the bundle has them under the same paths. */
+const entries = ['cli/main', 'cli/serve/instance-worker', 'cli/serve/model/tokenizer-worker'];
+
+/** Brings bundle/ up to date with dist/. */
+export async function ensureBundled() {
+  const stampPath = join(folder, 'stamp.json');
+  const scripts = filesUnder(compiled).filter((path) => path.endsWith('.js'));
+  const stamp = Object.fromEntries(scripts.map((path) => [relative(root, path), statSync(path).mtimeMs]));
+  if (JSON.stringify(readRecord(stampPath)) === JSON.stringify(stamp)) return;
+  const partial = `${folder}.${process.pid}.tmp`;
+  const modules = await bundle(partial);
+  writeFileSync(join(partial, 'LICENSES.txt'), licensesOf(modules));
+  writeFileSync(join(partial, 'stamp.json'), JSON.stringify(stamp));
+  rmSync(folder, { recursive: true, force: true });
+  renameSync(partial, folder);
+}
+
+/** Writes the bundle to `target`. @returns the paths of its modules */
+async function bundle(target) {
+  const { rolldown } = await import('rolldown');
+  const input = Object.fromEntries(entries.map((entry) => [entry, join(compiled, `${entry}.js`)]));
+  const build = await rolldown({ input, platform: 'node', plugins: [ownUrls], logLevel: 'warn' });
+  mkdirSync(target, { recursive: true });
+  const { output } = await build.write({
+    dir: target,
+    format: 'esm',
+    entryFileNames: '[name].js',
+    chunkFileNames: 'chunks/[name]-[hash].js',
+  });
+  await build.close();
+  return output.flatMap((chunk) => chunk.moduleIds ?? []);
+}
+
+/** Code finds other files relative to its module: a module in a chunk keeps the URL that it has in dist/. */
+const ownUrls = {
+  name: 'own-urls',
+  transform(code, id) {
+    if (!id.startsWith(compiled) || !code.includes('import.meta.url')) return undefined;
+    const path = JSON.stringify(`../${relative(compiled, id)}`);
+    return code.replaceAll('import.meta.url', `new URL(${path}, import.meta.url).href`);
+  },
+};
+
+/** The licence of each package with modules in the bundle. */
+function licensesOf(modules) {
+  const marker = /^.*node_modules\/(?:@[^/]+\/)?[^/]+/;
+  const packages = [...new Set(modules.map((path) => marker.exec(path)?.[0]))].filter((path) => path !== undefined);
+  return packages.sort().map(licenseOf).join('\n\n');
+}
+
+function licenseOf(path) {
+  const { name, version, license } = JSON.parse(readFileSync(join(path, 'package.json'), 'utf8'));
+  const file = readdirSync(path).find((each) => /^licen[cs]e/i.test(each));
+  const text = file === undefined ? '' : `\n\n${readFileSync(join(path, file), 'utf8').trim()}`;
+  return `${name} ${version} (${license})${text}`;
+}
