@@ -33,4 +33,4 @@ function onOutput(message) {
   for (const [id, event] of message.events ?? [])
     if (id === 'last straw' && event.kind === 'tokens' && ++tokenEvents === 5) process.exit(5);
 }
-await import('../../../bundle/cli/serve/instance-worker.js');
+await import('../../../dist/cli/serve/instance-worker.js');
