@@ -11,7 +11,7 @@ const small = {
   ...device,
   input: '500..900',
   output: '30..90',
-  requests: '24',
+  requests: '16',
   clients: '6',
   hostCacheBlocks: '0',
   cacheBlocks: '300',
