@@ -10,7 +10,7 @@
 #include "transfer/page_receiver.hpp"
 #include "transfer/remote_page_sender.hpp"
 #include "workers/attention_worker.hpp"
-#include "workers/worker_link.hpp"
+#include "workers/shard_sender.hpp"
 
 namespace kvasir {
 
@@ -41,12 +41,14 @@ struct Registries {
   Registry<RemoteAttentionListener> remote_listeners{"remote attention listener"};
   Registry<AttentionWorker> attention_workers{"attention worker"};
   Registry<WorkerLink> worker_links{"worker link"};
+  Registry<ShardSender> shard_senders{"shard sender"};
   Registry<WorkerLinkAttempt> worker_link_attempts{"attempt to open a worker link"};
   Registry<PageReceiver> page_receivers{"page receiver"};
   Registry<RemotePageSender> remote_senders{"remote page sender"};
 
   void forget_thread() {
     remote_senders.forget_thread();
+    shard_senders.forget_thread();
     worker_links.forget_thread();
     worker_link_attempts.forget_thread();
     attention_workers.forget_thread();

@@ -43,37 +43,47 @@ Napi::Value bind_attention_worker_counts(Arguments& in, Napi::Env env) {
   return result;
 }
 
-/** (attention worker, pool, shard, pages (n, 2): page of the pool, page of the worker) => number of the pull */
-Napi::Value bind_pull_pages(Arguments& in, Napi::Env env) {
-  const auto worker = registries().attention_workers.get(in.handle("attention worker"));
+/** The arguments of a pull: pool, shard, pages (n, 2). `Puller`: a queue of pulls, or a sender. */
+template <class Puller>
+int begin_pull(Arguments& in, Puller& puller) {
   auto source = registries().pools.get(in.handle("KV pool"));
   const int shard = in.integer("shard", 0, 1 << 16);
   const Span<int32_t> words = in.array<int32_t>("pages");
   if (words.size % 2 != 0) throw std::runtime_error("Cannot pull pages: they are not pairs");
   std::vector<PulledPage> pages;
   for (size_t i = 0; i < words.size; i += 2) pages.push_back({words[i], words[i + 1]});
-  return number(env, worker->puller().pull(std::move(source), shard, std::move(pages)));
+  return puller.pull(std::move(source), shard, std::move(pages));
+}
+
+/** The arguments of a pull of received pages: receive buffer, shard, pages (slots). */
+template <class Puller>
+int begin_received_pull(Arguments& in, Puller& puller) {
+  auto buffer = registries().receive_buffers.get(in.handle("receive buffer"));
+  const int shard = in.integer("shard", 0, 1 << 16);
+  const Span<int32_t> pages = in.array<int32_t>("pages");
+  return puller.pull_received(std::move(buffer), shard, {pages.data, pages.data + pages.size});
+}
+
+/** (attention worker, pool, shard, pages (n, 2): page of the pool, page of the worker) => number of the pull */
+Napi::Value bind_pull_pages(Arguments& in, Napi::Env env) {
+  return number(env, begin_pull(in, registries().attention_workers.get(in.handle("attention worker"))->puller().queue()));
 }
 
 /** (attention worker, receive buffer, shard, pages (slots): of the worker) => number of the pull, which lasts until it is cancelled */
 Napi::Value bind_pull_received(Arguments& in, Napi::Env env) {
-  const auto worker = registries().attention_workers.get(in.handle("attention worker"));
-  auto buffer = registries().receive_buffers.get(in.handle("receive buffer"));
-  const int shard = in.integer("shard", 0, 1 << 16);
-  const Span<int32_t> pages = in.array<int32_t>("pages");
-  return number(env, worker->puller().pull_received(std::move(buffer), shard, {pages.data, pages.data + pages.size}));
+  return number(env, begin_received_pull(in, registries().attention_workers.get(in.handle("attention worker"))->puller().queue()));
 }
 
 /** (attention worker, pull) => true once all its pages are there */
 Napi::Value bind_is_pulled(Arguments& in, Napi::Env env) {
   const auto worker = registries().attention_workers.get(in.handle("attention worker"));
-  return Napi::Boolean::New(env, worker->puller().is_done(in.integer("pull", 0, INT32_MAX)));
+  return Napi::Boolean::New(env, worker->puller().queue().is_done(in.integer("pull", 0, INT32_MAX)));
 }
 
 /** (attention worker, pull): nothing of it is written afterwards */
 Napi::Value bind_cancel_pull(Arguments& in, Napi::Env env) {
   const auto worker = registries().attention_workers.get(in.handle("attention worker"));
-  worker->puller().cancel(in.integer("pull", 0, INT32_MAX));
+  worker->puller().queue().cancel(in.integer("pull", 0, INT32_MAX));
   return env.Undefined();
 }
 
@@ -143,6 +153,47 @@ Napi::Value bind_close_worker_link(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
+/** (link, used by nothing else) => sender of pages to its attention worker */
+Napi::Value bind_create_shard_sender(Arguments& in, Napi::Env env) {
+  return number(env, registries().shard_senders.add(std::make_shared<ShardSender>(registries().worker_links.get(in.handle("worker link")))));
+}
+
+/** (sender, pool, shard, pages (n, 2): page of the pool, page of the worker) => number of the pull */
+Napi::Value bind_send_shard(Arguments& in, Napi::Env env) {
+  const auto sender = registries().shard_senders.get(in.handle("shard sender"));
+  return number(env, begin_pull(in, *sender));
+}
+
+/** (sender, receive buffer, shard, pages (slots): of the worker) => number of the pull, which lasts until it is cancelled */
+Napi::Value bind_send_received_shard(Arguments& in, Napi::Env env) {
+  const auto sender = registries().shard_senders.get(in.handle("shard sender"));
+  return number(env, begin_received_pull(in, *sender));
+}
+
+/** (sender, pull) => true once the worker has stored all its pages */
+Napi::Value bind_is_shard_sent(Arguments& in, Napi::Env env) {
+  const auto sender = registries().shard_senders.get(in.handle("shard sender"));
+  return Napi::Boolean::New(env, sender->is_done(in.integer("pull", 0, INT32_MAX)));
+}
+
+/** (sender) => pages that the worker has stored */
+Napi::Value bind_shard_pages_sent(Arguments& in, Napi::Env env) {
+  return Napi::Number::New(env, static_cast<double>(registries().shard_senders.get(in.handle("shard sender"))->pages()));
+}
+
+/** (sender, pull): the worker writes nothing of it afterwards */
+Napi::Value bind_cancel_shard(Arguments& in, Napi::Env env) {
+  const auto sender = registries().shard_senders.get(in.handle("shard sender"));
+  sender->cancel(in.integer("pull", 0, INT32_MAX));
+  return env.Undefined();
+}
+
+/** (sender): breaks its link */
+Napi::Value bind_free_shard_sender(Arguments& in, Napi::Env env) {
+  registries().shard_senders.remove(in.handle("shard sender"));
+  return env.Undefined();
+}
+
 }  // namespace
 
 void bind_attention_workers(Napi::Env env, Napi::Object exports) {
@@ -161,6 +212,13 @@ void bind_attention_workers(Napi::Env env, Napi::Object exports) {
   bind<bind_worker_link_broken>(env, exports, "workerLinkBroken");
   bind<bind_worker_link_counts>(env, exports, "workerLinkCounts");
   bind<bind_close_worker_link>(env, exports, "closeWorkerLink");
+  bind<bind_create_shard_sender>(env, exports, "createShardSender");
+  bind<bind_send_shard>(env, exports, "sendShard");
+  bind<bind_send_received_shard>(env, exports, "sendReceivedShard");
+  bind<bind_is_shard_sent>(env, exports, "isShardSent");
+  bind<bind_shard_pages_sent>(env, exports, "shardPagesSent");
+  bind<bind_cancel_shard>(env, exports, "cancelShard");
+  bind<bind_free_shard_sender>(env, exports, "freeShardSender");
 }
 
 }  // namespace kvasir

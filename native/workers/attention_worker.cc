@@ -30,7 +30,7 @@ AttentionWorker::AttentionWorker(std::shared_ptr<Backend> backend, std::shared_p
     : backend_(std::move(backend)),
       pool_(std::move(pool)),
       overlaps_(overlaps),
-      puller_(std::make_shared<PagePuller>(pool_)),
+      puller_(pool_),
       heartbeats_(*this),
       listener_(address, transport, key, pool_->layout, [this](Connection& connection, const std::atomic<bool>& ended) { serve(connection, ended); }) {}
 
@@ -169,7 +169,7 @@ bool AttentionWorker::serve_frame(Session& session, const WorkerFrame& frame, co
       std::vector<uint8_t> query;
       if (!shard.accepts_query(frame) || !body.receive(slopes, frame.slopes) || !body.receive(query, frame.bytes) || !body.receive_sum()) return false;
       set_computes(session, frame, true);
-      const PagePuller::Call computing(*puller_);
+      const PagePuller::Call computing(puller_);
       const auto begin = Clock::now();
       shard.query(frame, std::move(slopes), std::move(query), ended);
       session.early_nanoseconds = nanoseconds_since(begin);
@@ -190,7 +190,7 @@ bool AttentionWorker::serve_frame(Session& session, const WorkerFrame& frame, co
       result.early_nanoseconds = session.early_nanoseconds;
       set_computes(session, frame, true);
       {
-        const PagePuller::Call computing(*puller_);
+        const PagePuller::Call computing(puller_);
         const auto begin = Clock::now();
         shard.keys(keys, ended);
         result.late_nanoseconds = nanoseconds_since(begin);
@@ -206,8 +206,34 @@ bool AttentionWorker::serve_frame(Session& session, const WorkerFrame& frame, co
       });
       return !ended && send_result(session, result, ended);
     }
+    case WorkerFrameKind::pages:
+      return store_pages(session, frame, ended);
   }
   return false;
+}
+
+/** The pages are written between attention calls. The model worker sends no more of them before it has the answer. */
+bool AttentionWorker::store_pages(Session& session, const WorkerFrame& frame, const std::atomic<bool>& ended) {
+  const uint64_t bytes_expected = static_cast<uint64_t>(frame.rows) * pool_->layout.page_bytes();
+  const bool has_valid_size = frame.words == static_cast<uint32_t>(frame.rows) && frame.bytes == bytes_expected && (frame.rows == 1 || frame.bytes <= kWorkerPagesBytesMost);
+  std::vector<int32_t> pages;
+  std::vector<uint8_t> bytes;
+  MessageReader body(session.connection, pool_->isa, in_milliseconds(kStallMs), ended);
+  if (!has_valid_size || !body.receive(pages, frame.words) || !body.receive(bytes, frame.bytes) || !body.receive_sum()) return false;
+  if (!std::all_of(pages.begin(), pages.end(), [this](int32_t page) { return page >= 0 && page < pool_->pages; })) return false;
+  set_computes(session, frame, true);
+  const bool stored = puller_.store(pages, bytes, ended);
+  set_computes(session, frame, false);
+  count([&](AttentionWorkerCounts& counts) { counts.bytes_in += frame.bytes; });
+  AttentionFrame result = {};
+  result.step = frame.step;
+  result.call = frame.call;
+  const std::lock_guard<std::mutex> sending(session.sending);
+  result.checksum = worker_checksum(result);
+  MessageWriter message(session.connection, pool_->isa, in_milliseconds(kStallMs), ended);
+  message.head(result);
+  message.add(nullptr, 0);
+  return stored && message.close();
 }
 
 bool AttentionWorker::send_result(Session& session, AttentionFrame& result, const std::atomic<bool>& ended) {

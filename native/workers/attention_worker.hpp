@@ -42,7 +42,7 @@ class AttentionWorker {
 
   int port() const { return listener_.port(); }
   AttentionWorkerCounts counts() const;
-  PagePuller& puller() { return *puller_; }
+  PagePuller& puller() { return puller_; }
 
  private:
   void serve(Connection& connection, const std::atomic<bool>& ended);
@@ -71,6 +71,7 @@ class AttentionWorker {
   void set_computes(Session& session, const WorkerFrame& frame, bool computes);
 
   bool serve_frame(Session& session, const WorkerFrame& frame, const std::atomic<bool>& ended);
+  bool store_pages(Session& session, const WorkerFrame& frame, const std::atomic<bool>& ended);
   bool send_result(Session& session, AttentionFrame& result, const std::atomic<bool>& ended);
   template <class Change>
   void count(const Change& change) {
@@ -81,7 +82,7 @@ class AttentionWorker {
   const std::shared_ptr<Backend> backend_;
   const std::shared_ptr<KvPool> pool_;
   const bool overlaps_;
-  const std::shared_ptr<PagePuller> puller_;  // a call holds it while it uses the threads
+  PagePuller puller_;  // a call holds it while it uses the threads
   mutable std::mutex mutex_;  // guards `counts_`
   AttentionWorkerCounts counts_;
   std::atomic<uint64_t> ranges_done_{0};  // of all calls

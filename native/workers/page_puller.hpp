@@ -1,34 +1,27 @@
-// Pulls the shard of received pages into the pool of an attention worker while no attention call needs its threads.
+// Writes the pages of prompts into the pool of an attention worker while no attention call needs its threads.
 #pragma once
 #include <atomic>
-#include <condition_variable>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
 
-#include "kv/receive_buffer.hpp"
+#include "workers/pull_queue.hpp"
 
 namespace kvasir {
-
-/** A page with all KV heads, and the page of the worker that receives its shard. */
-struct PulledPage {
-  int32_t from;
-  int32_t to;
-};
 
 struct PullCounts {
   uint64_t pages = 0;
   uint64_t bytes = 0;
-  uint64_t yields = 0;  // times that a pull waited for attention calls
+  uint64_t yields = 0;  // times that a page waited for attention calls
 };
 
 /**
- * Attention calls have the pool to themselves: a pull copies page by page, in the given order, and only between them
- * (Lamina, section 5: attention workers pull the KV of prefilled prompts in their idle times).
+ * Attention calls have the pool to themselves: pages are copied one by one, in the given order, and only between calls
+ * (Lamina, section 5: attention workers pull the KV of prefilled prompts in their idle times). Pages of this process
+ * are pulled; a model worker of another process sends them.
  */
-class PagePuller : public std::enable_shared_from_this<PagePuller> {
+class PagePuller {
  public:
   explicit PagePuller(std::shared_ptr<KvPool> pool);
   ~PagePuller();
@@ -53,58 +46,24 @@ class PagePuller : public std::enable_shared_from_this<PagePuller> {
     PagePuller& puller_;
   };
 
-  /**
-   * Queues a pull from `source`, whose pages have all KV heads; `shard` is the index of this worker's.
-   * @returns the number of the pull @throws std::runtime_error if a page does not exist or the layouts do not match
-   */
-  int pull(std::shared_ptr<KvPool> source, int shard, std::vector<PulledPage> pages);
-  /**
-   * Pulls each slot of a receive buffer over a pool with all KV heads when it is received, and again if it is received
-   * again: layer by layer, while the prompt is still computed. `pages` (slots): the pages of the worker. It lasts until
-   * `cancel`.
-   */
-  int pull_received(std::shared_ptr<ReceiveBuffer> buffer, int shard, std::vector<int32_t> pages);
-  /** True once all pages of the pull are here, or all that were received. Unknown numbers: true. */
-  bool is_done(int pull) const;
-  /** Drops the pages that are not pulled yet. Nothing of them is written after it returns. */
-  void cancel(int pull);
+  /** Pulls of pages of this process. */
+  PullQueue& queue() { return *queue_; }
+  /** Writes received pages, (pages) in `bytes`, once no call needs the pool. False if `ended` is set before. */
+  bool store(const std::vector<int32_t>& pages, const std::vector<uint8_t>& bytes, const std::atomic<bool>& ended);
   PullCounts counts() const;
 
  private:
-  struct Pull {
-    int number;
-    std::shared_ptr<KvPool> source;
-    int shard;
-    std::vector<PulledPage> pages;
-    size_t next;
-  };
-  /** Slots that were received and are not pulled yet, in order. */
-  struct ReceivedPull {
-    int number;
-    std::shared_ptr<ReceiveBuffer> buffer;
-    int shard;
-    std::vector<int32_t> pages;
-    std::deque<int> slots;
-    std::vector<uint8_t> is_queued;  // (slots)
-  };
-
-  void slot_received(int pull, int slot);
-  bool has_work() const;
-  void copy_slot(ReceivedPull& pull);
-
   void serve();
-  void copy_next();
+  /** Runs `copy`, of one page, while no call needs the pool. False, without doing so, if `ended` is set before. */
+  template <class Copy>
+  bool copy_when_idle(const Copy& copy, const std::atomic<bool>& ended);
 
   const std::shared_ptr<KvPool> pool_;
+  const std::shared_ptr<PullQueue> queue_;
   std::atomic<int> calls_{0};  // that compute or wait to
   std::mutex copying_;         // held by one call, or while one page is copied
-  mutable std::mutex mutex_;   // guards the next members; taken after `copying_`
-  std::condition_variable changed_;
-  std::deque<Pull> pulls_;
-  std::deque<ReceivedPull> received_;
-  int last_ = 0;
-  bool ended_ = false;
-  PullCounts counts_;
+  std::atomic<uint64_t> pages_{0}, yields_{0};
+  std::atomic<bool> ended_{false};
   std::thread thread_;
 };
 

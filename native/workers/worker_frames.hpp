@@ -1,5 +1,5 @@
-// Wire format between a model worker and an attention worker, version 2, little-endian. After the handshake of the
-// connection both sides describe themselves; then steps, queries and keys go one way, attention results and
+// Wire format between a model worker and an attention worker, version 3, little-endian. After the handshake of the
+// connection both sides describe themselves; then steps, queries, keys and pages go one way, attention results and
 // heartbeats the other.
 #pragma once
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace kvasir {
 
-constexpr uint32_t kWorkerWireVersion = 2;
+constexpr uint32_t kWorkerWireVersion = 3;
 
 /**
  * Bits of an owner that count the generations of links; the others are drawn at random for each process. Links of one
@@ -39,7 +39,7 @@ struct WorkerHello {
   uint64_t checksum;  // of the fields before it
 };
 
-enum class WorkerFrameKind : uint32_t { step = 1, query = 2, keys = 3 };
+enum class WorkerFrameKind : uint32_t { step = 1, query = 2, keys = 3, pages = 4 };
 
 /**
  * How attention over earlier keys and over keys of the step combine. `ranges`: partials of 256-key ranges merge in the
@@ -51,7 +51,8 @@ enum class AttentionForm : uint32_t { ranges = 0, prev_new = 1 };
 /**
  * From the model worker. `step`: its body has `words` integers (below). `query`: slopes (float32), then `rows` query
  * rows of the shard's heads in the KV type. `keys`: `rows` rows of K of the shard's KV heads, then V of them, in the KV
- * type. A body is closed by its checksum.
+ * type. `pages`: numbers of `rows` pages, then the pages, which were computed elsewhere; a result without rows answers
+ * when they are stored. A body is closed by its checksum.
  */
 struct WorkerFrame {
   static constexpr uint32_t kMagic = 0x66617677;
@@ -65,10 +66,10 @@ struct WorkerFrame {
   int32_t heads;       // query heads of the shard
   AttentionForm form;  // of a query
   int32_t rows;        // of the step
-  uint32_t words;      // of a step
+  uint32_t words;      // of a step, or page numbers
   uint32_t slopes;     // 0, or one for each head
   float scale, softcap;
-  uint64_t bytes;      // of the body without slopes and checksum
+  uint64_t bytes;      // of the body without slopes, page numbers and checksum
   uint64_t checksum;   // of the fields before it
 };
 
@@ -97,6 +98,8 @@ static_assert(sizeof(ModelWorkerHello) == 24 && sizeof(WorkerHello) == 32 && siz
 /** The largest values of a frame, checked before memory is allocated. */
 constexpr int kWorkerRowsMost = 1 << 16;
 constexpr uint32_t kWorkerWordsMost = 1 << 26;
+/** Pages of a frame have at most this size, if there are several. */
+constexpr uint64_t kWorkerPagesBytesMost = uint64_t{1} << 20;
 
 template <class Header>
 uint64_t worker_checksum(const Header& header) {

@@ -121,6 +121,21 @@ void WorkerLink::send_keys(WorkerFrame frame, const std::vector<uint8_t>& keys, 
   counts_.calls++;
 }
 
+bool WorkerLink::send_pages(const std::vector<int32_t>& pages, const std::vector<uint8_t>& bytes) {
+  std::vector<int32_t> numbers = pages;
+  for (int32_t& page : numbers) page += first_page_;
+  WorkerFrame frame = {};
+  frame.kind = WorkerFrameKind::pages;
+  frame.rows = static_cast<int>(pages.size());
+  frame.words = static_cast<uint32_t>(pages.size());
+  frame.bytes = bytes.size();
+  step_number_++;
+  send(frame, {{numbers.data(), numbers.size() * sizeof(int32_t)}, {const_cast<uint8_t*>(bytes.data()), bytes.size()}});
+  owed_.push_back({step_number_, frame.call, 0});
+  static constexpr int32_t kNoAbort = 0;
+  return receive(discarded_, &kNoAbort);
+}
+
 void WorkerLink::send(WorkerFrame& frame, std::initializer_list<iovec> body) {
   if (is_broken()) return;
   frame.magic = WorkerFrame::kMagic;

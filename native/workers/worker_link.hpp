@@ -69,6 +69,13 @@ class WorkerLink {
   void send_query(WorkerFrame frame, const float* slopes, const std::vector<uint8_t>& query);
   /** The attention worker owes `count` values of the call from now on. */
   void send_keys(WorkerFrame frame, const std::vector<uint8_t>& keys, size_t count);
+  /**
+   * Sends pages of the attention worker, (pages) in `bytes`, and waits until it has stored them. For a link without
+   * steps.
+   */
+  bool send_pages(const std::vector<int32_t>& pages, const std::vector<uint8_t>& bytes);
+  /** Breaks the link. From any thread. */
+  void shut_down() { connection_->shut_down(); }
   /** Waits for the result of the oldest call. False if the link is or gets broken, or `abort` was set. */
   bool receive(std::vector<float>& values, const int32_t* abort);
 

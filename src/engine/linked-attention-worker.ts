@@ -2,7 +2,7 @@
 // another process. A lost one is opened again.
 import { randomBytes } from 'node:crypto';
 import type { KvPoolHandle } from '../kernel/backend.ts';
-import { type AttentionForm, AttentionWorker, WorkerLink } from '../kernel/native/attention-workers.ts';
+import { type AttentionForm, AttentionWorker, ShardSender, WorkerLink } from '../kernel/native/attention-workers.ts';
 import { createNativeBackend, type NativeBackend } from '../kernel/native/native.ts';
 import type { WorkerLinkCounts } from '../util/counts.ts';
 import type { KvShape } from './load-model.ts';
@@ -33,6 +33,8 @@ export interface RemoteAttentionWorkerOptions extends SharedOptions {
   readonly index: number;
   /** The secret that both processes have. */
   readonly token: string;
+  /** The worker pulls prompts of prefill instances. */
+  readonly pulls: boolean;
 }
 
 /** Pages of another worker of the instance. */
@@ -45,8 +47,8 @@ interface ShardHome {
 /** What is open while a worker serves. */
 interface OpenWorker {
   readonly links: readonly WorkerLink[];
-  /** Undefined: it is in another process. */
-  readonly worker?: AttentionWorker;
+  /** Pulls pages to the worker; undefined: it pulls none. */
+  readonly puller: AttentionWorker | ShardSender | undefined;
   close(): void;
 }
 
@@ -65,6 +67,8 @@ export interface PagePull {
   /** All pages, or all received ones, are there. False if the worker was lost meanwhile. */
   readonly isDone: boolean;
   readonly isLost: boolean;
+  /** The pages cannot reach the worker, and the loss was not noticed before. */
+  readonly isBroken: boolean;
   /** When it returns, nothing more is written. */
   cancel(): void;
 }
@@ -73,7 +77,7 @@ export class LinkedAttentionWorker {
   readonly #shard: number;
   readonly #begin: (home: ShardHome | undefined) => Attempt;
   readonly #links: number;
-  /** Of a page of its shard; undefined: the worker is in another process and pulls nothing. */
+  /** Of a page of its shard; undefined: the worker pulls nothing. */
   readonly #pageBytes: number | undefined;
   #attempt: Attempt | undefined;
   #worker: OpenWorker | undefined;
@@ -86,7 +90,7 @@ export class LinkedAttentionWorker {
   private constructor(
     links: number,
     begin: (home: ShardHome | undefined) => Attempt,
-    { shard, pageBytes }: { readonly shard: number; readonly pageBytes?: number },
+    { shard, pageBytes }: { readonly shard: number; readonly pageBytes: number | undefined },
   ) {
     this.#shard = shard;
     this.#links = links;
@@ -105,7 +109,10 @@ export class LinkedAttentionWorker {
 
   /** A worker in another process. */
   static remote(options: RemoteAttentionWorkerOptions): LinkedAttentionWorker {
-    return new LinkedAttentionWorker(options.links, (home) => beginRemote(options, home), { shard: 0 });
+    const { links, kv, shards, index, pulls } = options;
+    const pageBytes = pulls ? kv.pageBytes / shards : undefined;
+    const begin = (home: ShardHome | undefined) => beginRemote(options, home);
+    return new LinkedAttentionWorker(links, begin, { shard: shards === 1 ? 0 : index, pageBytes });
   }
 
   /** Pages of the worker. */
@@ -127,7 +134,7 @@ export class LinkedAttentionWorker {
     return (this.#worker?.links ?? []).reduce((sum, { counts }) => sumOf(sum, counts), this.#earlier);
   }
 
-  /** Undefined: it is in another process. */
+  /** Undefined: it is in another process, and no prompts are sent to it. */
   get pulled(): PulledCounts | undefined {
     if (this.#pageBytes === undefined) return undefined;
     const pulledPages = this.#earlierPages + this.#openPages;
@@ -136,12 +143,13 @@ export class LinkedAttentionWorker {
 
   /** Pages that the open worker has pulled. */
   get #openPages(): number {
-    return this.#worker?.worker?.counts.pulledPages ?? 0;
+    return this.#worker?.puller?.counts.pulledPages ?? 0;
   }
 
   /** Closes the links if one is broken, and a worker of this process with them. True if one was. */
   closeIfBroken(): boolean {
-    if (this.#worker?.links.some(({ isBroken }) => isBroken) !== true) return false;
+    const { links, puller } = this.#worker ?? { links: [], puller: undefined };
+    if (puller?.isBroken !== true && !links.some(({ isBroken }) => isBroken)) return false;
     this.close();
     return true;
   }
@@ -185,22 +193,25 @@ export class LinkedAttentionWorker {
     return this.#beginPull((worker) => worker.pullReceived(receiveBuffer, this.#shard, pages));
   }
 
-  #beginPull(begin: (worker: AttentionWorker) => number): PagePull | undefined {
+  #beginPull(begin: (puller: AttentionWorker | ShardSender) => number): PagePull | undefined {
     const open = this.#worker;
     if (open === undefined) return undefined;
-    const { worker } = open;
-    if (worker === undefined) throw new Error('Cannot pull pages: the attention worker is in another process');
-    const number = begin(worker);
+    const { puller } = open;
+    if (puller === undefined) throw new Error('Cannot pull pages: the attention worker is open for steps alone');
+    const number = begin(puller);
     const isOpen = (): boolean => this.#worker === open;
     return {
       get isDone() {
-        return isOpen() && worker.isPulled(number);
+        return isOpen() && puller.isPulled(number);
       },
       get isLost() {
         return !isOpen();
       },
+      get isBroken() {
+        return isOpen() && puller.isBroken;
+      },
       cancel: () => {
-        if (isOpen()) worker.cancelPull(number);
+        if (isOpen()) puller.cancelPull(number);
       },
     };
   }
@@ -219,20 +230,23 @@ export class LinkedAttentionWorker {
 }
 
 function beginRemote(options: RemoteAttentionWorkerOptions, home: ShardHome | undefined): Attempt {
-  const { backend, addresses, token, form } = options;
+  const { backend, addresses, token, form, pulls } = options;
   const address = addresses[home?.worker ?? options.index];
   const begin = () =>
     WorkerLink.begin({ backend, shard: shardOf(options), address, token, form, firstPage: home?.firstPage });
   const links: WorkerLink[] = [];
+  let puller: ShardSender | undefined;
   const close = (): void => {
+    puller?.close();
     for (const link of links) link.close();
   };
   let next = begin();
   return () => {
     try {
       for (let link = next(); link !== undefined; link = next()) {
-        links.push(link);
-        if (links.length === options.links) return { links, close };
+        if (links.length < options.links) links.push(link);
+        else puller = new ShardSender(backend, link);
+        if (links.length === options.links && (!pulls || puller !== undefined)) return { links, puller, close };
         next = begin();
       }
       return undefined;
@@ -264,7 +278,7 @@ function openLocal(options: LocalAttentionWorkerOptions, workerBackend: NativeBa
     worker = new AttentionWorker({ ...local, backend: workerBackend, pool, host: '127.0.0.1' });
     const { address } = worker;
     while (links.length < options.links) links.push(new WorkerLink({ ...local, backend, shard, form, address }));
-    return { links, worker, close };
+    return { links, puller: worker, close };
   } catch (error) {
     close();
     throw error;

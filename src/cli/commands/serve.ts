@@ -1,7 +1,7 @@
 // `kvasir serve`: refuses options that contradict each other, then serves a model until SIGTERM or SIGINT.
 import { Command, Option } from 'commander';
 import { addDopFlags } from '../options/attention-worker-flags.ts';
-import { dopOptionNames, servedAttentionWorkers } from '../options/attention-worker-settings.ts';
+import { dopOptionNames, servedAttentionWorkers, withWorkerRoles } from '../options/attention-worker-settings.ts';
 import { addLiveBorrowFlags, withoutDefaults } from '../options/borrow-options.ts';
 import { refuseIneffective, refuseStoreOptions } from '../options/ineffective-options.ts';
 import {
@@ -85,7 +85,7 @@ export function serveCommand(): Command {
     groups.observability,
   ];
   return addHelpAll(command, ...rare).action(async (given: Record<string, unknown>) => {
-    const flags = withoutDefaults(given);
+    const flags = withWorkerRoles(withoutDefaults(given));
     const options = readOptions(serveOptionsSchema, flags);
     refuseIneffective(givenOptions(flags), options);
     for (const own of options.instances ?? []) if (!computes(own)) refuseStoreOptions(own, { ...options, ...own });

@@ -2,7 +2,14 @@
 import type { KvPartition } from '../../core/attention-workers/choose-worker.ts';
 import type { AttentionForm } from '../../kernel/native/attention-workers.ts';
 import { UsageError } from '../usage-error.ts';
-import { type InstanceOptions, type instanceRoles, type JoinOptions, type ModelOptions, toFlag } from './options.ts';
+import {
+  givenOptions,
+  type InstanceOptions,
+  type instanceRoles,
+  type JoinOptions,
+  type ModelOptions,
+  toFlag,
+} from './options.ts';
 
 /** Attention workers at the addresses of processes with this secret. */
 export interface AttentionWorkerAddresses {
@@ -56,7 +63,6 @@ const batchesByDefault = 1;
 /** Model replicas of one process. */
 export const modelWorkersMax = 8;
 
-const decodesByHeads = 'prompts of prefill instances reach attention workers by shards of the heads only';
 const noLowerTier = 'pages at attention workers have no lower tier';
 
 /** The options of attention workers by name. */
@@ -141,8 +147,14 @@ export function dopConflict(options: DopOptions, modelWorkers: number, workers: 
       addresses !== undefined && owners.length > 1,
       `${owners.length} instances decode, and attention workers at addresses belong to one`,
     ],
-    [receives && where !== 'threads', 'prompts of prefill instances reach attention workers in threads only'],
-    [receives && partition === 'requests', `${decodesByHeads}: remove --partition requests`],
+    [
+      receives && partition === 'requests',
+      'prompts of prefill instances reach attention workers by shards of the heads only: remove --partition requests',
+    ],
+    [
+      receives && options.moveShardsAfter !== undefined,
+      'prompts of prefill instances have no pages beside a moved shard: remove --move-shards-after',
+    ],
     [
       owners.some(({ hostMemory, ssd }) => (hostMemory ?? ssd) !== undefined),
       `${noLowerTier}: remove host-memory and ssd of the decode instance`,
@@ -172,6 +184,57 @@ function refuseWithoutWorkers({ staggeredBatches, partition, attentionForm, atte
 function isPrefillBeside(instances: readonly InstanceOptions[]): boolean {
   const others = instances.filter(({ role }) => role !== 'prefill');
   return others.length === 1 && others[0].role === 'decode';
+}
+
+interface GivenInstance {
+  readonly role?: unknown;
+}
+
+/**
+ * Options in which a list of instances with these roles is one instance with `--dop`, beside the other instances.
+ * @param flags with the name of the config file @throws UsageError that names the field
+ */
+export function withWorkerRoles(flags: Record<string, unknown>): Record<string, unknown> {
+  const { instances: all, ...given } = givenOptions(flags);
+  if (!Array.isArray(all)) return flags;
+  const instances = all.filter((each): each is GivenInstance => typeof each === 'object' && each !== null);
+  const models = instances.filter(({ role }) => role === 'model');
+  const workers = instances.filter(({ role }) => role === 'attention');
+  if (models.length + workers.length === 0) return flags;
+  const others = instances.filter((each) => !models.includes(each) && !workers.includes(each));
+  refuseRoles(models, workers, given);
+  const role = others.length > 0 ? 'decode' : 'mixed';
+  return {
+    ...flags,
+    instances: [...others, { ...models[0], role }],
+    dop: `1,${workers.length}`,
+    attentionWorkers: 'processes',
+  };
+}
+
+function refuseRoles(
+  models: readonly GivenInstance[],
+  workers: readonly GivenInstance[],
+  given: Readonly<Record<string, unknown>>,
+): void {
+  const refuse = (field: string, why: string): never => {
+    throw new UsageError(`Cannot use ${field}: ${why}`);
+  };
+  if (models.length === 0) refuse('instances', 'role attention needs one instance with role model');
+  if (workers.length === 0) refuse('instances', 'role model needs instances with role attention');
+  if (models.length > 1)
+    refuse(
+      'instances',
+      `${models.length} have role model, and one is supported: dop: ${models.length},${workers.length} has replicas`,
+    );
+  for (const name of ['dop', 'attentionWorkers'])
+    if (given[name] !== undefined) refuse(toFlag(name), 'the roles model and attention of instances state it');
+  const [own] = workers.flatMap((worker) => Object.keys(worker).filter((name) => name !== 'role'));
+  if (own !== undefined)
+    refuse(
+      `instances.${toFlag(own)}`,
+      'attention workers share --threads and --kv-memory equally: remove it from role attention',
+    );
 }
 
 /** Options of `join --role attention`. */

@@ -79,9 +79,9 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
   const sizes = tierSizes(settings, model.kv);
   const lent = borrowingPages(settings, model.kv);
   const otherPages = receivePages + lent.staging + (sizes?.pages ?? 0) + lent.host;
-  const otherBytes = otherPages * model.kv.pageBytes;
-  const attentionWorkers = await openAttentionWorkers(settings, backend, model, kvBytes + otherBytes, log);
-  const engine = createEngine(model, backend, kvBytes + otherBytes, attentionWorkers?.pages);
+  const bytes = { kvBytes: kvBytes + otherPages * model.kv.pageBytes, receivePages };
+  const attentionWorkers = await openAttentionWorkers(settings, backend, model, bytes, log);
+  const engine = createEngine(model, backend, bytes.kvBytes, attentionWorkers?.pages);
   const wake = (): void => loop.wake();
   const memory = { kv: model.kv, pool: engine.pool, layers: engine.layers };
   const place = { ...memory, isa: backend.isa, root, hashKey, log };

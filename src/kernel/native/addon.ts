@@ -180,6 +180,18 @@ export interface NativeModule {
   workerLinkBroken(link: number): boolean;
   workerLinkCounts(link: number): WorkerLinkCounts;
   closeWorkerLink(link: number): void;
+  /** Sends pages to the attention worker of a link that has no steps. */
+  createShardSender(link: number): number;
+  /** Queues a shard of pages of `pool`. @param pages (n, 2): page of the pool, page of the worker @returns number of the pull */
+  sendShard(sender: number, pool: number, shard: number, pages: Int32Array): number;
+  /** Sends a shard of each slot that a buffer receives. @param pages (slots): of the worker @returns number of the pull */
+  sendReceivedShard(sender: number, receiveBuffer: number, shard: number, pages: Int32Array): number;
+  isShardSent(sender: number, pull: number): boolean;
+  /** Pages that the worker has stored. */
+  shardPagesSent(sender: number): number;
+  /** When it returns, the worker writes nothing more of the pull. */
+  cancelShard(sender: number, pull: number): void;
+  freeShardSender(sender: number): void;
   createProgram(
     backend: number,
     ints: Int32Array,

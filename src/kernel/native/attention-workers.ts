@@ -69,6 +69,9 @@ export class AttentionWorker {
     this.#native.cancelPull(this.#handle, pull);
   }
 
+  /** Pulls within a process do not break. */
+  readonly isBroken = false;
+
   /** Closes its connections, after running calls have ended. */
   close(): void {
     this.#native.freeAttentionWorker(this.#handle);
@@ -138,6 +141,54 @@ export class WorkerLink {
 
   close(): void {
     this.#native.closeWorkerLink(this.handle);
+  }
+}
+
+/**
+ * Sends pages of this process to an attention worker of another process, which stores them while no attention call needs
+ * its threads. It has the pulls of `AttentionWorker`.
+ */
+export class ShardSender {
+  readonly #native: NativeModule;
+  readonly #link: WorkerLink;
+  readonly #handle: number;
+
+  /** @param link without steps, which closes with the sender */
+  constructor({ native }: NativeBackend, link: WorkerLink) {
+    this.#native = native;
+    this.#link = link;
+    this.#handle = native.createShardSender(link.handle);
+  }
+
+  /** Pages that the worker has stored. */
+  get counts(): { readonly pulledPages: number } {
+    return { pulledPages: this.#native.shardPagesSent(this.#handle) };
+  }
+
+  /** True once pages cannot reach the worker: it is lost. */
+  get isBroken(): boolean {
+    return this.#link.isBroken;
+  }
+
+  pull(pool: KvPoolHandle, shard: number, pages: Int32Array): number {
+    return this.#native.sendShard(this.#handle, pool, shard, pages);
+  }
+
+  pullReceived(receiveBuffer: number, shard: number, pages: Int32Array): number {
+    return this.#native.sendReceivedShard(this.#handle, receiveBuffer, shard, pages);
+  }
+
+  isPulled(pull: number): boolean {
+    return this.#native.isShardSent(this.#handle, pull);
+  }
+
+  cancelPull(pull: number): void {
+    this.#native.cancelShard(this.#handle, pull);
+  }
+
+  close(): void {
+    this.#native.freeShardSender(this.#handle);
+    this.#link.close();
   }
 }
 

@@ -11,7 +11,7 @@ export interface LinkedWorker {
   readonly handles: readonly number[];
   readonly isLost: boolean;
   readonly counts: WorkerLinkCounts;
-  /** Undefined: it is in another process, and pulls nothing. */
+  /** Undefined: it pulls nothing. */
   readonly pulled?: PulledCounts | undefined;
   /** Closes broken links, and the worker with them. True if one was broken. */
   closeIfBroken(): boolean;

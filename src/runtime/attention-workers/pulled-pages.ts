@@ -8,6 +8,8 @@ interface PagePull {
   /** All pages, or all received ones, are there. */
   readonly isDone: boolean;
   readonly isLost: boolean;
+  /** The pages cannot reach the worker, and its loss was not noticed before. */
+  readonly isBroken: boolean;
   /** When it returns, nothing more is written. */
   cancel(): void;
 }
@@ -130,7 +132,7 @@ export class PulledPages implements Messenger {
       const pull = this.#workers[worker].pull(this.#staging.handle, staged.pages);
       staged.pulls = staged.pulls.map((earlier, at) => (at === worker ? pull : earlier));
       // No step runs meanwhile, and the worker copies at the speed of memory.
-      while (staged.isReported && pull?.isDone === false) Atomics.wait(sleeper, 0, 0, pollMs);
+      while (staged.isReported && pull?.isDone === false && !pull.isBroken) Atomics.wait(sleeper, 0, 0, pollMs);
     }
   }
 
@@ -148,7 +150,8 @@ export class PulledPages implements Messenger {
     if (!waits) return;
     this.#timer = setTimeout(() => {
       this.#timer = undefined;
-      if ([...this.#buffers.values()].some((staged) => !staged.isReported && isPulled(staged))) this.#wake();
+      if ([...this.#buffers.values()].some((staged) => !staged.isReported && (isPulled(staged) || isBroken(staged))))
+        this.#wake();
       else this.#look();
     }, pollMs);
   }
@@ -175,6 +178,11 @@ export class PulledPages implements Messenger {
 }
 
 const sleeper = new Int32Array(new SharedArrayBuffer(4));
+
+/** The instance notices the loss of the worker when it is woken. */
+function isBroken({ pulls }: Staged): boolean {
+  return pulls.some((pull) => pull?.isBroken === true);
+}
 
 function isPulled({ isComplete, pulls }: Staged): boolean {
   return isComplete && pulls.every((pull) => pull?.isDone === true);

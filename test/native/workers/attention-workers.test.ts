@@ -6,7 +6,9 @@ import { linked, type Variant } from '../check-programs.ts';
 const sources = [
   'workers/attention_worker',
   'workers/page_puller',
+  'workers/pull_queue',
   'workers/shard_attention',
+  'workers/shard_sender',
   'workers/worker_frames',
   'workers/worker_link',
   'net/handshake',

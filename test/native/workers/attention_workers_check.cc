@@ -1,5 +1,5 @@
 // Steps over attention workers, for sanitizers: sequences grow in random steps over two shards, some steps leave their
-// results unread, workers end while a step runs, and peers send frames whose fields lie. Argument: rounds. Exits with 1
+// results unread, prompts arrive meanwhile, workers end while a step runs, and peers send frames whose fields lie. Argument: rounds. Exits with 1
 // if the bits of a row differ from those of one pool, or a valid link breaks.
 #include <cmath>
 #include <cstdio>
@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "workers/attention_worker.hpp"
+#include "workers/shard_sender.hpp"
 #include "workers/worker_link.hpp"
 
 using namespace kvasir;
@@ -270,13 +271,47 @@ void send_lie(const Shard& shard, std::mt19937& random) {
   connection->shut_down();
 }
 
+/**
+ * A frame of pages of which one field lies, on a connection of its own: the worker stores its pages, or stores nothing
+ * and closes the connection.
+ */
+void send_lying_pages(const Shard& shard, std::mt19937& random) {
+  const std::atomic<bool> ended{false};
+  const auto connection = open_connection({"127.0.0.1", shard.worker->port()}, Transport::tcp, key(), kShard, 2000, ended);
+  if (connection == nullptr) return;
+  ModelWorkerHello own;
+  own.owner = *link_owner({"127.0.0.1", shard.worker->port()});
+  own.checksum = worker_checksum(own);
+  WorkerHello hello;
+  if (!connection->send(&own, sizeof own, in_milliseconds(2000), ended) || !connection->receive(&hello, sizeof hello, in_milliseconds(2000), ended)) return;
+  const int lie = static_cast<int>(random() % 6);
+  std::vector<int32_t> pages = {kPages, lie == 1 ? kPages + kOtherPages : lie == 2 ? -1 : kPages + 1};
+  const std::vector<uint8_t> bytes(2 * kShard.page_bytes());
+  WorkerFrame frame = {};
+  frame.kind = WorkerFrameKind::pages;
+  frame.rows = lie == 3 ? 3 : 2;
+  frame.words = lie == 4 ? 1 : 2;
+  frame.bytes = lie == 5 ? bytes.size() - 1 : bytes.size();
+  frame.checksum = worker_checksum(frame);
+  MessageWriter message(*connection, Isa::portable, in_milliseconds(2000), ended);
+  message.head(frame);
+  message.add(pages);
+  message.add(bytes);
+  if (!message.close()) return;
+  AttentionFrame answer;
+  const bool stored = connection->receive(&answer, sizeof answer, in_milliseconds(5000), ended) && is_valid_worker_header(answer) && answer.bytes == 0;
+  expect(stored == (lie == 0), "pages of a valid frame are stored, and no others");
+}
+
 /** Prompts of another pool arrive in pages that no step uses; some are cancelled on the way. */
-void pull_pages(const Shard& shard, int index, std::mt19937 random) {
+template <class Puller>
+void pull_pages(Puller& puller, const Shard& shard, int index, std::mt19937 random) {
   constexpr int kFirst = kPages + 20, kCount = 20;
-  PagePuller& puller = shard.worker->puller();
   const auto source = std::make_shared<KvPool>(Isa::portable, kWhole, kCount);
   const size_t bytes = kShard.page_bytes();
   const auto check_pages = [&](const char* what) {
+    // As an attention call, which reads pages while none is written.
+    const PagePuller::Call reading(shard.worker->puller());
     for (int page = 0; page < kCount; page++)
       expect(std::memcmp(shard.pool->page(kFirst + page), source->page(page) + bytes * static_cast<size_t>(index), bytes) == 0, what);
   };
@@ -332,11 +367,17 @@ int main(int argc, char** argv) {
     std::thread liar([&shards, seed = random()] {
       std::mt19937 lies(seed);
       for (int i = 0; i < 40; i++) send_lie(*shards[0], lies);
+      for (int i = 0; i < 10; i++) send_lying_pages(*shards[0], lies);
     });
-    std::thread puller([&shards, seed = random()] { pull_pages(*shards[1], 1, std::mt19937(seed)); });
+    std::thread puller([&shards, seed = random()] { pull_pages(shards[1]->worker->puller().queue(), *shards[1], 1, std::mt19937(seed)); });
+    std::thread sender([&shards, transport, seed = random()] {
+      ShardSender over(std::make_shared<WorkerLink>(Isa::portable, kShard, HostPort{"127.0.0.1", shards[0]->worker->port()}, transport, key(), std::chrono::milliseconds(20000)));
+      pull_pages(over, *shards[0], 0, std::mt19937(seed));
+    });
     for (int step = 0; step < 12; step++) steps.run(shards, random() % 4 == 0);
     liar.join();
     puller.join();
+    sender.join();
     refuse_other_owners(*shards[0]);
     steps.run(shards, false);
     supersede(*shards[0]);

@@ -1,5 +1,5 @@
 // Prompts on their way to attention workers: pulls, cancels, lost workers, and staging pages that are free again.
-import { describe, expect, test } from 'vitest';
+import { describe, expect, test, vi } from 'vitest';
 import { PulledPages } from '../../../src/runtime/attention-workers/pulled-pages.ts';
 import type { Messenger } from '../../../src/runtime/transfer/messenger.ts';
 import { Prng } from '../../../src/util/prng.ts';
@@ -9,6 +9,8 @@ class FakeWorker {
   /** (pages of the worker): the page of the staging pool, and its content then. */
   pages = new Map<number, string>();
   isLost = false;
+  /** Lost, and the instance has not noticed it. */
+  isBroken = false;
   readonly #staging: ReadonlyMap<number, string>;
   #pulls: { readonly pages: number[]; next: number; readonly life: number }[] = [];
   /** By receive buffer: a pull of what it receives, and the pages of its slots. */
@@ -24,8 +26,12 @@ class FakeWorker {
     const pull = { pages: Array.from(pages), next: 0, life: this.#life };
     this.#pulls.push(pull);
     const isLost = (): boolean => pull.life !== this.#life;
+    const isBroken = (): boolean => this.isBroken;
     return {
       pull,
+      get isBroken() {
+        return isBroken();
+      },
       get isDone() {
         return !isLost() && pull.next === pull.pages.length / 2;
       },
@@ -84,7 +90,8 @@ function setup(stagingPages: number, streams = false) {
     ...(streams && { localBuffer: Number }),
   } as unknown as Messenger;
   const workers = [new FakeWorker(staging), new FakeWorker(staging)];
-  const pulled = new PulledPages(inner, { handle: 7, pages: stagingPages }, workers, () => {});
+  const wake = vi.fn();
+  const pulled = new PulledPages(inner, { handle: 7, pages: stagingPages }, workers, wake);
   /** A prompt has arrived in the staging pool. */
   const arrive = (handle: string, content: string): void => {
     for (const slot of (buffers.get(handle) ?? new Int32Array(0)).keys()) arriveSlot(handle, slot, content);
@@ -97,7 +104,7 @@ function setup(stagingPages: number, streams = false) {
     for (const worker of workers) worker.slotReceived(Number(handle), slot, page);
   };
   const contents = (worker: number, pages: readonly number[]) => pages.map((page) => workers[worker].pages.get(page));
-  return { workers, pulled, arrive, arriveSlot, contents, buffers };
+  return { workers, pulled, arrive, arriveSlot, contents, buffers, wake };
 }
 
 describe('prompts of other instances at attention workers', () => {
@@ -147,6 +154,24 @@ describe('prompts of other instances at attention workers', () => {
       ['a0', 'a1'],
       ['a0', 'a1'],
     ]);
+  });
+
+  test('wakes the instance when pages cannot reach a worker, and does not wait for its replacement if that breaks too', async () => {
+    const { workers, pulled, arrive, wake } = setup(4);
+    const [waiting, next] = [pulled.open(Int32Array.of(1)), pulled.open(Int32Array.of(2))];
+    arrive(waiting, 'a');
+    pulled.received();
+    for (const worker of workers) worker.work(1);
+    expect(pulled.received()).toEqual([waiting]);
+    arrive(next, 'b');
+    pulled.received();
+    expect(wake).not.toHaveBeenCalled();
+    workers[0].isBroken = true;
+    await vi.waitFor(() => expect(wake).toHaveBeenCalled());
+    workers[0].lose();
+    workers[0].isLost = false;
+    pulled.onReplaced(0);
+    expect(pulled.received()).toEqual([]);
   });
 
   test('a prompt that is cancelled in the middle of its pulls frees its pages, and nothing more is written', () => {

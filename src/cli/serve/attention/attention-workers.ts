@@ -17,12 +17,19 @@ import type { InstanceSettings } from '../worker-settings.ts';
  */
 const [startMs, retryMs, pollMs] = [60_000, 500, 10];
 
+interface WorkerMemory {
+  /** Of workers in this process. */
+  readonly kvBytes: number;
+  /** Pages for prompts of prefill instances; 0: there are none. */
+  readonly receivePages: number;
+}
+
 /** @throws Error if the workers cannot share the KV heads equally or do not answer, or the kernels are not compiled */
 export async function openAttentionWorkers(
   { attentionWorkers, threads }: InstanceSettings,
   backend: Backend,
   { kv }: LoadedModel,
-  kvBytes: number,
+  { kvBytes, receivePages }: WorkerMemory,
   log: (message: string) => void,
 ) {
   if (attentionWorkers === undefined) return undefined;
@@ -38,10 +45,14 @@ export async function openAttentionWorkers(
   const linked =
     'threads' in attentionWorkers
       ? localWorkers(shared, workers, attentionWorkers.divided?.attentionThreads ?? threads, ownPages)
-      : await remoteWorkers(shared, attentionWorkers, log);
+      : await remoteWorkers({ ...shared, pulls: receivePages > 0 }, attentionWorkers, log);
   // The smallest worker counts.
   const perWorker = Math.min(...linked.map(({ pages }) => pages));
   const pages = byHeads ? perWorker : workers * perWorker;
+  if (pages <= receivePages)
+    throw new Error(
+      `Cannot decode prompts of prefill instances: ${receivePages} pages receive them, and attention workers have ${pages}`,
+    );
   const machine = { attentionWorkers: { workers, partition } };
   const moveAfterS = 'addresses' in attentionWorkers ? attentionWorkers.moveAfterS : undefined;
   const moves = moveAfterS === undefined ? undefined : { afterUs: 1e6 * moveAfterS, pages };
@@ -108,7 +119,7 @@ function localWorkers(
  * earlier ones are given up until the next attempt: of two processes that wait for the same workers, one gets all.
  */
 async function remoteWorkers(
-  shared: SharedOptions,
+  shared: SharedOptions & { readonly pulls: boolean },
   { addresses, token, waits = false }: AttentionWorkerAddresses,
   log: (message: string) => void,
 ): Promise<readonly LinkedAttentionWorker[]> {
