@@ -6,6 +6,7 @@
 #include "addon/addon.hpp"
 #include "bench/cores.hpp"
 #include "bench/sockets.hpp"
+#include "net/rdma_connection.hpp"
 
 namespace kvasir {
 namespace {
@@ -144,6 +145,13 @@ Napi::Value bind_bench_sockets(Arguments& in, Napi::Env env) {
   return number(env, bench_sockets(from->data(), to->data(), bytes, chunk_bytes, cores_argument(in)));
 }
 
+/** () => name of the RDMA device over which processes can connect. Throws with the reason if there is none. */
+Napi::Value bind_rdma_device(Arguments&, Napi::Env env) {
+  const std::shared_ptr<RdmaDevice> device = RdmaDevice::open();
+  RdmaConnection::try_device(device);
+  return Napi::String::New(env, device->name());
+}
+
 /** () => cores that this thread may run on; empty if unknown */
 Napi::Value bind_allowed_cores(Arguments&, Napi::Env env) {
   const std::vector<int> cores = allowed_cores();
@@ -167,7 +175,7 @@ HostPort address_argument(Arguments& in, int port_least) {
   return address;
 }
 
-Transport transport_argument(Arguments& in) { return static_cast<Transport>(in.integer("transport", 0, static_cast<int>(Transport::shared))); }
+Transport transport_argument(Arguments& in) { return static_cast<Transport>(in.integer("transport", 0, static_cast<int>(Transport::rdma))); }
 
 HashKey key_argument(Arguments& in) {
   const Span<uint8_t> bytes = in.array<uint8_t>("key");
@@ -193,6 +201,7 @@ void bind_remote_transfers(Napi::Env env, Napi::Object exports) {
   bind<bind_free_remote_sender>(env, exports, "freeRemoteSender");
   bind<bind_bench_sockets>(env, exports, "benchSockets");
   bind<bind_allowed_cores>(env, exports, "allowedCores");
+  bind<bind_rdma_device>(env, exports, "rdmaDevice");
   bind<bind_set_thread_affinity>(env, exports, "setThreadAffinity");
 }
 

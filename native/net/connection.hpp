@@ -1,4 +1,5 @@
-// A connection between two processes: a byte stream each way, over TCP or shared memory. Calls return by a deadline.
+// A connection between two processes: a byte stream each way, over TCP, shared memory or RDMA. Calls return by a
+// deadline.
 #pragma once
 #include <sys/uio.h>
 
@@ -15,12 +16,19 @@ inline Deadline in_milliseconds(int64_t count) { return std::chrono::steady_cloc
 constexpr Deadline kNever = Deadline::max();
 
 /**
+ * How processes connect. `automatic`: over shared memory where possible, else over TCP. `rdma`: over RDMA where both
+ * sides have a device, else over TCP.
+ */
+enum class Transport : int { automatic = 0, tcp = 1, shared = 2, rdma = 3 };
+
+/**
  * At most one thread receives and one sends; any thread may shut it down. A wait checks its `ended` flag several times
  * a second.
  */
 class Connection {
  public:
   virtual ~Connection() = default;
+  virtual Transport transport() const = 0;
   /** Ends both directions for both sides and wakes the threads that wait. */
   virtual void shut_down() const = 0;
 
@@ -35,14 +43,11 @@ class Connection {
   int64_t send_some(const void* from, size_t bytes) const;
 
   /**
-   * True over shared memory. There `reserve` and `peek` save a copy; over TCP `receive_parts` and `send_parts` cost
-   * least.
+   * True if bytes pass through rings in memory. There `reserve` and `peek` save a copy; over TCP `receive_parts` and
+   * `send_parts` cost least.
    */
-  virtual bool is_shared() const { return false; }
-  /**
-   * The received bytes in place, until `consume`; null if the connection is not shared. The peer may still write to
-   * them.
-   */
+  virtual bool has_rings() const { return false; }
+  /** The received bytes in place, until `consume`; null without rings. The peer may still write to them. */
   virtual const uint8_t* peek(size_t& bytes) const {
     bytes = 0;
     return nullptr;
@@ -82,7 +87,7 @@ class Connection {
   virtual bool await(Ready ready, Deadline deadline, const std::atomic<bool>& ended) const = 0;
 
  private:
-  std::vector<uint8_t> staging_;  // reserved memory of connections that are not shared
+  std::vector<uint8_t> staging_;  // reserved memory of connections without rings
 };
 
 }  // namespace kvasir

@@ -22,19 +22,21 @@ PageShape shape_of(const KvLayout& layout) { return {static_cast<int32_t>(layout
 
 bool is_valid(const Hello& hello) { return hello.magic == kHelloMagic && hello.version == kWireVersion; }
 
-Hello new_hello() {
+Hello new_hello(const bool* rdma) {
   Hello hello;
+  hello.offers_rdma = rdma != nullptr && *rdma ? 1 : 0;
   fill_random(hello.challenge.data(), hello.challenge.size());
   return hello;
 }
 
 }  // namespace
 
-HandshakeResult handshake_as_sender(const Connection& connection, const HashKey& key, const KvLayout& layout, Deadline deadline, const std::atomic<bool>& ended) {
-  const Hello own = new_hello();
+HandshakeResult handshake_as_sender(const Connection& connection, const HashKey& key, const KvLayout& layout, Deadline deadline, const std::atomic<bool>& ended, bool* rdma) {
+  const Hello own = new_hello(rdma);
   Hello other;
   if (!connection.send(&own, sizeof own, deadline, ended) || !connection.receive(&other, sizeof other, deadline, ended)) return HandshakeResult::broken;
   if (!is_valid(other)) return HandshakeResult::refused;
+  if (rdma != nullptr) *rdma = *rdma && other.offers_rdma == 1;
   ProofInput input = {Prover::sender, kWireVersion, own.challenge, other.challenge, {}};
   const Digest proof = proof_of(key, input);
   Answer answer;
@@ -47,11 +49,12 @@ HandshakeResult handshake_as_sender(const Connection& connection, const HashKey&
   return std::memcmp(&answer.shape, &shape, sizeof shape) == 0 ? HandshakeResult::done : HandshakeResult::shape_mismatch;
 }
 
-HandshakeResult handshake_as_receiver(const Connection& connection, const HashKey& key, const KvLayout& layout, Deadline deadline, const std::atomic<bool>& ended) {
+HandshakeResult handshake_as_receiver(const Connection& connection, const HashKey& key, const KvLayout& layout, Deadline deadline, const std::atomic<bool>& ended, bool* rdma) {
   Hello other;
   if (!connection.receive(&other, sizeof other, deadline, ended)) return HandshakeResult::broken;
   if (!is_valid(other)) return HandshakeResult::refused;
-  const Hello own = new_hello();
+  if (rdma != nullptr) *rdma = *rdma && other.offers_rdma == 1;
+  const Hello own = new_hello(rdma);
   Digest proof;
   if (!connection.send(&own, sizeof own, deadline, ended) || !connection.receive(&proof, sizeof proof, deadline, ended)) return HandshakeResult::broken;
   ProofInput input = {Prover::sender, kWireVersion, other.challenge, own.challenge, {}};

@@ -14,7 +14,7 @@ constexpr uint64_t kHelloMagic = 0x31726973'6176726bull;
 struct Hello {
   uint64_t magic = kHelloMagic;
   uint32_t version = kWireVersion;
-  uint32_t unused = 0;
+  uint32_t offers_rdma = 0;  // 1: this side has a device; earlier releases of this version send 0
   std::array<uint8_t, 32> challenge;
 };
 
@@ -32,8 +32,11 @@ struct Answer {
 static_assert(sizeof(Hello) == 48 && sizeof(Answer) == 48, "wire structures have no padding");
 
 enum class HandshakeResult { done, broken, refused, shape_mismatch };
-/** Runs one side of the handshake. The sender is the side that connects, and proves first. */
-HandshakeResult handshake_as_sender(const Connection& connection, const HashKey& key, const KvLayout& layout, Deadline deadline, const std::atomic<bool>& ended);
-HandshakeResult handshake_as_receiver(const Connection& connection, const HashKey& key, const KvLayout& layout, Deadline deadline, const std::atomic<bool>& ended);
+/**
+ * Runs one side of the handshake. The sender is the side that connects, and proves first. @param rdma whether this side
+ * offers RDMA; afterwards whether both do
+ */
+HandshakeResult handshake_as_sender(const Connection& connection, const HashKey& key, const KvLayout& layout, Deadline deadline, const std::atomic<bool>& ended, bool* rdma = nullptr);
+HandshakeResult handshake_as_receiver(const Connection& connection, const HashKey& key, const KvLayout& layout, Deadline deadline, const std::atomic<bool>& ended, bool* rdma = nullptr);
 
 }  // namespace kvasir

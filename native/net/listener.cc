@@ -5,12 +5,13 @@
 
 #include <stdexcept>
 
+#include "net/rdma_connection.hpp"
 #include "net/shared_memory_connection.hpp"
 
 namespace kvasir {
 namespace {
 
-constexpr int kHandshakeMs = 5000;
+constexpr int kHandshakeMs = 5000, kAgreementMs = 5000;
 constexpr int kWaitMs = 100;
 constexpr size_t kSessionsMax = 256;
 
@@ -19,28 +20,42 @@ std::unique_ptr<Connection> connect_over_shared_memory(Socket socket, const Hash
   return SharedMemoryConnection::offer(std::move(socket), deadline, ended);
 }
 
-std::unique_ptr<Connection> connect_over_tcp(const HostPort& address, const HashKey& key, const KvLayout& layout, int timeout_ms, const std::atomic<bool>& ended) {
-  auto socket = std::make_unique<Socket>(connect_to(address, in_milliseconds(timeout_ms), ended));
-  if (!socket->is_open() || handshake_as_sender(*socket, key, layout, in_milliseconds(timeout_ms), ended) != HandshakeResult::done) return nullptr;
-  return socket;
+/** Null if the transport is another one, or this machine has no device. */
+std::shared_ptr<RdmaDevice> device_for(Transport transport) {
+  if (transport != Transport::rdma) return nullptr;
+  try {
+    return RdmaDevice::open();
+  } catch (const std::runtime_error&) {
+    return nullptr;
+  }
+}
+
+/** Over RDMA if there is a device on both sides. */
+std::unique_ptr<Connection> connect_over_network(const HostPort& address, const std::shared_ptr<RdmaDevice>& device, const HashKey& key, const KvLayout& layout, int timeout_ms,
+                                                 const std::atomic<bool>& ended) {
+  Socket socket = connect_to(address, in_milliseconds(timeout_ms), ended);
+  bool rdma = device != nullptr;
+  if (!socket.is_open() || handshake_as_sender(socket, key, layout, in_milliseconds(timeout_ms), ended, &rdma) != HandshakeResult::done) return nullptr;
+  if (rdma) return RdmaConnection::agree_as_sender(std::move(socket), device, in_milliseconds(kAgreementMs), ended);
+  return std::make_unique<Socket>(std::move(socket));
 }
 
 }  // namespace
 
 std::unique_ptr<Connection> open_connection(const HostPort& address, Transport transport, const HashKey& key, const KvLayout& layout, int timeout_ms, const std::atomic<bool>& ended) {
-  if (transport != Transport::tcp) {
+  if (transport == Transport::automatic || transport == Transport::shared) {
     Socket socket = connect_locally(local_socket_name(key, address));
     const Deadline deadline = in_milliseconds(timeout_ms);
     auto connection = socket.is_open() ? connect_over_shared_memory(std::move(socket), key, layout, deadline, ended) : nullptr;
     // A listener that exists and does not answer in time would not answer over TCP either.
     if (connection != nullptr || std::chrono::steady_clock::now() >= deadline) return connection;
   }
-  return transport == Transport::shared ? nullptr : connect_over_tcp(address, key, layout, timeout_ms, ended);
+  return transport == Transport::shared ? nullptr : connect_over_network(address, device_for(transport), key, layout, timeout_ms, ended);
 }
 
 Listener::Listener(const HostPort& address, Transport transport, const HashKey& key, const KvLayout& layout, Serve serve)
-    : key_(key), layout_(layout), serve_(std::move(serve)), listening_(listen_at(address)), port_(port_of(listening_)) {
-  if (transport != Transport::tcp) local_ = listen_locally(local_socket_name(key, {address.host, port_}));
+    : key_(key), layout_(layout), serve_(std::move(serve)), device_(device_for(transport)), listening_(listen_at(address)), port_(port_of(listening_)) {
+  if (transport == Transport::automatic || transport == Transport::shared) local_ = listen_locally(local_socket_name(key, {address.host, port_}));
   if (transport == Transport::shared && !local_.is_open()) throw std::runtime_error("Cannot listen over shared memory: this system has no abstract Unix sockets");
   thread_ = std::thread([this] { accept_all(); });
 }
@@ -73,14 +88,19 @@ void Listener::accept_all() {
 
 void Listener::handle(Socket socket, bool is_local) {
   const Deadline deadline = in_milliseconds(kHandshakeMs);
-  const HandshakeResult result = handshake_as_receiver(socket, key_, layout_, deadline, ended_);
+  bool rdma = device_ != nullptr && !is_local;
+  const HandshakeResult result = handshake_as_receiver(socket, key_, layout_, deadline, ended_, &rdma);
   if (result == HandshakeResult::refused) refused_++;
   if (result != HandshakeResult::done) return;
   std::unique_ptr<Connection> connection;
   if (!is_local) socket.enlarge_receive_buffer();
   if (is_local) connection = SharedMemoryConnection::accept(std::move(socket), deadline, ended_);
+  else if (rdma) connection = RdmaConnection::agree_as_receiver(std::move(socket), device_, in_milliseconds(kAgreementMs), ended_);
   else connection = std::make_unique<Socket>(std::move(socket));
-  if (connection == nullptr) return;
+  if (connection == nullptr) {
+    if (rdma) refused_++;
+    return;
+  }
   serve_(*connection, ended_);
   connection->shut_down();
 }

@@ -1,5 +1,5 @@
-// Accepting connections of other processes, over TCP and from processes of this host over shared memory, and opening
-// them.
+// Accepting connections of other processes, over TCP or RDMA and from processes of this host over shared memory, and
+// opening them.
 #pragma once
 #include <functional>
 #include <list>
@@ -10,11 +10,9 @@
 
 #include "net/handshake.hpp"
 #include "net/socket.hpp"
+#include "rdma/device.hpp"
 
 namespace kvasir {
-
-/** How processes connect. `automatic`: over shared memory where possible, else over TCP. */
-enum class Transport : int { automatic = 0, tcp = 1, shared = 2 };
 
 /** Connects to a listener. Null if none answers that has the same key and page layout. */
 std::unique_ptr<Connection> open_connection(const HostPort& address, Transport transport, const HashKey& key, const KvLayout& layout, int timeout_ms, const std::atomic<bool>& ended);
@@ -53,6 +51,7 @@ class Listener {
   const HashKey key_;
   const KvLayout layout_;
   const Serve serve_;
+  const std::shared_ptr<RdmaDevice> device_;  // null: connections over RDMA are not accepted
   Socket listening_;
   const int port_;
   Socket local_;

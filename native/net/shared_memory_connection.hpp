@@ -22,7 +22,8 @@ class SharedMemoryConnection final : public Connection {
   static std::unique_ptr<SharedMemoryConnection> accept(Socket socket, Deadline deadline, const std::atomic<bool>& ended);
   ~SharedMemoryConnection() override;
 
-  bool is_shared() const override { return true; }
+  Transport transport() const override { return Transport::shared; }
+  bool has_rings() const override { return true; }
   void shut_down() const override;
   int64_t receive_parts(const iovec* parts, int count) const override;
   int64_t send_parts(const iovec* parts, int count, bool more) const override;

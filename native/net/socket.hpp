@@ -19,6 +19,7 @@ class Socket final : public Connection {
   /** Enlarges the system's receive buffer. */
   void enlarge_receive_buffer() const;
 
+  Transport transport() const override { return Transport::tcp; }
   void shut_down() const override;
   int64_t receive_parts(const iovec* parts, int count) const override;
   int64_t send_parts(const iovec* parts, int count, bool more) const override;

@@ -40,8 +40,8 @@ class BufferedReader {
   /** Waits until bytes are buffered; false if the connection has ended. */
   bool await_some(const std::atomic<bool>& ended) {
     while (is_empty()) {
-      // Shared memory needs no read-ahead: a later read costs the same.
-      const int64_t got = connection_.receive_some(ahead_, connection_.is_shared() ? 1 : sizeof ahead_);
+      // A ring needs no read-ahead: a later read costs the same.
+      const int64_t got = connection_.receive_some(ahead_, connection_.has_rings() ? 1 : sizeof ahead_);
       if (got == 0 || got == Connection::kBroken) return false;
       if (got > 0) keep(static_cast<size_t>(got));
       else if (!connection_.await_readable(kNever, ended)) return false;
@@ -55,7 +55,7 @@ class BufferedReader {
    */
   int64_t receive_parts(Parts& parts, bool ahead) {
     if (!is_empty()) return static_cast<int64_t>(give(parts));
-    const bool more = ahead && !connection_.is_shared();
+    const bool more = ahead && !connection_.has_rings();
     if (more) parts.parts_[parts.count_] = {ahead_, sizeof ahead_};
     const int64_t got = connection_.receive_parts(parts.parts_, parts.count_ + (more ? 1 : 0));
     if (got <= 0 || static_cast<size_t>(got) <= parts.bytes_) return got;

@@ -8,7 +8,7 @@
 namespace kvasir {
 namespace {
 
-/** Bytes of a chunk over shared memory and over TCP. */
+/** Bytes of a chunk through rings and over TCP. */
 constexpr size_t kCopyBytes = size_t{1} << 17, kChunkBytes = size_t{1} << 18;
 /** Parts of one system call. */
 constexpr size_t kPartsMost = 256;
@@ -26,11 +26,11 @@ bool FrameWriter::write(FrameHeader header, const std::vector<PageDescriptor>& d
   head_.resize(sizeof header + list_bytes);
   std::memcpy(head_.data(), &header, sizeof header);
   if (list_bytes > 0) std::memcpy(head_.data() + sizeof header, slots.data(), list_bytes);
-  return connection_.is_shared() ? write_copies(header, descriptors, reading) : write_in_place(header, descriptors, reading);
+  return connection_.has_rings() ? write_copies(header, descriptors, reading) : write_in_place(header, descriptors, reading);
 }
 
 FrameWriter::Chunk FrameWriter::next(const FrameHeader& header, size_t from) const {
-  const size_t to = std::min<size_t>(header.bytes, from + (connection_.is_shared() ? kCopyBytes : kChunkBytes));
+  const size_t to = std::min<size_t>(header.bytes, from + (connection_.has_rings() ? kCopyBytes : kChunkBytes));
   return {from, to, to == header.bytes};
 }
 

@@ -146,7 +146,7 @@ PageReceiver::FrameOutcome PageReceiver::receive_pages(BufferedReader& reader, R
 }
 
 /**
- * Copies bytes that a shared connection holds into the pages, from byte `done` of the frame on, and sums them. Returns
+ * Copies bytes that a ring holds into the pages, from byte `done` of the frame on, and sums them. Returns
  * their count.
  */
 size_t PageReceiver::copy_arrived(const Connection& connection, const ReceiveBuffer& buffer, const Frame& frame, size_t done, PagesChecksum& sum) const {

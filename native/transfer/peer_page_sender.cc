@@ -112,7 +112,7 @@ void PeerPageSender::serve() {
 bool PeerPageSender::connect() {
   connection_ = open_connection(address_, transport_, key_, pool_->layout, kConnectMs, ended_);
   if (connection_ == nullptr) return false;
-  transport_in_use_ = connection_->is_shared() ? Transport::shared : Transport::tcp;
+  transport_in_use_ = connection_->transport();
   writer_ = std::make_unique<FrameWriter>(*pool_, *connection_, broken_);
   sequence_ = 0;
   broken_ = false;

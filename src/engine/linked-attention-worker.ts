@@ -2,6 +2,7 @@
 // another process. A lost one is opened again.
 import { randomBytes } from 'node:crypto';
 import type { KvPoolHandle } from '../kernel/backend.ts';
+import type { Transport } from '../kernel/native/addon.ts';
 import { type AttentionForm, AttentionWorker, ShardSender, WorkerLink } from '../kernel/native/attention-workers.ts';
 import { createNativeBackend, type NativeBackend } from '../kernel/native/native.ts';
 import type { WorkerLinkCounts } from '../util/counts.ts';
@@ -33,6 +34,7 @@ export interface RemoteAttentionWorkerOptions extends SharedOptions {
   readonly index: number;
   /** The secret that both processes have. */
   readonly token: string;
+  readonly transport?: Transport | undefined;
   /** The worker pulls prompts of prefill instances. */
   readonly pulls: boolean;
 }
@@ -230,10 +232,10 @@ export class LinkedAttentionWorker {
 }
 
 function beginRemote(options: RemoteAttentionWorkerOptions, home: ShardHome | undefined): Attempt {
-  const { backend, addresses, token, form, pulls } = options;
+  const { backend, addresses, token, transport, form, pulls } = options;
   const address = addresses[home?.worker ?? options.index];
   const begin = () =>
-    WorkerLink.begin({ backend, shard: shardOf(options), address, token, form, firstPage: home?.firstPage });
+    WorkerLink.begin({ backend, shard: shardOf(options), address, token, transport, form, firstPage: home?.firstPage });
   const links: WorkerLink[] = [];
   let puller: ShardSender | undefined;
   const close = (): void => {

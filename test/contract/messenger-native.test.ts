@@ -1,5 +1,5 @@
-// The contract of messengers for the native ones: copies between two pools of a process, and shared memory and TCP
-// between processes, over reliable and faulty connections.
+// The contract of messengers for the native ones: copies between two pools of a process, and shared memory, TCP and
+// emulated RDMA between processes, over reliable and faulty connections.
 import { createServer } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import { afterAll, describe, expect, it } from 'vitest';
@@ -9,6 +9,7 @@ import { NativeMessenger } from '../../src/kernel/native/messenger.ts';
 import { createNativeBackend, loadNative } from '../../src/kernel/native/native.ts';
 import { NativeRemoteMessenger } from '../../src/kernel/native/remote-messenger.ts';
 import type { Messenger } from '../../src/runtime/transfer/messenger.ts';
+import { emulatedIbverbs } from '../native/check-programs.ts';
 import { TcpProxy } from '../runtime/bus/tcp-proxy.ts';
 import { enginePages } from './engine-pages.ts';
 import { type MessengerEnd, messengerContract } from './messenger.ts';
@@ -43,6 +44,37 @@ else {
   messengerContract('the native messenger over shared memory', () =>
     open(({ pool }, wake) => new NativeRemoteMessenger(pool, { ...tcp, transport: 'shared' }, wake)),
   );
+
+  const ibverbs = await emulatedIbverbs();
+  describe.skipIf(ibverbs === undefined)('over emulated RDMA (needs Linux and a C++ compiler)', () => {
+    const before = process.env.KVASIR_IBVERBS;
+    if (ibverbs !== undefined) process.env.KVASIR_IBVERBS = ibverbs;
+    const opened: NativeRemoteMessenger[] = [];
+    const over = (pool: Engine['pool'], transport: 'rdma' | 'tcp', wake: () => void) => {
+      const messenger = new NativeRemoteMessenger(pool, { ...tcp, transport }, wake);
+      opened.push(messenger);
+      return messenger;
+    };
+    afterAll(() => {
+      for (const messenger of opened) messenger.free();
+      if (before === undefined) delete process.env.KVASIR_IBVERBS;
+      else process.env.KVASIR_IBVERBS = before;
+    });
+    messengerContract('the native messenger over RDMA', () => open(({ pool }, wake) => over(pool, 'rdma', wake)));
+
+    it.each([
+      ['rdma', 'rdma', 'rdma'],
+      ['rdma', 'tcp', 'tcp'],
+      ['tcp', 'rdma', 'tcp'],
+    ] as const)('from %s to %s sends over %s', async (from, to, used) => {
+      const ways = [from, to];
+      const [sender, receiver] = open(({ pool }, wake) => over(pool, ways.shift() ?? 'tcp', wake));
+      const buffer = receiver.messenger.open(Int32Array.of(0));
+      sender.messenger.send(buffer, 0, Int32Array.of(0, 0, 0), true);
+      while (receiver.messenger.received().length === 0) await receiver.awaken();
+      expect(sender.messenger.transportTo(buffer)).toBe(used);
+    });
+  });
 
   let target = '';
   const proxy = await TcpProxy.start(() => target);

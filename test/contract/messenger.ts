@@ -63,7 +63,7 @@ export function messengerContract(name: string, open: () => readonly [sender: Me
       sender.messenger.send(buffer, 0, descriptors(first), true);
       await received(buffer);
       expectEqual(to, first);
-      expect(sender.messenger.transportTo(buffer)).toMatch(/^(thread|shared|tcp)$/);
+      expect(sender.messenger.transportTo(buffer)).toMatch(/^(thread|shared|tcp|rdma)$/);
       const { pageBytes } = sender.pool;
       expect(sender.messenger.counts).toMatchObject({
         pages: count + first.length,

@@ -16,7 +16,7 @@ interface Metric {
 const introduction = [
   '`GET /metrics` of a gateway, in Prometheus text format. Metrics without the label `instance` aggregate all instances.',
   '`instance` is the number of an instance; of instances in other processes, the place that the gateway assigned, and values are at most half a second old.',
-  '`transport` is how pages travel: `thread` (copied inside the process), `shared` (memory of two processes), `tcp`, or `none` until the other side has been reached.',
+  '`transport` is how pages travel: `thread` (copied inside the process), `shared` (memory of two processes), `tcp`, `rdma`, or `none` until the other side has been reached.',
   'The [changelog](../../CHANGELOG.md#names-of-options-and-metrics) lists former names, which remain as aliases for one version.',
   '[Operate](../guide/operate.md#metrics) names the metrics to watch.',
 ].join(' ');

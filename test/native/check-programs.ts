@@ -11,6 +11,34 @@ import { inCi } from '../ci.ts';
 export const variants = { races: raced, faults: sanitized };
 export type Variant = keyof typeof variants;
 
+/** Native sources that every program with connections between processes needs. */
+export const connectionSources = [
+  'net/connection',
+  'net/handshake',
+  'net/keyed_hash',
+  'net/listener',
+  'net/local_socket',
+  'net/rdma_connection',
+  'net/shared_memory_connection',
+  'net/shared_ring',
+  'net/socket',
+  'rdma/device',
+  'rdma/queue_pair',
+  'rdma/verbs_library',
+];
+
+/** Further ones of page transfers between processes. */
+export const transferSources = [
+  'transfer/page_receiver',
+  'transfer/peer_page_sender',
+  'transfer/frame_writer',
+  'kv/receive_buffer',
+  'kv/kv_pool',
+  'base/shared_mapping',
+  'base/memory',
+  'attention/layout',
+];
+
 export interface SanitizedProgram {
   /** The check's source in test/native. */
   readonly check: string;
@@ -59,6 +87,26 @@ export async function linked(
 /** Returns undefined; fails in CI. */
 function missing(reason: string): undefined {
   if (inCi) throw new Error(`Cannot check with a sanitizer: ${reason}`);
+}
+
+/**
+ * The path of a libibverbs for `KVASIR_IBVERBS` that emulates adapters between processes of this host; undefined
+ * without a compiler, and on systems other than Linux.
+ */
+export async function emulatedIbverbs(): Promise<string | undefined> {
+  const compiler = findCompiler();
+  if (process.platform !== 'linux') return undefined;
+  if (compiler === undefined) return missing('no C++ compiler found');
+  const [source, versions] = ['cc', 'map'].map((kind) =>
+    join(root, 'test', 'native', 'rdma', `emulated_ibverbs.${kind}`),
+  );
+  return checkProgram({
+    name: 'emulated_ibverbs',
+    compiler,
+    flags: ['-std=c++17', '-O2', '-Wall', '-Wextra', '-fPIC', '-shared', `-Wl,--version-script=${versions}`],
+    sources: [source ?? ''],
+    objects: [],
+  });
 }
 
 const buildFolder = join(root, 'build', 'checks');

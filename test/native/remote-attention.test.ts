@@ -1,7 +1,7 @@
 // Remote attention servers, compiled with sanitizers: no races, no reads of recalled pages, no malformed frame accepted, and answers with the bits of one pool.
 import { spawnSync } from 'node:child_process';
 import { describe, expect, it } from 'vitest';
-import { linked, type Variant } from './check-programs.ts';
+import { connectionSources, linked, type Variant } from './check-programs.ts';
 
 const sources = [
   'remote/server',
@@ -10,15 +10,8 @@ const sources = [
   'remote/client',
   'remote/remote_attention',
   'remote/plan',
-  'net/handshake',
-  'net/socket',
-  'net/connection',
-  'net/listener',
-  'net/local_socket',
-  'net/shared_memory_connection',
-  'net/shared_ring',
+  ...connectionSources,
   'base/checksum',
-  'net/keyed_hash',
   'kv/kv_pool',
   'base/shared_mapping',
   'base/memory',

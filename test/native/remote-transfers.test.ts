@@ -1,27 +1,10 @@
-// Page transfers between processes, over TCP and shared memory, compiled with sanitizers: malformed frames, cut and corrupted connections, and no write to pages of a closed receive buffer.
+// Page transfers between processes, over TCP, shared memory and emulated RDMA, compiled with sanitizers: malformed frames, cut and corrupted connections, and no write to pages of a closed receive buffer.
 import { spawnSync } from 'node:child_process';
 import { describe, expect, it } from 'vitest';
 import { availableIsas, loadNative } from '../../src/kernel/native/native.ts';
-import { linked, type Variant } from './check-programs.ts';
+import { connectionSources, emulatedIbverbs, linked, transferSources, type Variant } from './check-programs.ts';
 
-const sources = [
-  'transfer/page_receiver',
-  'transfer/peer_page_sender',
-  'net/handshake',
-  'transfer/frame_writer',
-  'net/socket',
-  'net/connection',
-  'net/listener',
-  'net/local_socket',
-  'net/shared_memory_connection',
-  'net/shared_ring',
-  'net/keyed_hash',
-  'kv/receive_buffer',
-  'kv/kv_pool',
-  'base/shared_mapping',
-  'base/memory',
-  'attention/layout',
-];
+const sources = [...connectionSources, ...transferSources];
 
 const native = loadNative();
 const isas: readonly string[] = native === undefined ? [] : availableIsas(native);
@@ -39,12 +22,13 @@ const check = {
   flags: wide,
 };
 const programs = await Promise.all(kinds.map((kind) => linked(check, kind, '0')));
+const env = { ...process.env, KVASIR_IBVERBS: await emulatedIbverbs() };
 
 describe('page transfers between processes (need a C++ compiler with sanitizers)', () => {
   for (const [i, kind] of kinds.entries()) {
     const program = programs[i];
     it.skipIf(program === undefined)(`accept no malformed frame, lose no page, write to no other page: ${kind}`, () => {
-      const { stdout, stderr } = spawnSync(program ?? '', ['20'], { encoding: 'utf8' });
+      const { stdout, stderr } = spawnSync(program ?? '', ['20'], { encoding: 'utf8', env });
       expect(stderr).toBe('');
       expect(stdout).toBe('20 rounds, 0 wrong\n');
     });

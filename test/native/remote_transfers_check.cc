@@ -1,6 +1,6 @@
 // Stress of page transfers between processes, over TCP and shared memory, for sanitizers: receive buffers are filled,
-// stopped and closed while connections are cut and bytes corrupted; malformed frames and silent peers. Argument:
-// rounds. Prints a line per error and exits with 1 if there are any.
+// stopped and closed while connections are cut and bytes corrupted; malformed frames and silent peers. Also over RDMA
+// if KVASIR_IBVERBS names a library. Argument: rounds. Prints a line per error and exits with 1 if there are any.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -383,8 +383,10 @@ int main(int argc, char** argv) {
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 30;
   check_checksums();
   check_hash();
-  for (const Transport transport : {Transport::tcp, Transport::shared}) {
+  for (const Transport transport : {Transport::tcp, Transport::shared, Transport::rdma}) {
+    if (transport == Transport::rdma && std::getenv("KVASIR_IBVERBS") == nullptr) continue;
     World world(transport);
+    expect(MalformedPeer(world).connection->transport() == transport, "another transport");
     check_handshakes(world);
     check_malformed_frames(world);
     check_given_up(world);

@@ -1,6 +1,7 @@
 // Which attention workers an instance of `serve` or `join` uses, and what `join --role attention` starts, from checked options.
 import type { KvPartition } from '../../core/attention-workers/choose-worker.ts';
 import type { AttentionForm } from '../../kernel/native/attention-workers.ts';
+import type { ProcessTransport } from '../../runtime/transfer/messenger.ts';
 import { UsageError } from '../usage-error.ts';
 import {
   givenOptions,
@@ -8,6 +9,7 @@ import {
   type instanceRoles,
   type JoinOptions,
   type ModelOptions,
+  type ServeOptions,
   toFlag,
 } from './options.ts';
 
@@ -28,6 +30,8 @@ interface SharedSettings {
   readonly modelWorkers: number;
   /** Batches of a step that run staggered; 1: the step is one batch. */
   readonly batches: number;
+  /** How the instance connects to workers of other processes; undefined: 'auto'. */
+  readonly transport?: ProcessTransport | undefined;
   /** Threads of all workers of each kind; undefined: each kind has all threads of the instance. */
   readonly divided?: { readonly modelThreads: number; readonly attentionThreads: number } | undefined;
 }
@@ -56,6 +60,7 @@ interface DopOptions {
   readonly hostMemory?: number | undefined;
   readonly ssd?: string | undefined;
   readonly pinMemory: number;
+  readonly transport?: ServeOptions['transport'];
 }
 
 /** As one batch: two read the weights twice, which costs more than it hides unless contexts are long. */
@@ -101,8 +106,10 @@ export function servedAttentionWorkers(options: DopOptions): ServedAttentionWork
     throw new UsageError(`Cannot use ${dop === undefined ? '--attention-workers' : `--dop ${dop}`}: ${conflict}`);
   const batches = modelWorkers > 1 ? modelWorkers + 1 : (options.staggeredBatches ?? batchesByDefault);
   const shared = { partition, form, modelWorkers, batches };
-  if (addresses !== undefined && token !== undefined) return { ...shared, addresses, token, moveAfterS };
-  return where === 'processes' ? { ...shared, processes: workers } : { ...shared, threads: workers };
+  // Copies in memory are for instances of one process.
+  const transport = options.transport === 'memory' ? undefined : options.transport;
+  if (addresses !== undefined && token !== undefined) return { ...shared, transport, addresses, token, moveAfterS };
+  return where === 'processes' ? { ...shared, transport, processes: workers } : { ...shared, threads: workers };
 }
 
 /** @throws UsageError where the threads of this machine are not those of the workers */
@@ -243,7 +250,7 @@ export interface AttentionWorkerOptions extends ModelOptions {
   readonly pagesHost: string;
   readonly pagesPort: number;
   readonly token: string;
-  readonly transport: 'auto' | 'shared' | 'tcp';
+  readonly transport: ProcessTransport;
 }
 
 /** @throws UsageError if an option is missing, or has no effect in this role */

@@ -49,7 +49,7 @@ export const modelOptionsSchema = z.object({
 const instancesMax = 64;
 
 /** Transports of keys and values between processes; instances of one process may also copy them in memory. */
-export const processTransports = ['auto', 'shared', 'tcp'] as const;
+export const processTransports = ['auto', 'shared', 'tcp', 'rdma'] as const;
 export const transports = ['memory', ...processTransports] as const;
 
 export const instanceRoles = ['mixed', 'prefill', 'decode', 'store'] as const;

@@ -16,6 +16,7 @@ import { computes, defaultInstance, type InstanceJoinOptions, type ServeOptions 
 import { servedPipeline } from '../options/pipeline-options.ts';
 import { admissionSettings } from '../options/slo-options.ts';
 import { blockRoot } from './block-root.ts';
+import { logRdmaDevice } from './host/rdma-device.ts';
 import { tierSettings } from './instance-tiers.ts';
 import { clusterManagerSettings } from './live-borrowing.ts';
 import { locateModel } from './model/locate-model.ts';
@@ -88,6 +89,7 @@ export function openClusterInstance(
   const rules = joinedLending(options);
   return withModel(nats, options, log, async (bus, files, { path }) => {
     const { name, incarnation } = processName(options.name);
+    logRdmaDevice(options.transport, log);
     // With borrowed memory a request may exceed the capacity of this instance.
     const context = contextTokens(files, rules === undefined ? options : { ...options, kvMemory: undefined });
     const settings = {

@@ -19,6 +19,7 @@ import { ChildInstances } from './child-instances.ts';
 import { describeInstances } from './describe-instances.ts';
 import { codeOf, makeFolder } from './host/make-folder.ts';
 import { answerMemoryRequests } from './host/memory-probe.ts';
+import { logRdmaDevice } from './host/rdma-device.ts';
 import { openLog, type ServerLog } from './host/server-log.ts';
 import { leftoverTiers } from './leftover-tiers.ts';
 import type { TextSide } from './model/text-side.ts';
@@ -49,6 +50,7 @@ export async function serveModel(options: ServeOptions): Promise<void> {
 }
 
 async function serveThreads(options: ServeOptions, context: ServerContext): Promise<void> {
+  logRdmaDevice(options.transport, context.log);
   const workers =
     options.dop === 'auto' ? await chooseAttentionWorkers(options, context.log) : servedAttentionWorkers(options);
   if (workers === undefined) return serveInstances(options, context, undefined);

@@ -141,7 +141,7 @@ export interface LinkSnapshot {
   readonly bytes: number;
   readonly backlogBytes: number;
   /** Copies inside a process, memory shared by two processes, or TCP. Undefined until the other side is reached. */
-  readonly transport?: 'thread' | 'shared' | 'tcp';
+  readonly transport?: 'thread' | 'shared' | 'tcp' | 'rdma';
 }
 
 /** Counters and gauges of an instance, for /metrics, /ready and dashboards. */

@@ -127,6 +127,8 @@ export interface NativeModule {
   ): void;
   stopSendingRemote(...target: RemoteTarget): void;
   pendingPagesRemote(...target: RemoteTarget): number;
+  /** The name of the RDMA device over which processes can connect. @throws Error with the reason if there is none */
+  rdmaDevice(): string;
   /** A code of `transportCodes`; that of 'auto' before the first connection. */
   transportTo(sender: number, host: string, port: number): number;
   /** Addresses of receive buffers given up since the last call: HOST:PORT/NUMBER/KEY/SLOTS. */
@@ -223,10 +225,13 @@ export interface NativeModule {
   benchPrefill(...numbers: readonly number[]): { readonly seconds: number; readonly operations: number } & NativeSplit;
 }
 
-/** How processes connect: 'auto' over shared memory if both are on one host, else over TCP. */
-export type Transport = 'auto' | 'tcp' | 'shared';
-/** `Transport` of native/net/listener.hpp. */
-export const transportCodes: Readonly<Record<Transport, number>> = { auto: 0, tcp: 1, shared: 2 };
+/**
+ * How processes connect: 'auto' over shared memory if both are on one host, else over TCP; 'rdma' over RDMA if both
+ * have a device, else over TCP.
+ */
+export type Transport = 'auto' | 'tcp' | 'shared' | 'rdma';
+/** `Transport` of native/net/connection.hpp. */
+export const transportCodes: Readonly<Record<Transport, number>> = { auto: 0, tcp: 1, shared: 2, rdma: 3 };
 
 export interface RemoteSenderCounts extends SentPages {
   /** Connections that ended with unacknowledged frames, which were sent again. */

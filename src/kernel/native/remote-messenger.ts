@@ -1,4 +1,5 @@
-// The native messenger to pools of other processes and hosts: native threads send pages over shared memory or TCP.
+// The native messenger to pools of other processes and hosts: native threads send pages over shared
+// memory, TCP or RDMA.
 import { createHash } from 'node:crypto';
 import type { MessengerCounts } from '../../util/counts.ts';
 import type { KvPoolHandle } from '../backend.ts';
@@ -18,7 +19,7 @@ export interface RemoteMessengerOptions {
   readonly port?: number | undefined;
   /** The secret of the cluster; peers without it are refused. */
   readonly token: string;
-  /** Transport in both directions: 'auto' uses shared memory within this host, else TCP. */
+  /** Transport in both directions: 'auto' uses shared memory within this host, else TCP. 'rdma' without a device is TCP. */
   readonly transport?: Transport | undefined;
   readonly frameBytes?: number | undefined;
   /** Time from the first failure to an address until its transfers are given up. */
@@ -118,10 +119,10 @@ export class NativeRemoteMessenger {
     return [this.#messenger, host, port, buffer, key, slots];
   }
 
-  transportTo(address: string): 'shared' | 'tcp' | undefined {
+  transportTo(address: string): 'shared' | 'tcp' | 'rdma' | undefined {
     const { host, port } = partsOf(address);
     const code = this.#native.transportTo(this.#messenger, host, port);
-    return (['shared', 'tcp'] as const).find((each) => transportCodes[each] === code);
+    return (['shared', 'tcp', 'rdma'] as const).find((each) => transportCodes[each] === code);
   }
 
   /** Ends its connections and threads. */

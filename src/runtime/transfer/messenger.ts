@@ -1,11 +1,11 @@
-// The interface of page transfers between the pools of instances: inside a process, over shared memory, or over TCP.
+// The interface of page transfers between the pools of instances: inside a process, over shared memory, TCP or RDMA.
 import type { LinkSnapshot } from '../../core/protocol/ports.ts';
 import type { MessengerCounts } from '../../util/counts.ts';
 
 export type { MessengerCounts };
 
-/** Between processes: 'auto' uses shared memory on one host, else TCP. */
-export type ProcessTransport = 'auto' | 'shared' | 'tcp';
+/** Between processes: 'auto' uses shared memory on one host, else TCP; 'rdma' TCP if a side has no RDMA device. */
+export type ProcessTransport = 'auto' | 'shared' | 'tcp' | 'rdma';
 /** Between instances: 'memory' copies within a process, and 'auto' does so if possible. */
 export type Transport = 'memory' | ProcessTransport;
 
@@ -20,7 +20,7 @@ export interface PagesAddress {
 /** Handle of a receive buffer, which contains its address for senders. */
 export type ReceiveBufferHandle = string;
 
-/** Copies inside a process, shared memory of two processes, or TCP. */
+/** Copies inside a process, shared memory of two processes, TCP, or RDMA. */
 export type PageTransport = NonNullable<LinkSnapshot['transport']>;
 
 export interface Messenger {

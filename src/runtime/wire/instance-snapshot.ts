@@ -10,7 +10,7 @@ const link = z.strictObject({
   name: z.string().exactOptional(),
   bytes: count,
   backlogBytes: count,
-  transport: z.enum(['thread', 'shared', 'tcp']).exactOptional(),
+  transport: z.enum(['thread', 'shared', 'tcp', 'rdma']).exactOptional(),
 });
 const lendingLink = z.strictObject({
   peer: count,
@@ -21,7 +21,7 @@ const lendingLink = z.strictObject({
   refusedQueries: count,
   queryBytes: count,
   partialBytes: count,
-  transport: z.enum(['thread', 'shared', 'tcp']).exactOptional(),
+  transport: z.enum(['thread', 'shared', 'tcp', 'rdma']).exactOptional(),
 });
 
 const lendingSnapshot = z.strictObject({

@@ -1,7 +1,7 @@
 // Attention workers, compiled with sanitizers: no races, no wrong reads of frames that lie, and the bits of one pool.
 import { spawnSync } from 'node:child_process';
 import { describe, expect, it } from 'vitest';
-import { linked, type Variant } from '../check-programs.ts';
+import { connectionSources, linked, type Variant } from '../check-programs.ts';
 
 const sources = [
   'workers/attention_worker',
@@ -11,15 +11,8 @@ const sources = [
   'workers/shard_sender',
   'workers/worker_frames',
   'workers/worker_link',
-  'net/handshake',
-  'net/socket',
-  'net/connection',
-  'net/listener',
-  'net/local_socket',
-  'net/shared_memory_connection',
-  'net/shared_ring',
+  ...connectionSources,
   'base/checksum',
-  'net/keyed_hash',
   'kv/kv_pool',
   'kv/receive_buffer',
   'base/shared_mapping',

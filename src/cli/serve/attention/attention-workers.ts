@@ -7,7 +7,7 @@ import { createNativeBackend, NativeBackend } from '../../../kernel/native/nativ
 import { LiveAttentionWorkers } from '../../../runtime/attention-workers/live-attention-workers.ts';
 import { PulledPages, type StagingPool } from '../../../runtime/attention-workers/pulled-pages.ts';
 import type { Messenger } from '../../../runtime/transfer/messenger.ts';
-import type { AttentionWorkerAddresses } from '../../options/attention-worker-settings.ts';
+import type { AttentionWorkerAddresses, AttentionWorkersSettings } from '../../options/attention-worker-settings.ts';
 import { defaultKvBytes } from '../kv-memory.ts';
 import type { InstanceSettings } from '../worker-settings.ts';
 
@@ -120,11 +120,12 @@ function localWorkers(
  */
 async function remoteWorkers(
   shared: SharedOptions & { readonly pulls: boolean },
-  { addresses, token, waits = false }: AttentionWorkerAddresses,
+  { addresses, token, transport, waits = false }: Extract<AttentionWorkersSettings, AttentionWorkerAddresses>,
   log: (message: string) => void,
 ): Promise<readonly LinkedAttentionWorker[]> {
   const end = waits ? Number.POSITIVE_INFINITY : performance.now() + startMs;
-  const workers = addresses.map((_, index) => LinkedAttentionWorker.remote({ ...shared, addresses, index, token }));
+  const spec = { ...shared, addresses, token, transport };
+  const workers = addresses.map((_, index) => LinkedAttentionWorker.remote({ ...spec, index }));
   let logged = '';
   for (let why = await openAll(workers); why !== undefined; why = await openAll(workers)) {
     if (performance.now() > end) throw new Error(why);

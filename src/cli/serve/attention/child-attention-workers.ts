@@ -27,11 +27,11 @@ class ChildAttentionWorkers {
   /** @throws Error if a process exits at its start; it has printed the reason */
   static async start(
     options: ModelOptions,
-    { processes: workers, partition, divided }: Extract<ServedAttentionWorkers, { readonly processes: number }>,
+    { processes: workers, partition, divided, transport }: Extract<ServedAttentionWorkers, { readonly processes: number }>,
     log: (line: string) => void,
   ) {
     const token = randomBytes(16).toString('hex');
-    const flags = flagsOf(options, workers, divided?.attentionThreads ?? options.threads);
+    const flags = flagsOf(options, workers, divided?.attentionThreads ?? options.threads, transport);
     const children = Array.from({ length: workers }, (_, i) => {
       const place = `${i + 1}/${workers}`;
       return startChild(place, partition === 'heads' ? place : '1/1', flags, token, log);
@@ -63,10 +63,16 @@ export async function startedAttentionWorkers(
 }
 
 /** The workers compute at the same time, and share the memory. */
-function flagsOf(options: ModelOptions, workers: number, threadsOfAll: number): readonly string[] {
+function flagsOf(
+  options: ModelOptions,
+  workers: number,
+  threadsOfAll: number,
+  transport: ServedAttentionWorkers['transport'],
+): readonly string[] {
   const { model, weights, inputs, context, kvMemory } = options;
   const threads = Math.max(1, Math.floor(threadsOfAll / workers));
-  const given = { model, weights, inputs, context, threads, kvMemory: kvMemory && Math.floor(kvMemory / workers) };
+  const ownMemory = kvMemory && Math.floor(kvMemory / workers);
+  const given = { model, weights, inputs, context, threads, kvMemory: ownMemory, transport };
   return Object.entries(given).flatMap(([name, value]) =>
     value === undefined ? [] : [`--${toFlag(name)}`, String(value)],
   );

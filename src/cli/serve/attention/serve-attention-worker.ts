@@ -7,6 +7,7 @@ import { pageTokens } from '../../../util/step.ts';
 import { openModel } from '../../../weights/open-model.ts';
 import type { AttentionWorkerOptions } from '../../options/attention-worker-settings.ts';
 import { createBackend } from '../backend.ts';
+import { logRdmaDevice } from '../host/rdma-device.ts';
 import { defaultKvBytes } from '../kv-memory.ts';
 import { locateModel } from '../model/locate-model.ts';
 import { contextTokens } from '../model/served-model.ts';
@@ -36,6 +37,7 @@ export async function serveAttentionWorker(options: AttentionWorkerOptions): Pro
     throw new Error('Cannot start an attention worker: the native kernels are not compiled');
   const pool = backend.createKvPool({ ...shard, pages });
   const { pagesHost: host, pagesPort: port, token, transport } = options;
+  logRdmaDevice(transport, console.log);
   const worker = new AttentionWorker({ backend, pool, host, port, token, transport });
   console.log(
     `Attention worker ${index + 1} of ${workers} at ${worker.address}: ${shard.kvHeads} of ${kv.kvHeads} KV heads, ` +
