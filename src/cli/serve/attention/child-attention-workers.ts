@@ -27,7 +27,12 @@ class ChildAttentionWorkers {
   /** @throws Error if a process exits at its start; it has printed the reason */
   static async start(
     options: ModelOptions,
-    { processes: workers, partition, divided, transport }: Extract<ServedAttentionWorkers, { readonly processes: number }>,
+    {
+      processes: workers,
+      partition,
+      divided,
+      transport,
+    }: Extract<ServedAttentionWorkers, { readonly processes: number }>,
     log: (line: string) => void,
   ) {
     const token = randomBytes(16).toString('hex');
