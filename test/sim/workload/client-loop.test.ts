@@ -4,6 +4,8 @@ import { readOptions } from '../../../src/cli/options/options.ts';
 import { runSimulation, simulationSchema } from '../../../src/cli/simulate/simulated-run.ts';
 import { ClosedLoopFigures } from '../../../src/sim/report/closed-loop-figures.ts';
 import { ClientLoop } from '../../../src/sim/workload/client-loop.ts';
+import { runClosedLoop } from '../../../src/sim/workload/closed-loop.ts';
+import { cluster, machine, run } from '../small-cluster.ts';
 
 describe('a loop of clients', () => {
   it('sends requests in order, one for each client at a time', () => {
@@ -43,14 +45,14 @@ describe('a loop of clients', () => {
 describe('a cluster with a closed loop', () => {
   const base = { workload: 'plain', input: '1000', output: '20..60', hardware: 'h100x8', model: 'llama3-70b' };
   const options = (flags: Readonly<Record<string, unknown>>) =>
-    readOptions(simulationSchema, { ...base, requests: '60', mixed: '2', check: true, ...flags });
+    readOptions(simulationSchema, { ...base, requests: '40', mixed: '2', cacheBlocks: '200', check: true, ...flags });
 
   it('has as many requests in progress as clients until the workload ends, with and without faults', async () => {
     for (const faults of [undefined, ['crash:instance=0,at=1s,for=1s', 'loss:ratio=0.02']]) {
       const { outcome, checks } = await runSimulation(options({ clients: '7', faults }));
-      expect([outcome.requests, outcome.completedRequests]).toEqual([60, 60]);
-      expect(checks?.events).toBeGreaterThan(60);
-      expect(outcome.closedLoop?.requests).toBe(60 - 7 - 7);
+      expect([outcome.requests, outcome.completedRequests]).toEqual([40, 40]);
+      expect(checks?.events).toBeGreaterThan(40);
+      expect(outcome.closedLoop?.requests).toBe(40 - 7 - 7);
     }
   });
 
@@ -61,11 +63,26 @@ describe('a cluster with a closed loop', () => {
     expect(await hash({ coalesce: false })).toBe(await hash({}));
   });
 
+  it('has the times of the closed loop around one instance', () => {
+    const lengths = (index: number) => ({ inputTokens: 10 + ((37 * index) % 90), outputTokens: 5 + (index % 11) });
+    const loop = { clients: 5, requests: 60, frontendUs: () => 0, lengths };
+    const ended = runClosedLoop({ ...loop, instance: { ...machine, handOff: undefined } });
+    const arrivals = Array.from({ length: 60 }, (_, index) => ({
+      ...{ index, arrivalUs: 0, blocks: new Int32Array(0) },
+      ...lengths(index),
+    }));
+    const { outcome } = run(arrivals, { instances: cluster({ mixed: 1 }), clients: 5 });
+    const last = ended.at(-1)?.lastTokenUs;
+    expect([outcome.completedRequests, outcome.servedUntilUs]).toEqual([60, last]);
+    const ttftUs = ended.map(({ trace, firstTokenUs = 0 }) => firstTokenUs - trace.arrivalUs);
+    expect(outcome.ttftUs.mean).toBeCloseTo(ttftUs.reduce((sum, us) => sum + us, 0) / 60, 6);
+  });
+
   it('takes its next request at once after a refusal, and after the last retry', async () => {
     const slo = { ttftSlo: '1ms', tbtSlo: '1ms', admission: 'early' };
     for (const retries of ['0', '1']) {
       const { outcome } = await runSimulation(options({ clients: '3', ...slo, retries }));
-      expect([outcome.requests, outcome.refusedRequests]).toEqual([60, 60]);
+      expect([outcome.requests, outcome.refusedRequests]).toEqual([40, 40]);
       expect(outcome.closedLoop?.requests).toBe(0);
     }
   });
