@@ -1,4 +1,7 @@
 // `serve --dop auto`: the chosen workers run and have the bits of one instance; combinations that cannot run are not chosen.
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { servedAttentionWorkers } from '../../src/cli/options/attention-worker-settings.ts';
 import { readOptions, type ServeOptions, serveOptionsSchema } from '../../src/cli/options/options.ts';
@@ -89,6 +92,21 @@ describe.skipIf(loadNative() === undefined)('serve --dop auto (needs the native 
     expect(weightBytes).toBeGreaterThan(1);
     expect(weightBytes).toBeLessThan(1.2);
   });
+});
+
+it('--dop takes auto from a flag or a config file, and no other word', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'kvasir-dop-'));
+  const config = join(folder, 'auto.yaml');
+  const read = (text: string) => {
+    writeFileSync(config, text);
+    return readOptions(serveOptionsSchema, { config }).dop;
+  };
+  expect(optionsOf({}).dop).toBe('auto');
+  expect(read('dop: auto\nattention-workers: processes\n')).toBe('auto');
+  expect(() => read('dop: automatic\n')).toThrow(
+    'Cannot use --dop automatic: write MODEL,ATTENTION, for example 1,2, or auto',
+  );
+  rmSync(folder, { recursive: true });
 });
 
 it.each([

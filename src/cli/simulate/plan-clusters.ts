@@ -16,6 +16,7 @@ import { readOptions, toFlag } from '../options/options.ts';
 import { hardwareSpec, modelSpec } from '../options/specs.ts';
 import { percent } from '../terminal/fields.ts';
 import { UsageError } from '../usage-error.ts';
+import { withoutOutputs } from './run-outputs.ts';
 import { runSimulation, type SimulationOptions, simulationSchema } from './simulated-run.ts';
 
 /** Unparsed flags of `kvasir simulate`. */
@@ -52,7 +53,7 @@ export async function planClusters(settings: PlanSettings, observer: PlanObserve
   const runTrial = async (unit: PlanUnit, shape: Shape, decodeUnit: PlanUnit): Promise<Figures> => {
     const flags = flagsOf(settings.flags, unit, shape, decodeUnit);
     observer(tried++, describe(unit, shape, decodeUnit));
-    const { outcome } = await runSimulation(readOptions(simulationSchema, flags));
+    const { outcome } = await runSimulation(withoutOutputs(readOptions(simulationSchema, flags)));
     if (outcome.requests === 0) throw new UsageError('Cannot plan: the workload has no request');
     const { requests, withinSlo, ttftUs, tbtUs } = outcome;
     return { share: withinSlo / requests, ttftMs: latencyMs(ttftUs), tbtMs: latencyMs(tbtUs) };

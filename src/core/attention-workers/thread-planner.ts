@@ -48,9 +48,12 @@ export interface ThreadPlan {
   readonly oneInstance: ThreadChoice | undefined;
   /** The division with the most tokens per second; undefined: none can run. */
   readonly division: ThreadChoice | undefined;
-  /** The division, if it has more tokens per second than one instance. */
+  /** The division, if its tokens per second exceed those of one instance by the error of the measured speeds. */
   readonly chosen: ThreadChoice | undefined;
 }
+
+/** Assumed error of measured speeds: a division is chosen only if it is this many times as fast as one instance. */
+const gainMin = 1.1;
 
 /** A message through polled shared memory, as `kvasir bench attention-workers` measures it. */
 const messageUs = 35;
@@ -65,7 +68,7 @@ export function planThreads(problem: ThreadPlanProblem): ThreadPlan {
   const [oneInstance] = planDop([teams.oneInstance()], limits, 'throughput');
   // Of equal divisions the first is chosen: the one with the fewest workers.
   const [division] = planDop([...divisionsOf(problem, teams)], limits, 'throughput');
-  const isFaster = division !== undefined && division.tokensPerSecond > (oneInstance?.tokensPerSecond ?? 0);
+  const isFaster = division !== undefined && division.tokensPerSecond > gainMin * (oneInstance?.tokensPerSecond ?? 0);
   return { oneInstance, division, chosen: isFaster ? division : undefined };
 }
 

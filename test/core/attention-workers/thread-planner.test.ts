@@ -48,16 +48,29 @@ describe('planThreads', () => {
     expect(stepUs).toBeGreaterThanOrEqual(2 * Math.max(modelUs, attentionUs));
   });
 
-  it('chooses several attention workers where large teams are slower than several small ones', () => {
+  it('divides into several attention workers where large teams are slower than several small ones', () => {
     // A team of more than two threads gains nothing; two of them do.
     const speeds = [1, 2, 4, 8].map((threads) => ({
       ...saturating(threads),
       kvBytesPerSecond: Math.min(threads, 2) * 5e9,
     }));
     speeds.push({ ...saturating(16), kvBytesPerSecond: 40e9 });
-    const { chosen } = planThreads({ ...problem, speeds });
-    expect(chosen?.attentionWorkers).toBeGreaterThan(1);
-    expect(model.kvHeads % (chosen?.attentionWorkers ?? 0)).toBe(0);
+    const { division } = planThreads({ ...problem, speeds });
+    expect(division?.attentionWorkers).toBeGreaterThan(1);
+    expect(model.kvHeads % (division?.attentionWorkers ?? 0)).toBe(0);
+  });
+
+  it('keeps one instance where the best division is less than a tenth faster', () => {
+    const gains = [400, 1000, 2000, 4096].map((contextTokens) => {
+      const limits = { ...problem.limits, contextTokens };
+      const { chosen, division, oneInstance } = planThreads({ ...problem, limits });
+      const gain = (division?.tokensPerSecond ?? 0) / (oneInstance?.tokensPerSecond ?? 1);
+      expect(chosen).toEqual(gain > 1.1 ? division : undefined);
+      return gain;
+    });
+    // Both sides of the limit.
+    expect(Math.min(...gains)).toBeLessThan(1.1);
+    expect(Math.max(...gains)).toBeGreaterThan(1.1);
   });
 
   it('has no division on one thread', () => {
@@ -97,7 +110,7 @@ describe('planThreads', () => {
         const { chosen, oneInstance } = planThreads({ ...problem, ...rest, speeds, limits, model: shape });
         if (chosen === undefined) return;
         const { modelWorkers, attentionWorkers, modelDevices, attentionDevices, batches } = chosen;
-        expect(chosen.tokensPerSecond).toBeGreaterThan(oneInstance?.tokensPerSecond ?? 0);
+        expect(chosen.tokensPerSecond).toBeGreaterThan(1.1 * (oneInstance?.tokensPerSecond ?? 0));
         expect(
           chosen.cost.stepUs({
             rows: 1,
