@@ -66,6 +66,29 @@ describe('an instance that changes its role', () => {
   });
 });
 
+describe('an instance that keeps its role', () => {
+  it('is not switched, until its next incarnation may change roles', () => {
+    const conductor = new Conductor<{ readonly id: string; readonly tokens: number }>({
+      instances: (['prefill', 'decode', 'decode'] as const).map((role) => ({ capacityTokens: 1000, role })),
+      queueMax: 10,
+      requests: {
+        size: ({ tokens }) => ({ promptTokens: tokens, outputTokensMax: 10 }),
+        isBatchJob: () => false,
+        progressOf: () => undefined,
+      },
+    });
+    conductor.step(0, { kind: 'instanceFailed', instance: 1 });
+    conductor.step(0, { kind: 'instanceJoined', instance: 1, incarnation: 1, role: 'decode', keepsRole: true });
+    const toPrefill = (instance: number) => conductor.step(0, { kind: 'switchRole', instance, role: 'prefill' });
+    expect(toPrefill(1)).toMatchObject([{ kind: 'ignored' }]);
+    expect(toPrefill(2)).toEqual([{ kind: 'roleSwitched', instance: 2, role: 'prefill' }]);
+    conductor.step(0, { kind: 'instanceFailed', instance: 1 });
+    conductor.step(0, { kind: 'instanceJoined', instance: 1, incarnation: 2, role: 'decode', keepsRole: false });
+    conductor.step(0, { kind: 'switchRole', instance: 2, role: 'decode' });
+    expect(toPrefill(1)).toEqual([{ kind: 'roleSwitched', instance: 1, role: 'prefill' }]);
+  });
+});
+
 describe('roles that follow the work', () => {
   it('serve more of a shifting workload, and fail no request', () => {
     // Long prompts with short outputs for half a second, then short prompts with long outputs.

@@ -307,8 +307,8 @@ export type ConductorEvent<Request = GenerationRequest> =
   /** An instance failed, and what it held is lost. */
   | { readonly kind: 'instanceFailed'; readonly instance: InstanceIndex }
   /**
-   * An instance has started, or started again, and holds nothing. `incarnation` counts its starts. `capacityTokens` and
-   * `role` are given where they differ from those before.
+   * An instance has started, or started again, and holds nothing. `incarnation` counts its starts. `capacityTokens`,
+   * `role` and `keepsRole` (its role never changes) are given where they differ from those before.
    */
   | {
       readonly kind: 'instanceJoined';
@@ -316,6 +316,7 @@ export type ConductorEvent<Request = GenerationRequest> =
       readonly incarnation: number;
       readonly capacityTokens?: number;
       readonly role?: InstanceRole;
+      readonly keepsRole?: boolean;
     }
   /** The heartbeat of an instance. Late or duplicate: ignored. The next one replaces a lost one. */
   | { readonly kind: 'report'; readonly instance: InstanceIndex; readonly report: InstanceReport }

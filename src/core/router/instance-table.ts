@@ -8,6 +8,8 @@ import { InstanceHealth } from './failure-recovery/instance-health.ts';
 interface InstanceState {
   capacityTokens: number;
   role: InstanceRole;
+  /** The role changes with its next incarnation at the earliest. */
+  keepsRole: boolean;
   /** Attempts that are assigned to the instance. */
   requests: number;
   /** Output arrived since the last interrupt: interrupts cannot starve the other requests. */
@@ -21,7 +23,7 @@ export class InstanceTable {
   constructor(instances: readonly ConductorInstance[]) {
     this.health = new InstanceHealth(instances.length);
     this.#instances = instances.map(({ capacityTokens, role = 'mixed' }) => ({
-      ...{ capacityTokens, role, requests: 0, progressed: true },
+      ...{ capacityTokens, role, keepsRole: false, requests: 0, progressed: true },
     }));
   }
 

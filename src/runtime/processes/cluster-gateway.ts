@@ -191,7 +191,8 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
     slot.incarnation++;
     this.admission.instanceJoined(instance, capacityTokens, capacityTokens);
     this.log(`Instance ${name} has joined: ${this.#serving} serve`);
-    this.feed({ kind: 'instanceJoined', instance, incarnation: slot.incarnation, capacityTokens, role });
+    const keepsRole = !peer.member.canSwitchRole;
+    this.feed({ kind: 'instanceJoined', instance, incarnation: slot.incarnation, capacityTokens, role, keepsRole });
     // KV events do not include earlier blocks.
     this.#catchUp.feed({ kind: 'behind', instance });
   }

@@ -38,11 +38,12 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       (
         (await (await fetch(`${gateway.url}/api/cluster`)).json()) as {
           instances: readonly {
+            instance: number;
             name: string;
             role: string;
             ready: boolean;
             computed_prompt_tokens: number;
-            attention_workers: readonly { ready: boolean; calls: number }[] | null;
+            attention_workers: readonly { ready: boolean; calls: number; pulled_pages: number }[] | null;
           }[];
         }
       ).instances;
@@ -84,7 +85,13 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       await allIdle();
       const decode = (await instances()).find(({ role }) => role === 'decode');
       expect(decode?.computed_prompt_tokens).toBe(0);
-      expect(decode?.attention_workers?.map(({ calls }) => calls > 0)).toEqual([true, true]);
+      expect(decode?.attention_workers?.map(({ calls, pulled_pages: pulled }) => [calls > 0, pulled > 0])).toEqual([
+        [true, true],
+        [true, true],
+      ]);
+      const role = `${gateway.url}/api/instances/${decode?.instance}/role`;
+      const answer = await fetch(role, { method: 'POST', body: JSON.stringify({ role: 'prefill' }) });
+      expect([answer.status, await answer.text()]).toEqual([409, expect.stringContaining('its role is fixed')]);
     });
 
     it.each(['decode', 'prefill'])(

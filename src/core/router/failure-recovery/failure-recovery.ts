@@ -97,6 +97,7 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
     incarnation,
     capacityTokens,
     role,
+    keepsRole,
   }: Extract<MembershipEvent<Request>, { kind: 'instanceJoined' }>): void {
     const { nowUs, instances } = this.#context;
     if (!instances.health.joined(nowUs, instance, incarnation)) {
@@ -106,6 +107,7 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
       return;
     }
     this.#retryAll(instance, none);
+    if (keepsRole !== undefined) instances.at(instance).keepsRole = keepsRole;
     if (role !== undefined) this.#router.roles.assign(instance, role);
     this.#routeWaiting(instance, capacityTokens);
   }

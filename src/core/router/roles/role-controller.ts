@@ -39,11 +39,15 @@ export class RoleController<Request extends { readonly id: RequestId }> {
     this.#sentUs += prefillUs;
   }
 
-  /** False when nothing changes, a role would have no instance, or one of the roles is `store`, which has no weights. */
+  /**
+   * False when nothing changes, the instance keeps its role, a role would have no instance, or one of the roles is
+   * `store`, which has no weights.
+   */
   switch(instance: InstanceIndex, role: InstanceRole): boolean {
     const { instances } = this.#context;
     const before = instances.roleOf(instance);
     if (before === undefined || before === role || before === 'store' || role === 'store') return false;
+    if (instances.at(instance).keepsRole) return false;
     instances.at(instance).role = role;
     const count = (each: InstanceRole): number => instances.withRole(each).length;
     const complete = count('prefill') > 0 ? count('decode') > 0 : count('mixed') > 0;
@@ -88,7 +92,8 @@ export class RoleController<Request extends { readonly id: RequestId }> {
     );
     if (role === undefined) return;
     let least: InstanceIndex | undefined;
-    for (const i of instances.withRole(role === 'prefill' ? 'decode' : 'prefill'))
+    const donors = instances.withRole(role === 'prefill' ? 'decode' : 'prefill');
+    for (const i of donors.filter((each) => !instances.at(each).keepsRole))
       if (least === undefined || instances.at(i).requests < instances.at(least).requests) least = i;
     if (least !== undefined) this.switch(least, role);
   }
