@@ -62,8 +62,7 @@ it.each([
   [{ sparse: 'uniform', nats: 'nats://localhost:4222' }, 'remove --nats'],
   [{ sparse: 'first-n', hostMemory: '1g' }, 'remove --host-memory and --ssd, or have no full layers'],
   [{ sparse: 'full,64', instances: [{ ssd: 'folder' }] }, 'remove --host-memory and --ssd'],
-  [{ sparse: 'uniform', instances: [{ role: 'prefill' }, { role: 'decode' }] }, 'use instances of role mixed'],
-  [{ sparse: 'uniform', roleSwitch: true }, 'remove --role-switch'],
+  [{ sparse: 'uniform', instances: [{}, { role: 'store', hostMemory: '1g' }] }, 'stores hold no kept tokens'],
 ])('refuses %o', (flags, message) => {
   expect(() => read(flags)).toThrow(message);
 });

@@ -97,7 +97,6 @@ interface OtherOptions extends SparseOptions {
   readonly dop?: string | undefined;
   readonly attentionWorkers?: unknown;
   readonly cppGroup?: number | undefined;
-  readonly roleSwitch: boolean;
   readonly hostMemory?: number | undefined;
   readonly ssd?: string | undefined;
   readonly instances?: readonly InstanceTierOptions[] | undefined;
@@ -180,8 +179,7 @@ function conflictOf(options: OtherOptions): string | undefined {
       'attention workers keep all tokens: remove --dop and --attention-workers',
     ],
     [options.cppGroup !== undefined, 'pipeline groups compute all tokens of all layers: remove --cpp-group'],
-    [options.roleSwitch, 'kept tokens are not handed off: remove --role-switch'],
-    [instances.some(({ role }) => role !== 'mixed'), 'kept tokens are not handed off: use instances of role mixed'],
+    [instances.some(({ role }) => role === 'store'), 'stores hold no kept tokens: remove the store'],
     [
       hasFullLayers(options) && tiers.some(({ hostMemory, ssd }) => (hostMemory ?? ssd) !== undefined),
       'lower tiers hold blocks of one kind of layers: remove --host-memory and --ssd, or have no full layers',

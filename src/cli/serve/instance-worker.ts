@@ -75,7 +75,7 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
   const { model, root } = load(data, backend);
   const { contextTokens, kvBytes = defaultInstanceBytes(settings, model.kv) } = settings;
   // Sized for the longest prompt, so that every prompt can be received.
-  const receivePages = data.receivesPrompts ? pagesFor(model.kv.groups, contextTokens, pageTokens) : 0;
+  const receivePages = data.receivesPrompts ? receivePagesOf(settings, model) : 0;
   const sizes = tierSizes(settings, model.kv);
   const lent = borrowingPages(settings, model.kv);
   const otherPages = receivePages + lent.staging + (sizes?.pages ?? 0) + lent.host;
@@ -108,7 +108,7 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
     incarnation: data.incarnation,
     ...{ contents: { onSsd: undefined }, ...tiers?.machine, ...borrowing?.machine },
     ...{ aheadOfUse: aheadOfUse(settings, backend), ssdReadUs: tiers?.live.readUs },
-    ...{ ...attentionWorkers?.machine, sparsity: sparsityConfig(settings, model) },
+    ...{ ...attentionWorkers?.machine, sparsity: sparsityConfig(settings, model.kv) },
     ...{ pinShare: settings.pinShare, isBackpressured: (id: RequestId) => pipeline?.isBackpressured(id) === true },
   });
   const handOffs = openHandOffs(data, own, memory, wake, { backend, workers: attentionWorkers, receivePages });
@@ -129,12 +129,24 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
   return { loop, ready: { description, root, shared: isShared ? model : undefined } };
 }
 
+/** Of the longest prompt. Kept tokens take pages of states besides, if the budget is as long as the prompt. */
+function receivePagesOf({ contextTokens, sparse }: InstanceSettings, { kv }: LoadedModel): number {
+  const pages = pagesFor(kv.groups, contextTokens, pageTokens);
+  const { slotPagesOfState: perState = Number.POSITIVE_INFINITY } = sparsityConfig({ sparse }, kv) ?? {};
+  return sparse === undefined
+    ? pages
+    : pages + Math.ceil(pages / perState) + kv.groups.reduce((sum, { layers }) => sum + 2 * layers, 1);
+}
+
 /** Requests with a KV budget may be longer than the memory of all their tokens. */
 function longestTokens({ capacityTokens, components }: TokenInstance, contextTokens: number): number {
   return Math.max(capacityTokens, Math.min(contextTokens, components.sparseKv?.longestTokens ?? 0));
 }
 
-function sparsityConfig({ sparse }: InstanceSettings, { kv }: LoadedModel): SparsityConfig | undefined {
+function sparsityConfig(
+  { sparse }: Pick<InstanceSettings, 'sparse'>,
+  kv: LoadedModel['kv'],
+): SparsityConfig | undefined {
   return sparse && { ...sparse, shape: budgetShape(sparse), slotPagesOfState: slotPagesOfState(kv.headDim, kv.type) };
 }
 

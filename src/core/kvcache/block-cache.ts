@@ -385,6 +385,30 @@ export class BlockCache {
     return true;
   }
 
+  /**
+   * The same for a prompt of which slots hold the kept tokens, whose table is empty. False, with the table empty again,
+   * when pages are short.
+   */
+  adoptKept(table: BlockTable, promptTokens: number, tokens: number, received: ReceivedPrompt | undefined): boolean {
+    this.useSlots(table, promptTokens, undefined);
+    if (!this.adopt(table, tokens, received)) {
+      this.release(table);
+      return false;
+    }
+    if (table.slots !== undefined && received !== undefined)
+      this.slots.exchange(table.slots, received.pages, received.layout.slotIndex(0));
+    return true;
+  }
+
+  /** Pages of a received sequence of so many tokens. */
+  pagesToAdopt(tokens: number, layout: SlotLayout): number {
+    const blocks = blocksFor(tokens, this.blockTokens);
+    return this.groups.reduce(
+      (sum, { layers, isSparse }) => sum + (isSparse ? 0 : layers * blocks),
+      pagesOfLayout(layout),
+    );
+  }
+
   /** Exchanges the pages of the table's empty blocks from `index` on for the pages received for them. */
   takeReceived(table: BlockTable, index: number, received: ReceivedPrompt): void {
     exchangeReceived(this.groups, table, index, received);

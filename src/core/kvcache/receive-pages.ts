@@ -3,28 +3,39 @@ import type { LayerGroup } from '../../util/step.ts';
 import type { BlockPool } from './block-pool.ts';
 import type { BlockTable } from './block-table.ts';
 import { blocksFor, firstBlockAttended } from './layer-groups.ts';
+import { pagesOfLayout, type SlotPageCounts } from './sparsity/slot-pages.ts';
 
 /**
  * The pages of a prompt in the order that sender and receiver share: by group, then block, then layer. A group with a
- * window has only the blocks that the first output token attends to.
+ * window has only the blocks that the first output token attends to. With a KV budget, the sparse group has no blocks:
+ * the pages of slots and their states follow.
  */
 export class ReceiveLayout {
   /** Number of pages. */
   readonly pageCount: number;
   /** The first block behind the prompt, in every group. */
   readonly end: number;
+  readonly #slotBase: number;
   readonly #groups: readonly { readonly layers: number; readonly first: number; readonly base: number }[];
 
-  constructor(groups: readonly LayerGroup[], promptTokens: number, blockTokens: number) {
+  /** @param slots of a prompt with a KV budget */
+  constructor(groups: readonly LayerGroup[], promptTokens: number, blockTokens: number, slots?: SlotPageCounts) {
     this.end = blocksFor(promptTokens, blockTokens);
     let base = 0;
-    this.#groups = groups.map(({ layers, window }) => {
-      const first = firstBlockAttended(window, promptTokens, blockTokens);
+    this.#groups = groups.map(({ layers, window, sparse }) => {
+      const inSlots = slots !== undefined && sparse === true;
+      const first = inSlots ? this.end : firstBlockAttended(window, promptTokens, blockTokens);
       const group = { layers, first, base };
       base += layers * (this.end - first);
       return group;
     });
-    this.pageCount = base;
+    this.#slotBase = base;
+    this.pageCount = base + (slots === undefined ? 0 : pagesOfLayout(slots));
+  }
+
+  /** The place of a page of slots or slot states. */
+  slotIndex(page: number): number {
+    return this.#slotBase + page;
   }
 
   /** The first block of a group that is received. */
@@ -53,7 +64,8 @@ export function exchangeReceived(
   { layout, pages }: ReceivedPrompt,
 ): void {
   for (const [g, { pool }] of groups.entries()) {
-    const { first, blocks } = table.groups[g];
+    const { first, blocks, inSlots } = table.groups[g];
+    if (inSlots) continue;
     for (let i = Math.max(index, layout.first(g)); i < table.length; i++) {
       for (let layer = 0; layer < pool.layers; layer++) {
         const place = layout.indexOf(g, i, layer);

@@ -1,6 +1,7 @@
 // What instances publish about their KV blocks: chains of digests, batches of KV events, snapshots.
 
 import type { Int32List } from '../../util/int32-list.ts';
+import type { SlotTable } from '../../util/step.ts';
 import type { SlotId } from './ids.ts';
 
 /** Equal digests stand for equal blocks behind equal prefixes. */
@@ -57,4 +58,6 @@ export interface BlockTableView {
   /** Blocks from the sequence's start to the last one held. */
   readonly length: number;
   readonly groups: readonly { readonly first: number; readonly blocks: Int32List }[];
+  /** Kept tokens of a sequence with a KV budget, in the sparse layer group. */
+  readonly slots?: SlotTable | undefined;
 }

@@ -31,6 +31,6 @@ export function kvTokens({ promptTokens, outputTokensMax }: RequestSize): number
 }
 
 /** The size on an instance that computes the prompt for another one. */
-export function promptOf({ promptTokens, outputTokensMax }: RequestSize): RequestSize {
-  return { promptTokens, outputTokensMax: Math.min(1, outputTokensMax) };
+export function promptOf(size: RequestSize): RequestSize {
+  return { ...size, outputTokensMax: Math.min(1, size.outputTokensMax) };
 }

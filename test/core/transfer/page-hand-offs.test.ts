@@ -2,13 +2,14 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { createTokenInstance, type TokenInstance } from '../../../src/core/instance/token-instance.ts';
+import type { SparsityConfig } from '../../../src/core/kvcache/sparsity/sparse-plan.ts';
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import type { InstanceEvent, PeerMessage } from '../../../src/core/protocol/events.ts';
 import type { GenerationEvent, GenerationRequest } from '../../../src/core/protocol/ports.ts';
 import { pageDescriptorsOf } from '../../../src/core/transfer/hand-off/page-descriptors.ts';
 import { InFlightPages } from '../../../src/runtime/transfer/in-flight-pages.ts';
 import { type LayerGroup, pageTokens } from '../../../src/util/step.ts';
-import { baseConfig, expectedOutput, promptOf, request } from '../instance-world.ts';
+import { baseConfig, expectedOutput, promptOf, request, World } from '../instance-world.ts';
 import { FakeEngine } from '../scheduler/fake-engine.ts';
 
 const members = 4;
@@ -59,11 +60,11 @@ class PageWorld {
 
   readonly groups: readonly LayerGroup[];
 
-  constructor(groups: readonly LayerGroup[], pages: number) {
+  constructor(groups: readonly LayerGroup[], pages: number, sparsity?: SparsityConfig) {
     this.groups = groups;
     this.instances = Array.from({ length: members }, (_, i) =>
       createTokenInstance({
-        ...{ ...baseConfig, groups, pages },
+        ...{ ...baseConfig, groups, pages, sparsity },
         handOff: {
           layerWise: true,
           receiveTokens: 0,
@@ -118,7 +119,7 @@ class PageWorld {
     if (step === undefined || engine === undefined) return;
     this.running.delete(at);
     this.ended[at] = step.step;
-    if (aborts) {
+    if (aborts && step.plan.sparse === undefined) {
       engine.abort(step.plan, step.plan.tokens.length >> 1);
       this.deliver(at, { kind: 'stepAborted', step: step.step });
     } else {
@@ -159,6 +160,7 @@ class PageWorld {
     const instance = this.instances[at];
     const sequence = [...(instance?.requests.sequences() ?? [])].find((each) => each.id === id)?.sequence;
     const computed = new Map<number, number>();
+    for (const page of sequence?.table.slots?.ids ?? []) computed.set(page, 0);
     for (const [g, { layers, pageTable }] of (instance?.pools ?? []).entries()) {
       const { first = 0, blocks } = sequence?.table.groups[g] ?? {};
       for (let i = 0; i < (blocks?.length ?? 0) * layers; i++) {
@@ -244,6 +246,19 @@ class PageWorld {
   }
 }
 
+const sparsity: SparsityConfig = {
+  ...{ shape: 'uniform', budget: 40, recent: 8, observed: 16, pooling: { kind: 'max', width: 1 }, headReduce: 'max' },
+  ...{ compactEvery: 0, keepsFull: true, slotPagesOfState: 1 },
+};
+
+/** The output of a request with kept tokens: that of an instance of its own. */
+function keptOutput(one: GenerationRequest, groups: readonly LayerGroup[]): readonly number[] {
+  const world = new World({ groups, sparsity, pages: 2000 });
+  world.submit(one);
+  world.finishAll();
+  return world.of(one.id).tokens;
+}
+
 const sequences = fc.record({
   kind: fc.nat(4),
   length: fc.integer({ min: 1, max: 300 }),
@@ -274,13 +289,23 @@ test.each([
     ],
     pages: 40,
   },
-])('pages are received in any order of events: $name', ({ groups, pages }) => {
+  {
+    name: 'with kept tokens',
+    groups: [
+      { layers: 1, window: undefined },
+      { layers: 2, window: undefined, sparse: true },
+    ],
+    pages: 120,
+    sparsity,
+  },
+])('pages are received in any order of events: $name', ({ groups, pages, sparsity }) => {
   let complete = 0;
   let receivedSteps = 0;
   let halts = 0;
+  let selectedAgain = 0;
   fc.assert(
     fc.property(fc.array(sequences, { minLength: 1, maxLength: 9 }), moves, (specs, history) => {
-      const world = new PageWorld(groups, pages);
+      const world = new PageWorld(groups, pages, sparsity);
       const requests = specs.map(({ kind, length, output }, i) =>
         request(`r${i}`, promptOf(kind, length), { maxTokens: output, priority: i % 2 }),
       );
@@ -296,6 +321,7 @@ test.each([
       for (const instance of world.instances) {
         const { pages: poolPages, receivePages, running, waiting } = instance.snapshot();
         expect([poolPages.used, running, waiting, receivePages?.free]).toEqual([0, 0, 0, receivePages?.total]);
+        if (receivePages !== undefined) selectedAgain += instance.snapshot().sparse?.selections ?? 0;
       }
       for (const one of requests) {
         const events = world.received.get(one.id);
@@ -305,14 +331,17 @@ test.each([
         if (last?.kind === 'failed') expect(last.code).toBe('CONTEXT_TOO_LONG');
         else {
           const tokens = events.flatMap((event) => (event.kind === 'tokens' ? [...event.tokens] : []));
-          expect(tokens, one.id).toEqual(expectedOutput(one).tokens);
+          const expected = sparsity === undefined ? expectedOutput(one).tokens : keptOutput(one, groups);
+          expect(tokens, one.id).toEqual(expected);
           complete++;
         }
       }
     }),
-    { numRuns: 60 },
+    { numRuns: sparsity === undefined ? 60 : 25 },
   );
   expect(complete).toBeGreaterThan(20);
   expect(receivedSteps).toBeGreaterThan(20);
-  expect(halts).toBeGreaterThan(0);
+  // Decode instances choose tokens again only of preempted sequences. Kept tokens are sent at once.
+  expect(selectedAgain).toBeLessThan(complete / 4);
+  if (sparsity === undefined) expect(halts).toBeGreaterThan(0);
 });

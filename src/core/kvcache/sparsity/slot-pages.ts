@@ -2,18 +2,21 @@
 import { keptAfter, keptOfPrompt, type SlotTable } from '../../../util/step.ts';
 import type { PagePool } from '../page-pool.ts';
 
-/** How many slots and pages the kept tokens of a sequence take. */
-export interface SlotLayout {
-  /** (sparse layers): tokens that a layer keeps at most. */
-  readonly budget: Int32Array;
+export interface SlotPageCounts {
   /** (sparse layers + 1): where a layer's pages start. */
   readonly pageStart: Int32Array;
   /** Pages with the scores and positions of the slots. */
   readonly statePages: number;
 }
 
+/** How many slots and pages the kept tokens of a sequence take. */
+export interface SlotLayout extends SlotPageCounts {
+  /** (sparse layers): tokens that a layer keeps at most. */
+  readonly budget: Int32Array;
+}
+
 /** Pages of all layers, with those of the slot states. */
-export function pagesOfLayout({ pageStart, statePages }: SlotLayout): number {
+export function pagesOfLayout({ pageStart, statePages }: SlotPageCounts): number {
   return pageStart[pageStart.length - 1] + statePages;
 }
 
@@ -103,6 +106,17 @@ export class SlotMemory {
     this.#pages += slots.ids.length;
     this.#changes++;
     return slots;
+  }
+
+  /** Exchanges all pages for the received ones, from `pages[at]` on. */
+  exchange(slots: SlotPages, pages: Int32Array, at: number): void {
+    for (let i = 0; i < slots.ids.length; i++) {
+      const own = slots.ids[i];
+      this.#pool.exchange(own, pages[at + i]);
+      slots.ids[i] = pages[at + i];
+      pages[at + i] = own;
+    }
+    this.#changes++;
   }
 
   release(slots: SlotPages): void {

@@ -240,12 +240,14 @@ export class Batcher {
         return false;
       this.#preempt(victim);
     }
-    const prefix = this.#takePrefix(sequence);
-    if (!this.#allocateBudgeted(sequence)) return false;
+    const isReceived = sequence.sparsity !== undefined && sequence.receivedTokens > 0;
+    const prefix = isReceived ? 0 : this.#takePrefix(sequence);
+    if (!this.#allocateBudgeted(sequence) || (isReceived && !this.#adoptKept(sequence))) return false;
     this.#waiting.remove(sequence);
     sequence.state = 'running';
     sequence.computed = prefix * this.#blockTokens;
     sequence.cachedTokens ??= sequence.computed;
+    if (isReceived) sequence.computed = sequence.receivedTokens;
     if (sequence.loadPending && !this.capacity.isOverCapacity(sequence)) this.#loadReceived(sequence);
     this.#shares?.start(
       sequence,
@@ -267,6 +269,14 @@ export class Batcher {
       (pageChoice === undefined || cache.allocateBounds(table, pageChoice.layers));
     if (!allocated) cache.release(table);
     return allocated;
+  }
+
+  /** Loads the received kept tokens, and the blocks of full layers. False, and no blocks are held, if pages are short. */
+  #adoptKept({ worker, table, chain, promptLength, receivedTokens, receivedPages }: Sequence): boolean {
+    const cache = this.#caches.of({ worker });
+    if (!cache.adoptKept(table, promptLength, receivedTokens, receivedPages)) return false;
+    cache.cacheBlocks(chain, 0, Math.min(Math.floor(promptLength / this.#blockTokens), chain.blocks), table);
+    return true;
   }
 
   /** Chooses the cache of a waiting sequence, where there are several; false when it cannot start in any. */

@@ -116,8 +116,9 @@ export class FreeCapacity {
 
   /** Pages that would become unavailable if the sequence started. */
   pagesRequired(sequence: Sequence): number {
-    const { arriving } = sequence;
+    const { arriving, sparsity, receivedTokens } = sequence;
     const cache = this.#caches.of(sequence);
+    if (sparsity !== undefined && receivedTokens > 0) return cache.pagesToAdopt(sequence.length, sparsity.layout);
     // The blocks of the arriving prefix are already allocated.
     if (arriving !== undefined)
       return (Math.ceil(this.#growth(sequence).tokens / cache.blockTokens) - arriving.blocks) * cache.blockPages;

@@ -1,6 +1,7 @@
 // Hand-off: prompts computed here that other instances decode, and prompts computed elsewhere that are decoded here (Mooncake, section 3).
 
 import { assertNever } from '../../../util/assert-never.ts';
+import { SparsePlan } from '../../kvcache/sparsity/sparse-plan.ts';
 import type { HandOffMessage, InstanceEvent } from '../../protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
 import { isHandOffMessage } from '../../protocol/peer-messages.ts';
@@ -38,12 +39,15 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
   readonly receiver: KvReceiver<Request>;
   readonly #context: InstanceContext<Request, S>;
   readonly #check: DecodeCheck<Request, S> | undefined;
+  readonly #plan: SparsePlan | undefined;
 
   /** @param config undefined: prompts are not handed off */
   constructor(context: InstanceContext<Request, S>, config: HandOffConfig | undefined) {
     super();
     const { kvCache } = context;
+    const { sparsity, groups, blockTokens } = context.config;
     this.#context = context;
+    this.#plan = sparsity && new SparsePlan(sparsity, groups, blockTokens);
     this.sender = new KvSender(context, config?.layerWise !== false, config?.reservesFirst === true);
     const memory =
       config?.receivePages === undefined
@@ -78,7 +82,7 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
   /** Returns why the message changed nothing. */
   #receive(from: InstanceIndex, message: HandOffMessage<Request>): string | undefined {
     const { id } = message;
-    const { requests, config, executor, flight } = this.#context;
+    const { requests, config, flight } = this.#context;
     switch (message.kind) {
       case 'reserve':
         if (message.incarnation !== undefined && message.incarnation !== config.incarnation)
@@ -87,7 +91,7 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
           this.receiver.confirm(message.senders ?? [from], id);
           return `request ${id} is live already`;
         }
-        this.receiver.reserve(from, message, message.tokens ?? executor.size(message.request).promptTokens);
+        this.#reserve(from, message);
         return undefined;
       case 'reserved':
         return this.sender.granted(id, from, message.reservation ?? 0, flight?.step)
@@ -110,6 +114,12 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
       default:
         return assertNever(message);
     }
+  }
+
+  #reserve(from: InstanceIndex, message: Extract<HandOffMessage<Request>, { kind: 'reserve' }>): void {
+    const { promptTokens, resumedTokens = 0, kvBudget } = this.#context.executor.size(message.request);
+    const sparsity = this.#plan?.sequenceSparsity(kvBudget, promptTokens - resumedTokens);
+    this.receiver.reserve(from, message, message.tokens ?? promptTokens, sparsity?.layout);
   }
 
   override resend(): void {

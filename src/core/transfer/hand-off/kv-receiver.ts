@@ -1,6 +1,7 @@
 // Prompts computed elsewhere that are decoded here.
 
 import type { ReceivedPrompt } from '../../kvcache/receive-pages.ts';
+import type { SlotLayout } from '../../kvcache/sparsity/slot-pages.ts';
 import type { PeerMessage } from '../../protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
 import type { GenerationEvent } from '../../protocol/ports.ts';
@@ -13,6 +14,8 @@ interface IncomingPrompt<Request> {
   readonly request: Request;
   readonly senders: readonly InstanceIndex[];
   readonly tokens: number;
+  /** Slots of a prompt with a KV budget. */
+  readonly slots: SlotLayout | undefined;
   /** Number of the reservation: how many its sender has withdrawn before. */
   readonly reservation: number;
   granted: boolean;
@@ -51,6 +54,7 @@ export class KvReceiver<Request> {
     from: InstanceIndex,
     { id, request, senders = [from], reservation = 0 }: Extract<PeerMessage<Request>, { kind: 'reserve' }>,
     tokens: number,
+    slots?: SlotLayout,
   ): void {
     if (this.#withdrawn.has(reservationKey(id, reservation))) return;
     const earlier = this.#prompts.get(id);
@@ -66,7 +70,7 @@ export class KvReceiver<Request> {
       this.confirm(senders, id);
       return;
     }
-    if (!this.#memory.fits(tokens)) {
+    if (!this.#memory.fits(tokens, slots)) {
       this.#answer(from, { kind: 'declined', id });
       return;
     }
@@ -75,6 +79,7 @@ export class KvReceiver<Request> {
       request,
       senders,
       tokens,
+      slots,
       reservation,
       granted: false,
       missing,
@@ -172,7 +177,7 @@ export class KvReceiver<Request> {
   #grant(): void {
     for (const [id, prompt] of this.#prompts) {
       if (prompt.granted) continue;
-      if (!this.#memory.allocate(id, prompt.tokens)) return;
+      if (!this.#memory.allocate(id, prompt.tokens, prompt.slots)) return;
       prompt.granted = true;
       for (const sender of prompt.senders) this.#answer(sender, reserved(id, prompt));
     }

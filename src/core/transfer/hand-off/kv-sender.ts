@@ -1,5 +1,6 @@
 // Prompts computed here that another instance decodes.
 
+import { meanKept } from '../../kvcache/sparsity/sparse-plan.ts';
 import type { PeerMessage } from '../../protocol/events.ts';
 import type { InstanceIndex, RequestId, StepNumber } from '../../protocol/ids.ts';
 import type { GenerationEvent } from '../../protocol/ports.ts';
@@ -238,7 +239,13 @@ export class KvSender<Request, S extends RunningRequest> {
     for (const prompt of this.#prompts.values()) {
       const { isGranted, firstEvents, streamed, running } = prompt;
       const { computed, planned, arriving } = running.sequence;
-      if (!isGranted || !this.#layerWise || firstEvents !== undefined || planned > 0 || arriving !== undefined)
+      if (
+        !isGranted ||
+        !this.#isLayerWise(prompt) ||
+        firstEvents !== undefined ||
+        planned > 0 ||
+        arriving !== undefined
+      )
         continue;
       if (computed <= streamed) continue;
       this.#stream(prompt, streamed, computed, undefined, undefined);
@@ -246,9 +253,14 @@ export class KvSender<Request, S extends RunningRequest> {
     }
   }
 
+  /** Kept tokens are known once the whole prompt is computed. */
+  #isLayerWise({ running }: OutgoingPrompt<Request, S>): boolean {
+    return this.#layerWise && running.sequence.sparsity === undefined;
+  }
+
   #streamStep(prompt: OutgoingPrompt<Request, S>, step: StepNumber): void {
     const { computed, planned, arriving } = prompt.running.sequence;
-    if (!prompt.isGranted || !this.#layerWise || planned === 0) return;
+    if (!prompt.isGranted || !this.#isLayerWise(prompt) || planned === 0) return;
     const from = prompt.streamed;
     const to = Math.min(computed + planned, prompt.tokens);
     // Blocks that the step waits for are sent as they arrive.
@@ -350,5 +362,7 @@ export class KvSender<Request, S extends RunningRequest> {
 
 /** The first event that the client of a prompt receives. */
 export function startedEvent({ sequence }: RunningRequest): GenerationEvent {
-  return { kind: 'started', cachedTokens: sequence.cachedTokens ?? 0 };
+  const { cachedTokens = 0, sparsity, promptLength } = sequence;
+  const started = { kind: 'started', cachedTokens } as const;
+  return sparsity === undefined ? started : { ...started, keptTokens: meanKept(sparsity.layout, promptLength) };
 }

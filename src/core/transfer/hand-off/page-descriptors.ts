@@ -1,7 +1,7 @@
 // The pages that a stream of a hand-off sends, and their slots in the receive buffer.
 
 import type { LayerGroup } from '../../../util/step.ts';
-import { pageTokens } from '../../../util/step.ts';
+import { pageTokens, type SlotTable } from '../../../util/step.ts';
 import { ReceiveLayout } from '../../kvcache/receive-pages.ts';
 import { StagePages } from '../../kvcache/stage-pages.ts';
 import type { InstanceEffect } from '../../protocol/effects.ts';
@@ -29,14 +29,15 @@ export interface PageShape {
 /**
  * (descriptors, 3): layer in the order of computation, page of the sender, slot of the receive buffer. Layer by layer, in whole pages,
  * including pages that are filled later. Groups with a window send only the blocks that the first output token attends to. Layers of a range
- * are numbered from its first.
+ * are numbered from its first. Kept tokens are sent with the start of the prompt, once all of it is computed.
  */
 export function pageDescriptorsOf(
   { from, tokens, promptTokens, table, range }: Pick<Stream, 'from' | 'tokens' | 'promptTokens' | 'table' | 'range'>,
   { groups, layers }: PageShape,
   pools: readonly PageTable[],
 ): Int32Array {
-  const layout = new ReceiveLayout(groups, promptTokens, pageTokens);
+  const { slots } = table;
+  const layout = new ReceiveLayout(groups, promptTokens, pageTokens, layoutOf(slots));
   // A full page, or the last one of the prompt, is not sent again.
   const end = tokens === 0 ? 0 : Math.ceil((from + tokens) / pageTokens);
   const descriptors: number[] = [];
@@ -50,12 +51,24 @@ export function pageDescriptorsOf(
   for (const [layer, { group, index }] of layers.entries()) {
     const { layers: width, pageTable } = pools[group];
     const { first, blocks } = table.groups[group];
+    if (from === 0 && slots !== undefined && groups[group].sparse) {
+      const { pages, pageStart } = slots;
+      for (let page = pageStart[index]; page < pageStart[index + 1]; page++)
+        descriptors.push(layer, pages[page], layout.slotIndex(page));
+    }
     for (let block = Math.max(Math.floor(from / pageTokens), layout.first(group)); block < end; block++) {
       const page = pageTable[blocks.at(block - first) * width + index];
       descriptors.push(layer, page, layout.indexOf(group, block, index));
     }
   }
+  if (from === 0 && slots !== undefined)
+    for (const [i, page] of slots.states.entries())
+      descriptors.push(layers.length - 1, page, layout.slotIndex(slots.pages.length + i));
   return Int32Array.from(descriptors);
+}
+
+function layoutOf(slots: SlotTable | undefined) {
+  return slots && { pageStart: slots.pageStart, statePages: slots.states.length };
 }
 
 /** Those of the pages that are not full: they may be written while they are sent, and are then sent again. */

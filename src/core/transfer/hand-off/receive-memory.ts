@@ -2,14 +2,15 @@
 
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import { type ReceivedPrompt, ReceiveLayout } from '../../kvcache/receive-pages.ts';
+import type { SlotLayout } from '../../kvcache/sparsity/slot-pages.ts';
 import type { RequestId } from '../../protocol/ids.ts';
 import type { EffectSink } from '../../scheduler/step-in-flight.ts';
 
 export interface ReceiveMemory {
-  /** True if so many tokens fit into the empty memory. */
-  fits(tokens: number): boolean;
+  /** True if so many tokens fit into the empty memory. @param slots of a prompt with a KV budget */
+  fits(tokens: number, slots?: SlotLayout): boolean;
   /** False when memory is short now. */
-  allocate(id: RequestId, tokens: number): boolean;
+  allocate(id: RequestId, tokens: number, slots?: SlotLayout): boolean;
   /** @param tokens as when it was allocated */
   free(id: RequestId, tokens: number): void;
   /** Pages of the pool that hold a prompt; undefined: it is in host memory. */
@@ -72,12 +73,12 @@ export class PageReceiveMemory implements ReceiveMemory {
     this.#cache = cache;
   }
 
-  fits(tokens: number): boolean {
-    return this.#layout(tokens).pageCount <= this.#cache.receivePages.total;
+  fits(tokens: number, slots?: SlotLayout): boolean {
+    return this.#layout(tokens, slots).pageCount <= this.#cache.receivePages.total;
   }
 
-  allocate(id: RequestId, tokens: number): boolean {
-    const prompt = this.#cache.receivePages.allocate(this.#layout(tokens));
+  allocate(id: RequestId, tokens: number, slots?: SlotLayout): boolean {
+    const prompt = this.#cache.receivePages.allocate(this.#layout(tokens, slots));
     if (prompt === undefined) return false;
     this.#prompts.set(id, prompt);
     this.#sink.emit({ kind: 'openReceiveBuffer', id, pages: prompt.pages });
@@ -100,7 +101,8 @@ export class PageReceiveMemory implements ReceiveMemory {
     // The block cache accounts for every page.
   }
 
-  #layout(tokens: number): ReceiveLayout {
-    return new ReceiveLayout(this.#cache.groups, tokens, this.#cache.blockTokens);
+  #layout(tokens: number, slots: SlotLayout | undefined): ReceiveLayout {
+    const groups = this.#cache.groups.map(({ layers, window, isSparse }) => ({ layers, window, sparse: isSparse }));
+    return new ReceiveLayout(groups, tokens, this.#cache.blockTokens, slots);
   }
 }
