@@ -9,7 +9,7 @@ import type { ModelFiles } from '../../weights/types.ts';
 import { round } from '../statistics.ts';
 import type { ChoiceCase } from './choices.ts';
 import { LayeredModel } from './layered-model.ts';
-import { type MethodRules, type SparseMethod, SparseSequence, type SparsityMethod } from './methods.ts';
+import { fullLayersOf, type MethodRules, type SparseMethod, SparseSequence, type SparsityMethod } from './methods.ts';
 import { profileOf, type SparsityProfile } from './profile.ts';
 import { type AnswerPart, depthTasks, fillerText, type RecallTask, recallCase } from './recall.ts';
 import { isGreedy, logitRow, logLikelihood, type Predictions, perplexityScore } from './scoring.ts';
@@ -91,7 +91,9 @@ function withModel<T>(backend: Backend, options: SparsityBenchOptions, use: (mod
   const { files, inputs, tokens, continuation, observed } = options;
   const tokensMax = Math.max(128, observed);
   const context = Math.min(files.config.maxPositions, tokens + Math.max(continuation, 128));
-  const loaded = loadModel({ model: files, backend, inputs, context });
+  const full = fullLayersOf('quest', options.fullLayers);
+  const sparseLayers = Array.from({ length: files.config.layers }, (_, layer) => layer >= full);
+  const loaded = loadModel({ model: files, backend, inputs, context, sparseLayers });
   const model = new LayeredModel(loaded, backend, tokensMax, context);
   try {
     return use(model);

@@ -25,7 +25,7 @@ export const sparsityMethods = [
 export type SparsityMethod = (typeof sparsityMethods)[number];
 
 export interface MethodRules extends SelectionRules {
-  /** The first layers that stay full, with any method but `quest`; undefined: 3 with `first-n`, else none. */
+  /** The first layers that stay full, with any method; undefined: the default of `fullLayersOf`. */
   readonly fullLayers: number | undefined;
   /** Of the methods that keep tokens by score. */
   readonly eviction: DecodeEviction;
@@ -36,6 +36,11 @@ export interface MethodRules extends SelectionRules {
 export interface SparseMethod {
   readonly method: SparsityMethod;
   readonly budget: number;
+}
+
+/** As in serving: 3 with `first-n`, 2 with `quest`, else none. */
+export function fullLayersOf(method: SparsityMethod, requested: number | undefined): number {
+  return requested ?? (method === 'first-n' ? 3 : method === 'quest' ? 2 : 0);
 }
 
 const scoredMethods: ReadonlySet<SparsityMethod> = new Set(['uniform', 'pyramid', 'first-n']);
@@ -79,7 +84,6 @@ export class SparseSequence {
   /** Share of the prompt's keys that a method keeps or, if it selects for each query, reads: 0..1. */
   keptShare(method: SparseMethod): number {
     const tokens = this.#prompt.length;
-    if (method.method === 'quest') return Math.min(1, (this.#questPages(method.budget) * pageTokens) / tokens);
     const budgets = this.#budgets(method);
     return budgets.reduce((sum, budget) => sum + budget, 0) / (budgets.length * tokens);
   }
@@ -151,11 +155,14 @@ export class SparseSequence {
     const { recent, fullLayers } = this.#rules;
     const tokens = this.#prompt.length;
     const { layers } = this.#model;
-    const isSparse = layers.map(
-      ({ op }, layer) => op.window === undefined && layer >= (fullLayers ?? (method === 'first-n' ? 3 : 0)),
-    );
+    const full = fullLayersOf(method, fullLayers);
+    const isSparse = layers.map(({ op }, layer) => op.window === undefined && layer >= full);
     const sparse = isSparse.filter(Boolean).length;
     if (method === 'full' || sparse === 0) return layers.map(() => tokens);
+    if (method === 'quest') {
+      const read = Math.min(tokens, this.#questPages(budget) * pageTokens);
+      return isSparse.map((yes) => (yes ? read : tokens));
+    }
     const shape: BudgetShape = method === 'pyramid' ? 'pyramid' : 'uniform';
     const mean = Math.max(recent + 1, Math.round(budget * tokens));
     const kept = [...layerBudgets({ shape, layers: sparse, budget: mean, recent }, tokens).kept];

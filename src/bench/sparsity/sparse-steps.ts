@@ -21,6 +21,8 @@ export type DecodeEviction = 'none' | number;
 interface GroupPages {
   readonly group: number;
   readonly layers: number;
+  /** False: the group's layers stay full when pages are selected. */
+  readonly selectsPages: boolean;
   readonly slots: SlotTable;
   readonly bounds: Int32Array;
 }
@@ -39,14 +41,14 @@ export class SparsePages {
     this.#context = context;
     this.#groups = groups.flatMap((group, index) => {
       if (group.window !== undefined) return [];
-      const { layers } = group;
+      const { layers, sparse: selectsPages = false } = group;
       // A layer that evicts tokens together has a page of slots beyond its budget.
       const layerPages = Math.ceil(context / pageTokens) + 1;
       const pages = take(layers * layerPages);
       const pageStart = Int32Array.from({ length: layers + 1 }, (_, layer) => layer * layerPages);
       const states = take(slotStatePages(pages.length, headDim, type));
       const bounds = take(boundPages(Math.ceil(context / pageTokens), layers));
-      return [{ group: index, layers, slots: { pages, pageStart, states }, bounds }];
+      return [{ group: index, layers, selectsPages, slots: { pages, pageStart, states }, bounds }];
     });
     this.count = next - firstPage;
   }
@@ -79,7 +81,9 @@ export class SparsePages {
 
   /** @param budget pages that each KV head reads */
   pageSelections(budget: number) {
-    return this.#groups.map(({ group, bounds }) => ({ sequence: 0, group, bounds, bounded: 0, budget, topP: 1 }));
+    return this.#groups
+      .filter(({ selectsPages }) => selectsPages)
+      .map(({ group, bounds }) => ({ sequence: 0, group, bounds, bounded: 0, budget, topP: 1 }));
   }
 }
 

@@ -112,7 +112,10 @@ function withFlags(command: Command): Command {
     .option('--choices <file>', 'JSONL file for choice: prompt, choices, and answer, the index of the right one')
     .option('--observe <tokens>', 'Score keys by the last queries of the prompt (default: 32)')
     .option('--window <tokens>', 'Always keep the last tokens (default: 16)')
-    .option('--full-layers <n>', 'Keep all tokens in this number of first layers (default: 3 with first-n, else 0)')
+    .option(
+      '--full-layers <n>',
+      'Keep all tokens in this number of first layers (default: 3 with first-n, 2 with quest, else 0)',
+    )
     .option(
       '--pooling <kind>',
       'Pool the scores of neighbouring tokens by their maximum or mean over an odd width (default: max:11)',
