@@ -92,8 +92,11 @@ void write_kv(Isa isa, const KvLayout& layout, uint8_t* page, int slot, const fl
  * other thread may write the share.
  */
 void copy_token(KvType type, int head_dim, const uint8_t* from, int from_slot, uint8_t* to, int to_slot);
-/** Minimum and maximum of the first `tokens` keys in one KV head's share of a page, (head_dim) each. */
-void key_bounds(KvType type, int head_dim, const uint8_t* share, int tokens, float* min, float* max);
+/**
+ * Bounds of the first `tokens` keys in one KV head's share of a page: to place `place` of the share `bounds`, maxima as
+ * a key, minima in the same layout in place of V.
+ */
+void write_key_bounds(KvType type, int head_dim, const uint8_t* share, int tokens, uint8_t* bounds, int place);
 /** The canonical float32 content of a page: (2, kv_heads, 32, head_dim), K first. */
 void read_page(Isa isa, const KvLayout& layout, const uint8_t* page, float* out);
 void write_page(Isa isa, const KvLayout& layout, uint8_t* page, const float* values);

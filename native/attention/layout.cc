@@ -131,17 +131,17 @@ void copy_token_of(const KvLayout& layout, const uint8_t* from, int from_slot, u
 }
 
 template <class T>
-void key_bounds_of(const KvLayout& layout, const uint8_t* share, int tokens, float* min, float* max) {
-  const HeadPage<T> page(layout, const_cast<uint8_t*>(share), 0);
+void write_key_bounds_of(const KvLayout& layout, const uint8_t* share, int tokens, uint8_t* bounds, int place) {
+  const HeadPage<T> page(layout, const_cast<uint8_t*>(share), 0), maxima(layout, bounds, 0), minima(layout, bounds + half_bytes(layout), 0);
   for (int d = 0; d < layout.head_dim; d++) {
-    float low = widen(page.key(0, d)), high = low;
+    T low = page.key(0, d), high = low;
     for (int slot = 1; slot < tokens; slot++) {
-      const float key = widen(page.key(slot, d));
-      low = key < low ? key : low;
-      high = key > high ? key : high;
+      const T key = page.key(slot, d);
+      if (widen(key) < widen(low)) low = key;
+      if (widen(key) > widen(high)) high = key;
     }
-    min[d] = low;
-    max[d] = high;
+    minima.key(place, d) = low;
+    maxima.key(place, d) = high;
   }
 }
 
@@ -156,12 +156,12 @@ void copy_token(KvType type, int head_dim, const uint8_t* from, int from_slot, u
   }
 }
 
-void key_bounds(KvType type, int head_dim, const uint8_t* share, int tokens, float* min, float* max) {
+void write_key_bounds(KvType type, int head_dim, const uint8_t* share, int tokens, uint8_t* bounds, int place) {
   const KvLayout layout = {type, 1, head_dim};
   if (type == KvType::bf16) {
-    key_bounds_of<uint16_t>(layout, share, tokens, min, max);
+    write_key_bounds_of<uint16_t>(layout, share, tokens, bounds, place);
   } else {
-    key_bounds_of<float>(layout, share, tokens, min, max);
+    write_key_bounds_of<float>(layout, share, tokens, bounds, place);
   }
 }
 

@@ -44,6 +44,21 @@ struct KeyScores {
   float* sums;  // (group, kRangeTokens) from the range's page 0 on: a row's weights are added in the order of rows
 };
 
+/**
+ * Bounds of the products of queries with the keys of pages. Page i of `pages` holds, for one KV head, in place of K the
+ * maxima of 32 pages' keys, and in place of V their minima, laid out as K.
+ */
+struct BoundWork {
+  int head_dim;
+  int group;
+  const void* positive;  // (group, head_dim), loaded: dimensions of the queries below 0 are 0
+  const void* negative;  // the others
+  const uint8_t* const* pages;
+  int page_count;
+  float* bounds;  // (group, stride): 32 of each page
+  int stride;
+};
+
 struct AttentionKernel {
   /** Bytes of a query element in `run_range`. */
   int query_element_bytes;
@@ -55,6 +70,8 @@ struct AttentionKernel {
    * `work` are not used.
    */
   void (*score_range)(const RangeWork& work, const KeyScores& scores);
+  /** Fills `work.bounds` with positive . maxima + negative . minima. */
+  void (*bound_pages)(const BoundWork& work);
   /**
    * left = left + right, where the keys of `left` precede those of `right`. An empty side changes no bit of the other;
    * every family gives the same bits.

@@ -25,7 +25,7 @@ class SparseCheck {
     require(keys.decay > 0 && keys.decay <= 1, name, "has an invalid eviction");
     for (size_t layer = 0; layer < layers; layer++) {
       const int64_t budget = keys.budget[layer], kept = keys.kept[layer];
-      require(budget >= 1, name, "has no budget in a layer");
+      require(budget >= 1, name, "has no budget in layer " + std::to_string(layer));
       const int64_t most = keys.compact_every == 0 ? budget : budget + keys.compact_every - 1;
       require(kept >= 0 && kept <= most, name, "keeps " + std::to_string(kept) + " tokens in layer " + std::to_string(layer));
       check_capacity(name, keys.slots, layer, std::min(kept + rows(keys.sequence), budget + keys.compact_every));
@@ -41,16 +41,16 @@ class SparseCheck {
     require(rows(selection.sequence) >= std::min<int64_t>(selection.observed, keys), name,
             "observes " + std::to_string(selection.observed) + " rows: the step has " + std::to_string(rows(selection.sequence)));
     for (size_t layer = 0; layer < layers; layer++) {
-      require(selection.budget[layer] >= 1, name, "has no budget in a layer");
+      require(selection.budget[layer] >= 1, name, "has no budget in layer " + std::to_string(layer));
       check_capacity(name, selection.slots, layer, std::min<int64_t>(keys, selection.budget[layer]));
     }
   }
 
   void check(const std::string& name, const PageSelectionView& selection) {
     const size_t layers = place(name, selection.sequence, selection.group);
-    const size_t blocks = static_cast<size_t>(last_position(selection.sequence) / kPageTokens + 1);
+    const size_t bound_pages = static_cast<size_t>(last_position(selection.sequence) / (kPageTokens * kPageTokens) + 1);
     const int full = step_.positions[step_.row_start[selection.sequence]] / kPageTokens;
-    require(selection.bounds.size * kPageTokens >= blocks * layers, name, "has too few pages of bounds: " + std::to_string(selection.bounds.size));
+    require(selection.bounds.size >= bound_pages * layers, name, "has too few pages of bounds: " + std::to_string(selection.bounds.size));
     require(selection.bounded <= full, name, "has bounds of " + std::to_string(selection.bounded) + " blocks: " + std::to_string(full) + " are full");
     require(selection.top_p > 0 && selection.top_p <= 1, name, "has an invalid budget");
     check_pages(name, selection.bounds);

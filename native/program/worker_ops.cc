@@ -29,6 +29,7 @@ struct SendQuery final : ProgramOp {
         scale(in.real("sendQ.scale")),
         softcap(in.real("sendQ.softcap")) {
     require(softcap >= 0, "sendQ.softcap is negative");
+    if (slopes) plan.limits.has_slopes = true;
     layer.require_query(*q, plan);
     require(x->columns >= q->columns, differ("columns of sendQ.x", x->columns, q->columns));
     require_same_rows(*x, *q);
@@ -116,6 +117,7 @@ static void check_sequence_workers(const StepView& step, int pages) {
     if (worker < 0 || static_cast<size_t>(worker) >= workers) refuse(s, "does not exist");
     const int last = step.positions[step.row_start[s + 1] - 1];
     for (const StepGroupView& group : step.groups) {
+      if (has_slots(step, static_cast<int>(s), static_cast<int>(&group - step.groups.data()))) continue;
       const int rblocks = static_cast<int>(group.page_table.size / static_cast<size_t>(group.layers) / workers);
       if (rblocks == 0) refuse(s, "has no blocks");
       const int count = last / kPageTokens + 1 - group.first_block[s];
@@ -127,6 +129,25 @@ static void check_sequence_workers(const StepView& step, int pages) {
       }
     }
   }
+}
+
+/** The pages of a sequence's slots and bounds lie in the range that its worker has. */
+static void check_sparse_workers(const StepView& step, int pages) {
+  const auto check = [&](int sequence, const Span<int32_t>& list) {
+    for (size_t i = 0; i < list.size; i++) {
+      if (list[i] / pages == step.sequence_workers[static_cast<size_t>(sequence)]) continue;
+      throw std::runtime_error("Cannot run the step: the attention worker of sequence " + std::to_string(sequence) + " does not have its sparse pages");
+    }
+  };
+  for (const SparseKeysView& keys : step.sparse) {
+    check(keys.sequence, keys.slots.pages);
+    check(keys.sequence, keys.slots.states);
+  }
+  for (const KvSelectionView& selection : step.selections) {
+    check(selection.sequence, selection.slots.pages);
+    check(selection.sequence, selection.slots.states);
+  }
+  for (const PageSelectionView& selection : step.page_selections) check(selection.sequence, selection.bounds);
 }
 
 void check_attention_workers(const StepView& step, const ProgramPlan& plan, const KvPool& pool) {
@@ -146,7 +167,10 @@ void check_attention_workers(const StepView& step, const ProgramPlan& plan, cons
       refuse("an attention worker has " + std::to_string(link->pages()) + " pages, the instance uses " + std::to_string(pages));
     }
   }
-  if (!by_heads) check_sequence_workers(step, pages);
+  if (!by_heads) {
+    check_sequence_workers(step, pages);
+    check_sparse_workers(step, pages);
+  }
   if (!step.remote.empty() || !step.arriving.empty()) refuse("keys at attention workers cannot be lent or in transfer");
 }
 

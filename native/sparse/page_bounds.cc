@@ -1,95 +1,63 @@
-// The bound of a page for a query is the sum over dimensions of max(q min, q max). Eight lanes hold partial sums.
+// The bound of a page for a query is the sum over dimensions of max(q min, q max): the positive part of q times the
+// maxima, and the negative part times the minima.
 #include "sparse/page_bounds.hpp"
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 
-#include "simd/float_bits.hpp"
+#include "attention/stream.hpp"
 
 namespace kvasir {
 namespace {
 
-constexpr int kLanes = 8;
-typedef float Lanes __attribute__((vector_size(4 * kLanes)));
-
-/** Sum of max(q min, q max) over `dims` dimensions, a multiple of kLanes. */
-float bound_of(const float* q, const float* min, const float* max, int dims) {
-  Lanes sums{};
-  for (int d = 0; d < dims; d += kLanes) {
-    Lanes query, low, high;
-    std::memcpy(&query, q + d, sizeof query);
-    std::memcpy(&low, min + d, sizeof low);
-    std::memcpy(&high, max + d, sizeof high);
-    const Lanes a = query * low, b = query * high;
-    sums += a > b ? a : b;
-  }
-  float sum = 0;
-  for (int i = 0; i < kLanes; i++) sum += sums[i];
-  return sum;
-}
-
-void widen_entry(const KvLayout& layout, const uint8_t* entry, float* out) {
-  if (layout.type == KvType::f32) {
-    std::memcpy(out, entry, sizeof(float) * layout.head_dim);
-    return;
-  }
-  for (int d = 0; d < layout.head_dim; d++) {
-    uint16_t bits;
-    std::memcpy(&bits, entry + 2 * d, 2);
-    out[d] = bf16_to_float(bits);
-  }
-}
-
-void store_entry(const KvLayout& layout, const float* values, uint8_t* entry) {
-  if (layout.type == KvType::f32) {
-    std::memcpy(entry, values, sizeof(float) * layout.head_dim);
-    return;
-  }
-  for (int d = 0; d < layout.head_dim; d++) {
-    const uint16_t bits = float_to_bf16(values[d]);  // exact: the values are keys
-    std::memcpy(entry + 2 * d, &bits, 2);
-  }
-}
-
-size_t half_entry(const KvLayout& layout) { return static_cast<size_t>(layout.head_dim) * (layout.type == KvType::bf16 ? 2 : 4); }
+constexpr int kPagesAtOnce = 16;  // pages of bounds, for 16,384 tokens
 
 }  // namespace
 
 void PageBounds::write(int head, int block, const uint8_t* page, int tokens) const {
-  std::vector<float> bounds(static_cast<size_t>(2 * layout_.head_dim));
-  float* min = bounds.data();
-  float* max = min + layout_.head_dim;
-  key_bounds(layout_.type, layout_.head_dim, page + share_bytes_ * head, tokens, min, max);
-  uint8_t* to = entry(head, block);
-  store_entry(layout_, min, to);
-  store_entry(layout_, max, to + half_entry(layout_));
+  write_key_bounds(layout_.type, layout_.head_dim, page + share_bytes_ * head, tokens, share(head, block), block % kPageTokens);
 }
 
-std::vector<int32_t> PageBounds::chosen_blocks(int head, const float* q, int group, int last, float scale) const {
-  const int blocks = last + 1, dims = (layout_.head_dim + kLanes - 1) / kLanes * kLanes;
-  std::vector<float> queries(static_cast<size_t>(group) * dims), min(static_cast<size_t>(dims)), max(static_cast<size_t>(dims));
-  for (int g = 0; g < group; g++) std::copy_n(q + static_cast<ptrdiff_t>(g) * layout_.head_dim, layout_.head_dim, queries.data() + static_cast<ptrdiff_t>(g) * dims);
-  std::vector<float> bounds(static_cast<size_t>(blocks));
-  for (int block = 0; block < blocks; block++) {
-    const uint8_t* from = entry(head, block);
-    widen_entry(layout_, from, min.data());
-    widen_entry(layout_, from + half_entry(layout_), max.data());
-    float bound = -INFINITY;
-    for (int g = 0; g < group; g++) bound = std::max(bound, bound_of(queries.data() + static_cast<ptrdiff_t>(g) * dims, min.data(), max.data(), dims));
-    bounds[block] = bound;
+std::vector<float> PageBounds::bounds_of(Isa isa, int head, const float* q, int group, int blocks) const {
+  const AttentionKernel& kernel = find_attention_kernel(isa, layout_);
+  const int values = group * layout_.head_dim;
+  std::vector<float> part(static_cast<size_t>(values));
+  std::vector<uint8_t> rounded(query_bytes(isa, layout_.type, group, layout_.head_dim, 1));
+  std::vector<float> loaded[2];  // positive and negative parts, in the kernel's form
+  for (int sign = 0; sign < 2; sign++) {
+    for (int i = 0; i < values; i++) part[i] = (q[i] < 0) == (sign == 1) ? q[i] : 0.0f;
+    write_query_row(isa, layout_.type, group, layout_.head_dim, rounded.data(), 0, part.data());
+    loaded[sign].resize(static_cast<size_t>(values));
+    kernel.load_query(rounded.data(), values, loaded[sign].data());
   }
+  std::vector<float> highest(static_cast<size_t>(blocks));
+  std::vector<float> bounds(static_cast<size_t>(group) * kPagesAtOnce * kPageTokens);
+  for (int first = 0; first < blocks; first += kPagesAtOnce * kPageTokens) {
+    const int count = std::min(blocks - first, kPagesAtOnce * kPageTokens);
+    const uint8_t* pages[kPagesAtOnce];
+    const int page_count = (count - 1) / kPageTokens + 1;
+    for (int i = 0; i < page_count; i++) pages[i] = share(head, first + i * kPageTokens);
+    kernel.bound_pages({layout_.head_dim, group, loaded[0].data(), loaded[1].data(), pages, page_count, bounds.data(), kPagesAtOnce * kPageTokens});
+    for (int i = 0; i < count; i++) {
+      float bound = -INFINITY;  // a NaN counts as the lowest bound
+      for (int g = 0; g < group; g++) bound = std::max(bound, bounds[static_cast<size_t>(g) * kPagesAtOnce * kPageTokens + i]);
+      highest[static_cast<size_t>(first + i)] = bound;
+    }
+  }
+  return highest;
+}
+
+std::vector<int32_t> PageBounds::choose(Isa isa, int head, const float* q, int group, int last, float scale) const {
+  const int blocks = last + 1;
+  const std::vector<float> bounds = bounds_of(isa, head, q + static_cast<ptrdiff_t>(head) * group * layout_.head_dim, group, blocks);
   std::vector<int32_t> ranked(static_cast<size_t>(blocks));
   std::iota(ranked.begin(), ranked.end(), 0);
-  // A NaN counts as the lowest bound.
-  const auto rank = [&](int32_t block) { return bounds[block] == bounds[block] ? bounds[block] : -INFINITY; };
-  const auto higher = [&](int32_t a, int32_t b) { return rank(a) > rank(b) || (rank(a) == rank(b) && a < b); };
+  const auto higher = [&](int32_t a, int32_t b) { return bounds[a] > bounds[b] || (bounds[a] == bounds[b] && a < b); };
   const int most = std::min(blocks, selection_->budget);
   std::partial_sort(ranked.begin(), ranked.begin() + most, ranked.end(), higher);
+  const auto weight = [&](int32_t block) { return std::exp(scale * (bounds[block] - bounds[ranked[0]])); };
   float wanted = INFINITY;
-  const float highest = rank(ranked[0]);
-  const auto weight = [&](int32_t block) { return std::exp(scale * (rank(block) - highest)); };
   if (selection_->top_p < 1) {
     float total = 0;
     for (int block = 0; block < blocks; block++) total += weight(block);

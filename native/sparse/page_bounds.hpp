@@ -14,25 +14,16 @@ class PageBounds {
   /** Writes the entry of a block of which the first `tokens` keys are present. */
   void write(int head, int block, const uint8_t* page, int tokens) const;
 
-  /**
-   * The pages that a KV head reads for queries `q` (group, head_dim), ascending, of blocks 0 to `last`. Writes them to
-   * `pages` by `page_of(block)`, and returns how many.
-   */
-  template <class PageOf>
-  int choose(int head, const float* q, int group, int last, float scale, int32_t* pages, const PageOf& page_of) const {
-    const std::vector<int32_t> blocks = chosen_blocks(head, q, group, last, scale);
-    for (size_t i = 0; i < blocks.size(); i++) pages[i] = page_of(blocks[i]);
-    return static_cast<int>(blocks.size());
-  }
+  /** The blocks, of 0 to `last`, that a KV head reads for its queries, ascending. `q` holds all heads of the row. */
+  std::vector<int32_t> choose(Isa isa, int head, const float* q, int group, int last, float scale) const;
 
  private:
-  std::vector<int32_t> chosen_blocks(int head, const float* q, int group, int last, float scale) const;
-  /** (2, head_dim) in the KV type. */
-  uint8_t* entry(int head, int block) const {
-    const int64_t index = int64_t{block} * layers_ + layer_;
-    const size_t page = static_cast<size_t>(selection_->bounds[static_cast<size_t>(index / kPageTokens)]);
-    return pool_ + layout_.page_bytes() * page + share_bytes_ * head + share_bytes_ / kPageTokens * static_cast<size_t>(index % kPageTokens);
+  uint8_t* share(int head, int block) const {
+    const int32_t page = selection_->bounds[static_cast<size_t>(block / kPageTokens) * layers_ + layer_];
+    return pool_ + layout_.page_bytes() * static_cast<size_t>(page) + share_bytes_ * head;
   }
+  /** The highest bound of the KV head's queries for each block. */
+  std::vector<float> bounds_of(Isa isa, int head, const float* q, int group, int blocks) const;
 
   KvLayout layout_;
   uint8_t* pool_;

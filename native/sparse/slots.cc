@@ -2,6 +2,8 @@
 #include "sparse/slots.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <numeric>
 
 namespace kvasir {
@@ -12,6 +14,29 @@ float pool(const std::vector<float>& scores, int at, int end, Pooling kind, int 
   float result = 0.0f;
   for (int i = first; i <= last; i++) result = kind == Pooling::max ? std::max(result, scores[i]) : result + scores[i];
   return kind == Pooling::max ? result : result / static_cast<float>(width);
+}
+
+/** The lowest score of positions below `before`. */
+float lowest_score(const LayerSlots::States& states, int count, int before) {
+  constexpr int kLanes = 8;
+  typedef float Scores __attribute__((vector_size(4 * kLanes)));
+  typedef int32_t Positions __attribute__((vector_size(4 * kLanes)));
+  const Scores none = Scores{} + INFINITY;
+  Scores lowest = none;
+  int i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    Scores scores;
+    Positions positions;
+    std::memcpy(&scores, states.scores + i, sizeof scores);
+    std::memcpy(&positions, states.positions + i, sizeof positions);
+    const Positions lower = (positions < before) & (scores < lowest);
+    lowest = (Scores)((lower & (Positions)scores) | (~lower & (Positions)lowest));
+  }
+  float result = INFINITY;
+  for (int lane = 0; lane < kLanes; lane++) result = std::min(result, lowest[lane]);
+  for (; i < count; i++)
+    if (states.positions[i] < before) result = std::min(result, states.scores[i]);
+  return result;
 }
 
 }  // namespace
@@ -45,18 +70,21 @@ void LayerSlots::write(int head, int slot, int position, const float* k, const f
 }
 
 int LayerSlots::lowest(int head, int filled, int before) const {
+  float score = INFINITY;
+  for (int slot = 0; slot < filled;) {
+    const States next = states(head, slot);
+    const int count = std::min(next.count, filled - slot);
+    score = std::min(score, lowest_score(next, count, before));
+    slot += count;
+  }
   int lowest = 0;
-  float score = 0;
   int32_t position = -1;
   for (int slot = 0; slot < filled;) {
     const States next = states(head, slot);
     const int count = std::min(next.count, filled - slot);
     for (int i = 0; i < count; i++) {
-      if (next.positions[i] >= before) continue;
-      const bool lower = position < 0 || next.scores[i] < score || (next.scores[i] == score && next.positions[i] > position);
-      if (!lower) continue;
+      if (!(next.scores[i] <= score) || next.positions[i] >= before || next.positions[i] <= position) continue;
       lowest = slot + i;
-      score = next.scores[i];
       position = next.positions[i];
     }
     slot += count;

@@ -109,9 +109,9 @@ void SparseAttention::choose_pages(const SparseAttentionCall& call, Chosen& chos
   const auto page_of = [&](int block) {
     return args.page_table[static_cast<size_t>(sequence.blocks[block - sequence.first_block]) * args.layers + args.layer];
   };
-  int32_t* pages = chosen.pages.data() + static_cast<ptrdiff_t>(head) * chosen.most;
-  const int count = bounds.choose(head, query.data() + static_cast<ptrdiff_t>(head) * group * layout.head_dim, group, last, args.scale, pages, page_of);
-  chosen.starts[static_cast<size_t>(head)] = (count - 1) * kPageTokens + position % kPageTokens;
+  const std::vector<int32_t> blocks = bounds.choose(args.isa, head, query.data(), group, last, args.scale);
+  std::transform(blocks.begin(), blocks.end(), chosen.pages.data() + static_cast<ptrdiff_t>(head) * chosen.most, page_of);
+  chosen.starts[static_cast<size_t>(head)] = (static_cast<int>(blocks.size()) - 1) * kPageTokens + position % kPageTokens;
 }
 
 /** Compacts the slots of sequences that have filled all. */

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <stdexcept>
 #include <utility>
 
 #include "attention/plan.hpp"
@@ -48,7 +50,31 @@ bool ShardAttention::begin(const WorkerFrame& frame, const std::vector<int32_t>&
       sequences_[g].push_back({row, step_.row_start[s + 1] - row, step_.positions[s], group.blocks.data() + group.block_start[s], group.first_block[s]});
     }
   }
-  return writes_each_page_once();
+  return begin_sparse() && writes_each_page_once();
+}
+
+bool ShardAttention::begin_sparse() {
+  view_ = {};
+  row_positions_.clear();
+  for (int s = 0; s < step_.sequences(); s++)
+    for (int row = step_.row_start[s]; row < step_.row_start[s + 1]; row++) row_positions_.push_back(step_.positions[s] + row - step_.row_start[s]);
+  view_.tokens = view_.positions = {row_positions_.data(), row_positions_.size()};
+  view_.row_start = {step_.row_start.data(), step_.row_start.size()};
+  answered_.assign(step_.positions.size(), 0);
+  sparse_.begin(view_, answered_.data());
+  if (step_.sparse.empty()) return true;
+  if (!step_.sparse.view(view_)) return false;
+  StepLimits limits = {0, 0, 0, 0, 0, pool_->pages, {}};
+  for (const ShardGroup& group : step_.groups) limits.groups.push_back({group.layers, group.window});
+  limits.slot_pages_of_state = LayerSlots::slot_pages_of_state(pool_->layout);
+  try {
+    check_sparse(view_, limits);
+  } catch (const std::runtime_error&) {
+    return false;
+  }
+  for (const SparseKeysView& keys : view_.sparse) sequences_[keys.group][keys.sequence].is_sparse = true;
+  for (const PageSelectionView& selection : view_.page_selections) sequences_[selection.group][selection.sequence].is_sparse = true;
+  return true;
 }
 
 /** True if no page holds keys of two places of the step: threads write the pages of several sequences at once. */
@@ -57,6 +83,7 @@ bool ShardAttention::writes_each_page_once() {
   for (size_t g = 0; g < step_.groups.size(); g++) {
     const int layers = step_.groups[g].layers;
     for (const AttentionSequence& sequence : sequences_[g]) {
+      if (has_slots(view_, static_cast<int>(&sequence - sequences_[g].data()), static_cast<int>(g))) continue;
       const int last = (sequence.start + sequence.rows - 1) / kPageTokens;
       for (int block = sequence.start / kPageTokens; block <= last; block++) {
         const int32_t* pages = tables_[g].data() + static_cast<size_t>(sequence.blocks[block - sequence.first_block]) * layers;
@@ -68,6 +95,20 @@ bool ShardAttention::writes_each_page_once() {
       }
     }
   }
+  const auto is_first = [&](const Span<int32_t>& pages) {
+    for (size_t i = 0; i < pages.size; i++) {
+      uint32_t& step = written_[static_cast<size_t>(pages[i])];
+      if (step == begun_) return false;
+      step = begun_;
+    }
+    return true;
+  };
+  for (const SparseKeysView& keys : view_.sparse)
+    if (!is_first(keys.slots.pages) || !is_first(keys.slots.states)) return false;
+  for (const KvSelectionView& selection : view_.selections)
+    if (!is_first(selection.slots.pages) || !is_first(selection.slots.states)) return false;
+  for (const PageSelectionView& selection : view_.page_selections)
+    if (!is_first(selection.bounds)) return false;
   return true;
 }
 
@@ -86,7 +127,7 @@ bool ShardAttention::accepts_query(const WorkerFrame& frame) const {
   if (frame.layer < 0 || frame.layer >= step_.groups[frame.group].layers) return false;
   if (frame.heads <= 0 || frame.heads > kHeadsMost || frame.heads % pool_->layout.kv_heads != 0) return false;
   if (frame.form != AttentionForm::ranges && frame.form != AttentionForm::prev_new) return false;
-  if (frame.slopes != 0 && frame.slopes != static_cast<uint32_t>(frame.heads)) return false;
+  if (frame.slopes != 0 && (frame.slopes != static_cast<uint32_t>(frame.heads) || !view_.sparse.empty())) return false;
   return frame.bytes == query_row_bytes(frame.heads) * rows_;
 }
 
@@ -121,8 +162,14 @@ void ShardAttention::query(const WorkerFrame& frame, std::vector<float> slopes, 
     compute_early(call, ended);
     return;
   }
+  const auto selects = [&](int index) {
+    for (const KvSelectionView& selection : view_.selections)
+      if (selection.sequence == index && selection.group == frame.group) return true;
+    return false;
+  };
   for (const AttentionSequence& sequence : sequences) {
-    if (!is_prev_new(sequence, group.window)) call.whole.push_back(sequence);
+    if (sequence.is_sparse) continue;
+    if (!is_prev_new(sequence, group.window) || selects(static_cast<int>(&sequence - sequences.data()))) call.whole.push_back(sequence);
     else call.earlier.push_back({sequence.row, 1, sequence.start - 1, sequence.blocks, sequence.first_block});
   }
   if (overlaps_) compute_earlier_keys(call);
@@ -140,7 +187,7 @@ void ShardAttention::compute_earlier_keys(Call& call) {
   args.sequence_count = static_cast<int>(call.earlier.size());
   // The row sees one key less than at its own position.
   if (args.window != kNoWindow) args.window--;
-  attend(args, call.query, call.max.data(), call.sum.data());
+  attend(args, call.query, {result_.data(), call.max.data(), call.sum.data()});
 }
 
 /** (A1 S1 + A2 S2) / (S1 + S2) over earlier keys (1) and the row's own key (2), both relative to their larger score. */
@@ -173,11 +220,30 @@ void ShardAttention::combine_prev_new(const Call& call, const std::vector<uint8_
   });
 }
 
-void ShardAttention::attend(const AttentionArgs& args, const std::vector<uint8_t>& query, float* max, float* sum) {
+uint8_t* ShardAttention::attention_scratch(const AttentionArgs& args) {
   int context = 1;
   for (int s = 0; s < args.sequence_count; s++) context = std::max(context, args.sequences[s].start + args.sequences[s].rows);
-  uint8_t* scratch = memory_.at_least(attention_scratch_bytes(pool_->isa, pool_->layout, args.heads, backend_->pool.size(), rows_, context));
-  run_attention(backend_->pool, args, query.data(), {result_.data(), max, sum}, scratch);
+  return memory_.at_least(attention_scratch_bytes(pool_->isa, pool_->layout, args.heads, backend_->pool.size(), rows_, context));
+}
+
+void ShardAttention::attend(const AttentionArgs& args, const std::vector<uint8_t>& query, const StreamOutput& output) {
+  run_attention(backend_->pool, args, query.data(), output, attention_scratch(args));
+}
+
+StreamOutput ShardAttention::output_of(const Call& call) {
+  if (!sparse_.any(call.group)) return {result_.data(), nullptr, nullptr};
+  float* statistics = sparse_.statistics(call.args.heads);
+  return {result_.data(), statistics, statistics + static_cast<size_t>(rows_) * call.args.heads, true};
+}
+
+void ShardAttention::attend_full(const Call& call, const std::vector<AttentionSequence>& sequences) {
+  std::vector<AttentionSequence> full;
+  std::copy_if(sequences.begin(), sequences.end(), std::back_inserter(full), [](const AttentionSequence& sequence) { return !sequence.is_sparse; });
+  if (full.empty()) return;
+  AttentionArgs args = call.args;
+  args.sequences = full.data();
+  args.sequence_count = static_cast<int>(full.size());
+  attend(args, call.query, output_of(call));
 }
 
 /** Plans the pieces of each sequence, and computes those of complete ranges. */
@@ -193,7 +259,8 @@ void ShardAttention::compute_early(Call& call, const std::atomic<bool>& ended) {
     ranges += static_cast<long long>(ranges_of(sequence)) * ((sequence.rows + tile_tokens - 1) / tile_tokens) * call.args.layout.kv_heads;
   const int most = subtree_ranges(ranges, threads);
   for (const AttentionSequence& sequence : sequences) {
-    AttentionRoot root = {&sequence, 0, sequence.rows, {}, {result_.data(), nullptr, nullptr}, 0};
+    if (sequence.is_sparse) continue;
+    AttentionRoot root = {&sequence, 0, sequence.rows, {}, output_of(call), 0};
     const auto add = [&](int first, int count) { root.pieces.push_back({first, count, nullptr, false}); };
     add_subtrees(0, first_open_range(sequence), most, add);
     add_subtrees(first_open_range(sequence), ranges_of(sequence), most, add);
@@ -236,11 +303,16 @@ void ShardAttention::write_keys(const Call& call, const std::vector<uint8_t>& ke
   const KvLayout& layout = pool_->layout;
   const int heads = 2 * layout.kv_heads;
   const std::vector<AttentionSequence>& sequences = sequences_[call.group];
+  float* staged = view_.sparse.empty() ? nullptr : sparse_.staged_rows(layout);
   backend_->pool.run(static_cast<int>(sequences.size()), [&](int index, int) {
     const AttentionSequence& sequence = sequences[index];
     std::vector<float> values(static_cast<size_t>(heads) * layout.head_dim);
     for (int row = 0; row < sequence.rows; row++) {
       read_query_row(pool_->isa, layout.type, heads, layout.head_dim, keys.data(), sequence.row + row, values.data());
+      if (has_slots(view_, index, call.group)) {
+        std::copy(values.begin(), values.end(), staged + values.size() * static_cast<size_t>(sequence.row + row));
+        continue;
+      }
       const int position = sequence.start + row;
       write_kv(pool_->isa, layout, call.args.page(sequence, position / kPageTokens), position % kPageTokens, values.data(),
                values.data() + static_cast<size_t>(layout.kv_heads) * layout.head_dim);
@@ -253,19 +325,18 @@ void ShardAttention::compute_late(Call& call, const std::vector<uint8_t>& keys, 
   if (call.form == AttentionForm::prev_new) {
     if (!overlaps_) compute_earlier_keys(call);
     combine_prev_new(call, keys);
-    AttentionArgs args = call.args;
-    args.sequences = call.whole.data();
-    args.sequence_count = static_cast<int>(call.whole.size());
-    if (!call.whole.empty()) attend(args, call.query, nullptr, nullptr);
-    return;
+    attend_full(call, call.whole);
+  } else if (call.pieces == nullptr) {
+    attend_full(call, sequences_[call.group]);
+  } else {
+    run_tasks(call, call.late, ended);
+    if (ended) return;
+    threads.run(call.pieces->merges(), [&](int merge, int thread) { call.pieces->run_merge(merge, call.workspaces + call.workspace_bytes * thread); });
   }
-  if (call.pieces == nullptr) {
-    attend(call.args, call.query, nullptr, nullptr);
-    return;
-  }
-  run_tasks(call, call.late, ended);
-  if (ended) return;
-  threads.run(call.pieces->merges(), [&](int merge, int thread) { call.pieces->run_merge(merge, call.workspaces + call.workspace_bytes * thread); });
+  if (!sparse_.any(call.group)) return;
+  const SparseAttentionCall rest = {call.args, threads, call.query.data(), output_of(call), call.group, attention_scratch(call.args)};
+  sparse_.attend(rest);
+  sparse_.select(rest);
 }
 
 }  // namespace kvasir

@@ -8,6 +8,7 @@
 #include "attention/pieces.hpp"
 #include "base/backend.hpp"
 #include "kv/kv_pool.hpp"
+#include "sparse/sparse_attention.hpp"
 #include "workers/worker_frames.hpp"
 
 namespace kvasir {
@@ -68,10 +69,17 @@ class ShardAttention {
   size_t query_row_bytes(int heads) const { return query_bytes(pool_->isa, pool_->layout.type, heads, pool_->layout.head_dim, 1); }
   bool has_pages(const ShardGroup& group, const std::vector<int32_t>& table) const;
   bool writes_each_page_once();
+  /** Prepares the sparse sequences of the step. False if an entry is invalid. */
+  bool begin_sparse();
+  /** The result of a call, with statistics if its group has sparse sequences. */
+  StreamOutput output_of(const Call& call);
+  /** Attention of these sequences but sparse ones. */
+  void attend_full(const Call& call, const std::vector<AttentionSequence>& sequences);
   void compute_early(Call& call, const std::atomic<bool>& ended);
   void compute_earlier_keys(Call& call);
   void combine_prev_new(const Call& call, const std::vector<uint8_t>& keys);
-  void attend(const AttentionArgs& args, const std::vector<uint8_t>& query, float* max, float* sum);
+  void attend(const AttentionArgs& args, const std::vector<uint8_t>& query, const StreamOutput& output);
+  uint8_t* attention_scratch(const AttentionArgs& args);
   void run_tasks(const Call& call, const std::vector<int>& tasks, const std::atomic<bool>& ended);
   void write_keys(const Call& call, const std::vector<uint8_t>& keys);
   void compute_late(Call& call, const std::vector<uint8_t>& keys, const std::atomic<bool>& ended);
@@ -87,6 +95,10 @@ class ShardAttention {
   ShardStep step_;
   std::vector<std::vector<int32_t>> tables_;                // of each group: (blocks, layers) pages, kept from step to step
   std::vector<std::vector<AttentionSequence>> sequences_;  // of each group
+  StepView view_;                       // rows and sparse sequences of the step, over `step_` and `row_positions_`
+  std::vector<int32_t> row_positions_;  // (rows)
+  std::vector<uint8_t> answered_;       // (sequences): 0
+  SparseAttention sparse_;
   int next_call_ = 0;
   std::unique_ptr<Call> call_;
   std::vector<float> result_;

@@ -2,6 +2,8 @@
 // used.
 #include "workers/worker_frames.hpp"
 
+#include <cstring>
+
 namespace kvasir {
 namespace {
 
@@ -32,6 +34,7 @@ class WordReader {
     for (const int32_t each : values) failed_ = failed_ || each < least || each >= limit;
     return values;
   }
+  bool has_more() const { return !failed_ && next_ < words_.size(); }
   bool finished() const { return !failed_ && next_ == words_.size(); }
 
  private:
@@ -53,12 +56,57 @@ bool are_offsets(const std::vector<int32_t>& offsets, size_t count, int least, s
   return true;
 }
 
+struct SparseCounts {
+  size_t numbers, lists;
+};
+constexpr SparseCounts kSlots = {6, 5}, kSelection = {7, 4}, kPageSelection = {5, 1};
+
+void put(std::vector<int32_t>& words, const std::vector<ShardSparse>& entries) {
+  words.push_back(static_cast<int32_t>(entries.size()));
+  for (const ShardSparse& entry : entries) {
+    put(words, entry.numbers);
+    for (const std::vector<int32_t>& list : entry.lists) put(words, list);
+  }
+}
+
+std::vector<ShardSparse> read_sparse(WordReader& in, const SparseCounts& counts, int most) {
+  std::vector<ShardSparse> entries(static_cast<size_t>(in.value(0, most + 1)));
+  for (ShardSparse& entry : entries) {
+    entry.numbers = in.list(0, INT32_MAX);
+    for (size_t i = 0; i < counts.lists; i++) entry.lists.push_back(in.list(0, INT32_MAX));
+  }
+  return entries;
+}
+
+int32_t bits_of(float value) {
+  int32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+float float_of(int32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+std::vector<int32_t> list_of(const Span<int32_t>& span, int offset = 0) {
+  std::vector<int32_t> list(span.data, span.data + span.size);
+  for (int32_t& each : list) each += offset;
+  return list;
+}
+
+Span<int32_t> span_of(const std::vector<int32_t>& list) { return {list.data(), list.size()}; }
+
+SlotTableView slots_of(const ShardSparse& entry) { return {span_of(entry.lists[0]), span_of(entry.lists[1]), span_of(entry.lists[2])}; }
+
 /** True if each sequence lists a block for every key that its first row sees, up to its last row. */
 bool are_complete(const ShardStep& step, const ShardGroup& group) {
   const size_t sequences = step.positions.size();
-  if (group.first_block.size() != sequences || !are_offsets(group.block_start, sequences, 1, group.blocks.size())) return false;
+  if (group.first_block.size() != sequences || !are_offsets(group.block_start, sequences, 0, group.blocks.size())) return false;
   if (group.pages.size() != group.changed.size() * group.layers) return false;
   for (size_t s = 0; s < sequences; s++) {
+    if (step.has_slots(static_cast<int>(s), static_cast<int>(&group - step.groups.data()))) continue;
     const int64_t last = int64_t{step.positions[s]} + step.row_start[s + 1] - step.row_start[s] - 1;
     const int64_t first_seen = step.positions[s] < group.window ? 0 : int64_t{step.positions[s]} - group.window + 1;
     const int64_t listed = group.block_start[s + 1] - group.block_start[s];
@@ -68,6 +116,51 @@ bool are_complete(const ShardStep& step, const ShardGroup& group) {
 }
 
 }  // namespace
+
+void ShardSparseEntries::add(const StepView& step, const std::vector<int>& index_of, int page_offset) {
+  for (const SparseKeysView& keys : step.sparse) {
+    const int index = index_of[static_cast<size_t>(keys.sequence)];
+    if (index < 0) continue;
+    slots.push_back({{index, keys.group, keys.compact_every, keys.recent, bits_of(keys.decay), static_cast<int32_t>(keys.head_reduce)},
+                     {list_of(keys.slots.pages, page_offset), list_of(keys.slots.page_start), list_of(keys.slots.states, page_offset), list_of(keys.kept), list_of(keys.budget)}});
+  }
+  for (const KvSelectionView& each : step.selections) {
+    const int index = index_of[static_cast<size_t>(each.sequence)];
+    if (index < 0) continue;
+    selections.push_back({{index, each.group, each.observed, each.recent, static_cast<int32_t>(each.pooling), each.pooling_width, static_cast<int32_t>(each.head_reduce)},
+                          {list_of(each.slots.pages, page_offset), list_of(each.slots.page_start), list_of(each.slots.states, page_offset), list_of(each.budget)}});
+  }
+  for (const PageSelectionView& each : step.page_selections) {
+    const int index = index_of[static_cast<size_t>(each.sequence)];
+    if (index >= 0) page_selections.push_back({{index, each.group, each.bounded, each.budget, bits_of(each.top_p)}, {list_of(each.bounds, page_offset)}});
+  }
+}
+
+bool ShardSparseEntries::view(StepView& step) const {
+  constexpr int kMost = 1 << 20;
+  for (const ShardSparse& entry : slots) {
+    const std::vector<int32_t>& n = entry.numbers;
+    if (n.size() != kSlots.numbers || n[2] > kMost || n[5] > 1) return false;
+    step.sparse.push_back({n[0], n[1], slots_of(entry), span_of(entry.lists[3]), span_of(entry.lists[4]), n[2], n[3], float_of(n[4]), static_cast<HeadReduce>(n[5])});
+  }
+  for (const ShardSparse& entry : selections) {
+    const std::vector<int32_t>& n = entry.numbers;
+    if (n.size() != kSelection.numbers || n[2] < 1 || n[4] > 1 || n[5] < 1 || n[5] > kMost || n[6] > 1) return false;
+    step.selections.push_back({n[0], n[1], slots_of(entry), span_of(entry.lists[3]), n[2], n[3], static_cast<Pooling>(n[4]), n[5], static_cast<HeadReduce>(n[6])});
+  }
+  for (const ShardSparse& entry : page_selections) {
+    const std::vector<int32_t>& n = entry.numbers;
+    if (n.size() != kPageSelection.numbers || n[3] < 2) return false;
+    step.page_selections.push_back({n[0], n[1], span_of(entry.lists[0]), n[2], n[3], float_of(n[4])});
+  }
+  return true;
+}
+
+bool ShardStep::has_slots(int sequence, int group) const {
+  for (const ShardSparse& entry : sparse.slots)
+    if (entry.numbers.size() == kSlots.numbers && entry.numbers[0] == sequence && entry.numbers[1] == group) return true;
+  return false;
+}
 
 std::vector<int32_t> ShardStep::encode() const {
   std::vector<int32_t> words;
@@ -79,6 +172,8 @@ std::vector<int32_t> ShardStep::encode() const {
     words.push_back(group.window == kNoWindow ? 0 : group.window);
     for (const auto* list : {&group.first_block, &group.block_start, &group.blocks, &group.changed, &group.pages}) put(words, *list);
   }
+  if (sparse.empty()) return words;
+  for (const auto* entries : {&sparse.slots, &sparse.selections, &sparse.page_selections}) put(words, *entries);
   return words;
 }
 
@@ -97,6 +192,13 @@ bool ShardStep::decode(const std::vector<int32_t>& words, int rows, int pool_pag
     group.blocks = in.list(0, blocks_end);
     group.changed = in.list(0, blocks_end);
     group.pages = in.list(0, pool_pages);
+  }
+  sparse = {};
+  if (in.has_more()) {
+    const int most = static_cast<int>(positions.size() * groups.size());
+    sparse.slots = read_sparse(in, kSlots, most);
+    sparse.selections = read_sparse(in, kSelection, most);
+    sparse.page_selections = read_sparse(in, kPageSelection, most);
   }
   if (!in.finished() || !are_offsets(row_start, positions.size(), 1, static_cast<size_t>(rows))) return false;
   for (const ShardGroup& group : groups)

@@ -6,6 +6,7 @@
 
 #include "attention/attention.hpp"
 #include "net/message.hpp"
+#include "ops/step.hpp"
 
 namespace kvasir {
 
@@ -121,13 +122,36 @@ struct ShardGroup {
   std::vector<int32_t> pages;        // (changed, layers)
 };
 
+/**
+ * An entry of Step.sparse, Step.selections or Step.pageSelections: its numbers (a float as its bits) and its lists, in
+ * the order of the views in ops/step.hpp.
+ */
+struct ShardSparse {
+  std::vector<int32_t> numbers;
+  std::vector<std::vector<int32_t>> lists;
+};
+
+/** The sparse sequences of a step; empty for most. */
+struct ShardSparseEntries {
+  std::vector<ShardSparse> slots, selections, page_selections;
+
+  bool empty() const { return slots.empty() && selections.empty() && page_selections.empty(); }
+  /** Adds those of the sequences that `index_of` maps to 0 or more; page numbers grow by `page_offset`. */
+  void add(const StepView& step, const std::vector<int>& index_of, int page_offset);
+  /** Adds views of the lists to `step`. False if a number is outside its bounds. */
+  bool view(StepView& step) const;
+};
+
 /** A step as its integers: rows of each sequence, their first position, and the blocks and window of each layer group. */
 struct ShardStep {
   std::vector<int32_t> row_start;  // (sequences + 1)
   std::vector<int32_t> positions;  // (sequences): of the first row
   std::vector<ShardGroup> groups;
+  ShardSparseEntries sparse;
 
   int sequences() const { return static_cast<int>(positions.size()); }
+  /** True if the sequence keeps only some tokens in the group, and lists no blocks there. */
+  bool has_slots(int sequence, int group) const;
   std::vector<int32_t> encode() const;
   /** False if the integers describe no step of `rows` rows over `pages` pages. */
   bool decode(const std::vector<int32_t>& words, int rows, int pages);

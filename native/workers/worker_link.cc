@@ -79,6 +79,7 @@ void WorkerLink::begin(const StepView& step, const WorkerShare& share, const std
       const AttentionSequence& sequence = groups[g][s];
       group.first_block.push_back(sequence.first_block);
       group.block_start.push_back(static_cast<int32_t>(group.blocks.size()));
+      if (has_slots(step, s, static_cast<int>(g))) continue;
       const int blocks = (sequence.start + sequence.rows - 1) / kPageTokens + 1 - sequence.first_block;
       for (int b = 0; b < blocks; b++) group.blocks.push_back(sequence.blocks[b] - first_block);
     }
@@ -94,6 +95,11 @@ void WorkerLink::begin(const StepView& step, const WorkerShare& share, const std
       for (int layer = 0; layer < group.layers; layer++) group.pages.push_back(pages[layer] - share.first_page + first_page_);
     }
     shard.groups.push_back(std::move(group));
+  }
+  if (step.any_sparse()) {
+    std::vector<int> index_of(static_cast<size_t>(step.sequences()), -1);
+    for (size_t i = 0; i < share.sequences.size(); i++) index_of[static_cast<size_t>(share.sequences[i])] = static_cast<int>(i);
+    shard.sparse.add(step, index_of, first_page_ - share.first_page);
   }
   std::vector<int32_t> words = shard.encode();
   WorkerFrame frame = {};

@@ -189,8 +189,9 @@ export interface PageSelection {
   /** A layer group without a window. */
   readonly group: number;
   /**
-   * Pages of bounds, `boundPages(...)` of them. Block b of layer l has entry b * layers + l: the minimum and the maximum
-   * of each KV head and dimension of K, in the KV type.
+   * Pages of bounds, `boundPages(...)` of them. Block b of layer l has place b % pageTokens of page
+   * floor(b / pageTokens) * layers + l: the maximum of each KV head and dimension of K as the key of that place, and
+   * the minimum in the same layout in place of V.
    */
   readonly bounds: Int32Array;
   /** Blocks with entries that are complete. The step writes the entries of all later blocks. */
@@ -207,9 +208,9 @@ export interface PageSelection {
   readonly topP: number;
 }
 
-/** Pages of bounds for `blocks` rBlocks of a group: one for each 32 pages of K and V. */
+/** Pages of bounds for `blocks` rBlocks of a group: one of a layer for each 32 of its pages of K and V. */
 export function boundPages(blocks: number, layers: number): number {
-  return Math.ceil((blocks * layers) / pageTokens);
+  return Math.ceil(blocks / pageTokens) * layers;
 }
 
 /** Rows of the residual stream, float32 and consecutive, in pages of a pool for activations. */

@@ -259,4 +259,58 @@ export function testSparse(backend: Backend): void {
       expectSameBits(whole, got.run(tokens, tokens + 1, {}), 'all pages');
     });
   });
+
+  test.each(invalidSteps)('refuses a step: $why', ({ why, step }) => {
+    const shape = { heads: 2, kvHeads: 1, headDim: 8 };
+    for (const each of [backend, oracle]) {
+      const world = new World(each, { shape, kvType: 'f32', headReduce: 'max', seed: 1 });
+      world.run(0, 40, {});
+      expect(() => world.run(40, 43, step(world))).toThrow(why);
+      world.close();
+    }
+  });
 }
+
+const validKeys = ({ slots }: World): SparseKeys => ({
+  ...{ sequence: 0, group: 0, slots, kept: Int32Array.of(1, 7), budget: Int32Array.of(1, 8) },
+  ...{ compactEvery: 0, recent: 2, decay: 1, headReduce: 'max' },
+});
+const validSelection = ({ slots }: World): KvSelection => ({
+  ...{ sequence: 0, group: 0, slots, budget: Int32Array.of(1, 8), observed: 3, recent: 2 },
+  ...{ pooling: { kind: 'max', width: 5 }, headReduce: 'max' },
+});
+const sparse = (keys: Partial<SparseKeys>) => (world: World) => ({ sparse: [{ ...validKeys(world), ...keys }] });
+const selections = (entry: Partial<KvSelection>) => (world: World) => ({
+  selections: [{ ...validSelection(world), ...entry }],
+});
+const pageSelections = (entry: Partial<PageSelection>) => (world: World) => ({
+  pageSelections: [{ ...{ sequence: 0, group: 0, bounds: world.bounds, bounded: 0, budget: 2, topP: 1 }, ...entry }],
+});
+const noPages = { pages: new Int32Array(0), pageStart: Int32Array.of(0, 0, 0), states: new Int32Array(0) };
+
+const invalidSteps: readonly { readonly why: string; readonly step: (world: World) => Partial<Step> }[] = [
+  { why: 'sparse[0] names sequence 1', step: sparse({ sequence: 1 }) },
+  { why: 'sparse[0] names layer group 1', step: sparse({ group: 1 }) },
+  { why: 'sparse[0] has no kept tokens and budget for each layer', step: sparse({ kept: Int32Array.of(1) }) },
+  { why: 'sparse[0] keeps 9 tokens in layer 1', step: sparse({ kept: Int32Array.of(1, 9) }) },
+  { why: 'sparse[0] has an invalid eviction', step: sparse({ decay: 0 }) },
+  { why: 'sparse[0] has 0 slots in layer 0: 1 needed', step: sparse({ slots: noPages }) },
+  {
+    why: 'sparse[0] has pages that do not belong to its 2 layers',
+    step: sparse({ slots: { ...noPages, pageStart: Int32Array.of(0, 1, 0) } }),
+  },
+  {
+    why: 'sparse[0] has too few pages of slot states: 0',
+    step: (world) => sparse({ slots: { ...world.slots, states: noPages.states } })(world),
+  },
+  { why: 'has an even pooling width: 4', step: selections({ pooling: { kind: 'max', width: 4 } }) },
+  { why: 'selections[0] observes 9 rows: the step has 3', step: selections({ observed: 9 }) },
+  { why: 'selections[0] has no budget in', step: selections({ budget: Int32Array.of(1, 0) }) },
+  {
+    why: 'selections[0] is the second of sequence 0 and layer group 0',
+    step: (world) => ({ ...sparse({})(world), ...selections({})(world) }),
+  },
+  { why: 'pageSelections[0] has bounds of 2 blocks: 1 are full', step: pageSelections({ bounded: 2 }) },
+  { why: 'pageSelections[0] has too few pages of bounds: 1', step: pageSelections({ bounds: Int32Array.of(3) }) },
+  { why: 'pageSelections[0] names page 9999: the pool has', step: pageSelections({ bounds: Int32Array.of(3, 9999) }) },
+];

@@ -3,8 +3,10 @@
 import { fileURLToPath } from 'node:url';
 import { describe, expect, test } from 'vitest';
 import { Engine } from '../../src/engine/engine.ts';
-import { loadModel } from '../../src/engine/load-model.ts';
+import { type LoadedModel, loadModel } from '../../src/engine/load-model.ts';
 import { groupedStep, type PlainSequence, plainPages } from '../../src/engine/plain-step.ts';
+import { type AttentionForm, AttentionWorker, WorkerLink } from '../../src/kernel/native/attention-workers.ts';
+import { createNativeBackend, type NativeBackend } from '../../src/kernel/native/native.ts';
 import {
   boundPages,
   keptAfter,
@@ -25,12 +27,52 @@ const observed = 16;
 
 type Mode = 'full' | 'replace' | 'compact' | 'quest';
 
-/** Greedy tokens of a sequence of each mode, in one batch. */
-function generate({ create }: NamedBackend, modes: readonly Mode[], chunk: number): readonly (readonly number[])[] {
+const poolPages = 400;
+
+interface Workers {
+  readonly links: readonly WorkerLink[];
+  readonly close: () => void;
+}
+
+/** Attention workers of this process with a KV head each. */
+function openWorkers(backend: NativeBackend, { kv }: LoadedModel, form: AttentionForm): Workers {
+  const shard = { type: kv.type, kvHeads: 1, headDim: kv.headDim };
+  const workers = Array.from({ length: kv.kvHeads }, () => {
+    const own = createNativeBackend({ threads: 1, isa: backend.isa });
+    const pool = own.createKvPool({ ...shard, pages: poolPages });
+    const address = { token: 'a secret', transport: 'tcp' } as const;
+    const worker = new AttentionWorker({ backend: own, pool, host: '127.0.0.1', ...address });
+    const link = new WorkerLink({ backend, shard, ...address, address: worker.address, form });
+    const close = () => {
+      link.close();
+      worker.close();
+      own.freeKvPool(pool);
+      own.close();
+    };
+    return { link, close };
+  });
+  return { links: workers.map(({ link }) => link), close: () => workers.map(({ close }) => close()) };
+}
+
+/**
+ * Greedy tokens of a sequence of each mode, in one batch. @param form of attention workers that compute attention, by KV
+ * heads; undefined: the engine does
+ */
+function generate(
+  { create }: NamedBackend,
+  modes: readonly Mode[],
+  chunk: number,
+  form?: AttentionForm,
+): { readonly tokens: readonly (readonly number[])[]; readonly calls: number } {
   const backend = create(2);
-  const model = loadModel({ model: path, backend, inputs: 'f32', context: 256 });
+  const attention = form === undefined ? 'pages' : 'workers';
+  const model = loadModel({ model: path, backend, inputs: 'f32', context: 256, attention });
   const { groups, headDim, type, pageBytes } = model.kv;
-  const engine = new Engine({ model, backend, tokensMax: 512, logitRowsMax: 8, kvBytes: 400 * pageBytes });
+  const pagesAtWorkers = form !== undefined && { pagesAtWorkers: poolPages };
+  const memory = { tokensMax: 768, logitRowsMax: 8, kvBytes: poolPages * pageBytes, ...pagesAtWorkers };
+  const engine = new Engine({ model, backend, ...memory });
+  const workers = form === undefined ? undefined : openWorkers(backend as NativeBackend, model, form);
+  const attentionWorkers = workers && Int32Array.from(workers.links, ({ handle }) => handle);
   const { layers } = groups[0];
   const pages = plainPages(modes.length * blocks, groups);
   let next = modes.length * blocks * layers;
@@ -47,7 +89,7 @@ function generate({ create }: NamedBackend, modes: readonly Mode[], chunk: numbe
   const compactEvery = (mode: Mode) => (mode === 'compact' ? 5 : 0);
   const abort = new Int32Array(1);
   const run = (rows: readonly PlainSequence[], more: Partial<Step>): void => {
-    const outcome = engine.run({ ...groupedStep(rows, pages), ...more }, abort);
+    const outcome = engine.run({ ...groupedStep(rows, pages), ...more, attentionWorkers }, abort);
     if (outcome.kind !== 'done') throw new Error('aborted');
     let logit = 0;
     for (const [i, { logits }] of rows.entries())
@@ -93,9 +135,11 @@ function generate({ create }: NamedBackend, modes: readonly Mode[], chunk: numbe
       for (let layer = 0; layer < layers; layer++)
         kept[layer] = keptAfter(kept[layer], budget[layer], compactEvery(mode), 1);
   }
+  const calls = (workers?.links ?? []).reduce((sum, { counts }) => sum + counts.calls, 0);
+  workers?.close();
   engine.close();
   backend.close();
-  return sequences.map(({ tokens }) => tokens.slice(promptTokens));
+  return { tokens: sequences.map(({ tokens }) => tokens.slice(promptTokens)), calls };
 }
 
 function slotsOf(layers: number, take: (count: number) => Int32Array, states: number): SlotTable {
@@ -105,19 +149,27 @@ function slotsOf(layers: number, take: (count: number) => Int32Array, states: nu
 
 describe('sequences with sparse KV', () => {
   const modes: readonly Mode[] = ['replace', 'full', 'quest', 'compact'];
-  const expected = generate(backends[0], modes, 100);
+  const expected = generate(backends[0], modes, 100).tokens;
 
   test.each(nativeBackends)('$name generates the tokens of the reference', (backend) => {
-    expect(generate(backend, modes, 100)).toEqual(expected);
+    expect(generate(backend, modes, 100).tokens).toEqual(expected);
   });
 
   test.skipIf(nativeBackends.length === 0)('tokens do not depend on chunks or on the rest of the batch', () => {
     const backend = nativeBackends[0];
-    expect(generate(backend, modes, 37)).toEqual(expected);
-    const [full] = generate(backend, ['full'], 100);
-    expect(full).toHaveLength(outputTokens);
-    expect(generate(backend, ['replace'], 64)).toEqual([expected[0]]);
+    expect(generate(backend, modes, 37).tokens).toEqual(expected);
+    expect(generate(backend, ['replace'], 64).tokens).toEqual([expected[0]]);
   });
+
+  test.skipIf(nativeBackends.length === 0).each(['ranges', 'prev-new'] as const)(
+    'attention workers with a KV head each give the same tokens without further messages, in the form %s',
+    (form) => {
+      const backend = nativeBackends[nativeBackends.length - 1];
+      const sparse = generate(backend, modes, 100, form);
+      expect(sparse.tokens).toEqual(expected);
+      expect(sparse.calls).toBe(generate(backend, ['full'], 100, form).calls);
+    },
+  );
 
   test('tokens of the same prompt differ from those of full attention', () => {
     const [replace, full, quest] = expected.map((tokens) => tokens.join());

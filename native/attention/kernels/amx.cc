@@ -4,7 +4,7 @@
 namespace kvasir {
 namespace {
 
-constexpr AttentionKernel kBf16{2, copy_bf16, run_range<Tiles>, score_range<Tiles>, merge_rows};
+constexpr AttentionKernel kBf16{2, copy_bf16, run_range<Tiles>, score_range<Tiles>, bound_pages<Tiles>, merge_rows};
 
 }  // namespace
 

@@ -9,8 +9,8 @@ struct Dot : DotBase, FormBase<Dot> {
   static constexpr bool kShortChains = false;
 };
 using Float = FloatForm<Avx512Lanes, 24, 4>;
-constexpr AttentionKernel kFloat{4, copy_floats, run_range<Float>, score_range<Float>, merge_rows};
-constexpr AttentionKernel kBf16{2, copy_bf16, run_range<Dot>, score_range<Dot>, merge_rows};
+constexpr AttentionKernel kFloat{4, copy_floats, run_range<Float>, score_range<Float>, bound_pages<Float>, merge_rows};
+constexpr AttentionKernel kBf16{2, copy_bf16, run_range<Dot>, score_range<Dot>, bound_pages<Dot>, merge_rows};
 
 }  // namespace
 

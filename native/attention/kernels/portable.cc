@@ -52,8 +52,8 @@ struct PortableLanes {
 
 using Float = FloatForm<PortableLanes, 8, 2>;
 using Widened = WidenedForm<PortableLanes, 8, 2>;
-constexpr AttentionKernel kFloat{4, copy_floats, run_range<Float>, score_range<Float>, merge_rows};
-constexpr AttentionKernel kBf16{4, widen_bf16, run_range<Widened>, score_range<Widened>, merge_rows};
+constexpr AttentionKernel kFloat{4, copy_floats, run_range<Float>, score_range<Float>, bound_pages<Float>, merge_rows};
+constexpr AttentionKernel kBf16{4, widen_bf16, run_range<Widened>, score_range<Widened>, bound_pages<Widened>, merge_rows};
 
 }  // namespace
 

@@ -293,6 +293,32 @@ void score_range(const RangeWork& work, const KeyScores& scores) {
   RangeRun<Form>(work).score(scores);
 }
 
+template <class Form>
+void bound_pages(const BoundWork& work) {
+  const ptrdiff_t minima = 4 * static_cast<ptrdiff_t>(kPageTokens) * (work.head_dim / Form::kPack);
+  constexpr int kHeads = 8;  // heads side by side
+  Form::begin(RangeWork{});
+  for (int page = 0; page < work.page_count; page++) {
+    for (int head = 0; head < work.group; head += kHeads) {
+      const int heads = std::min(kHeads, work.group - head);
+      const ptrdiff_t first = static_cast<ptrdiff_t>(head) * work.head_dim;
+      float* bounds = work.bounds + static_cast<ptrdiff_t>(head) * work.stride + page * kPageTokens;
+      alignas(64) float low[kHeads * kPageTokens];
+      Product<Form> product = {static_cast<const typename Form::Element*>(work.positive) + first, work.head_dim, work.pages + page, 0, 4 * kPageTokens, 1,
+                               work.head_dim / Form::kPack, bounds, work.stride, Into::nothing, 0};
+      Form::multiply_keys(product, heads);
+      product.a = static_cast<const typename Form::Element*>(work.negative) + first;
+      product.b_offset = minima;
+      product.c = low;
+      product.c_stride = kPageTokens;
+      Form::multiply_keys(product, heads);
+      for (int i = 0; i < heads; i++)
+        for (int place = 0; place < kPageTokens; place++) bounds[static_cast<ptrdiff_t>(i) * work.stride + place] += low[i * kPageTokens + place];
+    }
+  }
+  Form::end();
+}
+
 /** The common part of forms without tiles. */
 template <class Form>
 struct FormBase {

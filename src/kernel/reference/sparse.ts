@@ -192,9 +192,9 @@ class PageBounds {
 
   #entry(block: number, head: number): Float32Array {
     const { headDim } = this.#pool.spec;
-    const index = block * this.#layers + this.#layer;
-    const at = (head * pageTokens + (index % pageTokens)) * 2 * headDim;
-    return this.#pool.page(this.#pages[Math.floor(index / pageTokens)]).subarray(at, at + 2 * headDim);
+    const page = Math.floor(block / pageTokens) * this.#layers + this.#layer;
+    const at = (head * pageTokens + (block % pageTokens)) * 2 * headDim;
+    return this.#pool.page(this.#pages[page]).subarray(at, at + 2 * headDim);
   }
 }
 
