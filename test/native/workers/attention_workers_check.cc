@@ -214,13 +214,37 @@ void supersede(const Shard& shard) {
   expect(!shard.link->receive(none, &kNoAbort) && std::chrono::steady_clock::now() < deadline, "a superseded link ends");
 }
 
+/** The sequence of the step keeps tokens in slots (kind 0), selects tokens (1) or reads some pages (2). */
+template <class Value>
+void add_sparse_lie(ShardStep& step, int kind, const Value& value) {
+  const auto number = [&](int64_t truth, std::initializer_list<int64_t> lies) { return static_cast<int32_t>(value(truth, lies)); };
+  const int32_t sequence = number(0, {1, -1}), in_group = number(0, {1, 70});
+  const std::vector<int32_t> pages = {kPages + 20 - number(1, {3, kPages + 40, -21}), kPages + 18}, starts = {0, number(1, {2, 3, -1}), 2}, states = {number(kPages + 17, {-1, INT32_MAX, kPages + 18})};
+  const std::vector<int32_t> budget = {number(8, {0, INT32_MAX}), 12};
+  const int32_t decay = 0x3f000000;
+  switch (kind) {
+    case 0:
+      step.groups[0].blocks.clear();
+      step.groups[0].block_start = {0, 0};
+      step.groups[0].changed.clear();
+      step.groups[0].pages.clear();
+      step.sparse.slots.push_back({{sequence, in_group, number(3, {0, -1, 1 << 21}), 2, number(decay, {0, -1, 0x7f800000}), number(1, {2})}, {pages, starts, states, {number(5, {-1, 11, 12}), 9}, budget}});
+      break;
+    case 1:
+      step.sparse.selections.push_back({{sequence, in_group, number(2, {0, 3}), 2, 0, number(5, {4, 0}), 0}, {pages, starts, states, budget}});
+      break;
+    default:
+      step.sparse.page_selections.push_back({{sequence, in_group, number(0, {9, 10}), number(2, {1, INT32_MAX}), number(decay, {0, 0x40000000})}, {{states[0], kPages + 16}}});
+  }
+}
+
 /** A step and its calls with valid checksums, of which one field lies. The worker answers or closes the connection. */
 void send_lie(const Shard& shard, std::mt19937& random) {
   const std::atomic<bool> ended{false};
   const auto connection = open_connection({"127.0.0.1", shard.worker->port()}, Transport::tcp, key(), kShard, 2000, ended);
   if (connection == nullptr) return;
   int field = 0;
-  const int lying_field = static_cast<int>(random() % 40);
+  const int lying_field = static_cast<int>(random() % 60);
   ModelWorkerHello own;
   own.owner = *link_owner({"127.0.0.1", shard.worker->port()});
   own.checksum = worker_checksum(own) + (random() % 20 == 0 ? 1 : 0);
@@ -242,6 +266,7 @@ void send_lie(const Shard& shard, std::mt19937& random) {
   for (int p = 0; p < 10 * kLayers; p++) group.pages.push_back(kPages + p);  // no page of the steps
   group.pages[static_cast<size_t>(random() % group.pages.size())] = static_cast<int32_t>(value(kPages + 7, {-1, kPages + kOtherPages, INT32_MAX}));
   step.groups = {group};
+  if (random() % 2 == 0) add_sparse_lie(step, static_cast<int>(random() % 3), value);
   std::vector<int32_t> words = step.encode();
   if (value(0, {1}) == 1) words[random() % words.size()] = static_cast<int32_t>(random());
   const std::vector<uint8_t> body(static_cast<size_t>(2 * 4 * 16 * 2));
