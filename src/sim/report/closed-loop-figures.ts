@@ -12,16 +12,20 @@ export interface EndedRequest {
 
 /**
  * Counts requests from the time at which as many have ended as there are clients until the last request is sent. Before, requests start
- * together; after, fewer and fewer clients are left.
+ * together; after, fewer and fewer clients are left. Clients may stay in step, so rates are those of whole rounds: as many ended requests
+ * as there are clients.
  */
 export class ClosedLoopFigures {
   readonly clients: number;
+  /** Of completed requests, also behind the last whole round. */
   readonly ttftUs = new Histogram();
   #ended = 0;
   #fromUs = 0;
   #untilUs = 0;
   #requests = 0;
   #outputTokens = 0;
+  /** Of the round that has begun. */
+  readonly #round = { requests: 0, outputTokens: 0 };
 
   constructor(clients: number) {
     this.clients = clients;
@@ -31,15 +35,22 @@ export class ClosedLoopFigures {
   ended({ endedUs, outputTokens, ttftUs }: EndedRequest, followed: boolean): void {
     if (!followed) return;
     this.#ended++;
-    this.#untilUs = endedUs;
-    if (this.#ended <= this.clients) {
-      this.#fromUs = endedUs;
-      return;
+    const isFirstRound = this.#ended <= this.clients;
+    if (!isFirstRound && outputTokens > 0) {
+      this.#round.requests++;
+      this.#round.outputTokens += outputTokens;
+      this.ttftUs.add(ttftUs);
     }
-    if (outputTokens === 0) return;
-    this.#requests++;
-    this.#outputTokens += outputTokens;
-    this.ttftUs.add(ttftUs);
+    if (this.#ended % this.clients === 0) this.#endRound(endedUs, isFirstRound);
+  }
+
+  #endRound(endedUs: number, isFirst: boolean): void {
+    this.#requests += this.#round.requests;
+    this.#outputTokens += this.#round.outputTokens;
+    this.#round.requests = 0;
+    this.#round.outputTokens = 0;
+    this.#untilUs = endedUs;
+    if (isFirst) this.#fromUs = endedUs;
   }
 
   /** Completed requests. */
