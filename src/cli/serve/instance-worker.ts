@@ -180,7 +180,8 @@ function openHandOffs(
 ): LiveHandOffs | undefined {
   if (backend.isa === 'reference' && !data.receivesPrompts) return undefined;
   if (workers === undefined) return createHandOffs(data, own, memory, wake);
-  if (data.peers === 'none') return undefined;
+  // Other instances fetch no prefixes from attention workers.
+  if (data.peers === 'none' || receivePages === 0) return undefined;
   const { type, kvHeads, headDim } = memory.kv;
   const pool = backend.createKvPool({ pages: receivePages, type, kvHeads, headDim });
   const staging = { handle: pool, pages: receivePages };
