@@ -36,7 +36,7 @@ const schema = modelOptionsSchema.pick({ model: true, threads: true }).extend({
   seed: z.coerce.number().int().min(0).default(0),
   text: z.string().optional(),
   choices: z.string().optional(),
-  observe: count(32),
+  observe: count(8),
   window: count(16),
   fullLayers: z.coerce.number().int().min(0).optional(),
   pooling: z
@@ -110,7 +110,7 @@ function withFlags(command: Command): Command {
     .option('--seed <n>', 'Seed of the prompts and of the random method (default: 0)')
     .option('--text <file>', 'UTF-8 text for perplexity and agreement (default: generated sentences)')
     .option('--choices <file>', 'JSONL file for choice: prompt, choices, and answer, the index of the right one')
-    .option('--observe <tokens>', 'Score keys by the last queries of the prompt (default: 32)')
+    .option('--observe <tokens>', 'Score keys by the last queries of the prompt (default: 8)')
     .option('--window <tokens>', 'Always keep the last tokens (default: 16)')
     .option(
       '--full-layers <n>',
