@@ -59,7 +59,6 @@ it.each([
   [{ sparse: 'full,64', sparseBudget: 64 }, 'Cannot use --sparse-budget with --sparse full,64'],
   [{ sparse: 'uniform', borrow: true }, 'Cannot use --sparse uniform: kept tokens cannot be lent: remove --borrow'],
   [{ sparse: 'uniform', dop: '1,2' }, 'remove --dop'],
-  [{ sparse: 'uniform', nats: 'nats://localhost:4222' }, 'remove --nats'],
   [{ sparse: 'first-n', hostMemory: '1g' }, 'remove --host-memory and --ssd, or have no full layers'],
   [{ sparse: 'full,64', instances: [{ ssd: 'folder' }] }, 'remove --host-memory and --ssd'],
   [{ sparse: 'uniform', instances: [{}, { role: 'store', hostMemory: '1g' }] }, 'stores hold no kept tokens'],

@@ -20,6 +20,7 @@ import {
   processTransports,
   readOptions,
 } from '../options/options.ts';
+import { addSparseFlags, servedSparsity } from '../options/sparse-options.ts';
 import type { JoinedMessage } from '../serve/child-instances.ts';
 import { describeInstances } from '../serve/describe-instances.ts';
 import { makeFolder } from '../serve/host/make-folder.ts';
@@ -32,7 +33,7 @@ export function joinCommand(): Command {
   const command = new Command('join').description(
     'Add an instance to a cluster that gateways serve with `serve --nats`',
   );
-  addDopFlags(addClusterFlags(addPinFlag(addModelFlags(command))))
+  addDopFlags(addClusterFlags(addSparseFlags(addPinFlag(addModelFlags(command)))))
     .addOption(
       new Option('--role <role>', 'Compute in this role; a store only keeps cached blocks (default: mixed)').choices([
         ...instanceRoles,
@@ -66,21 +67,26 @@ export function joinCommand(): Command {
     .option('--ssd <folder>', 'Cache blocks on SSD in this folder, also across restarts (default: none)')
     .option('--ssd-size <size>', 'Allocate this much SSD at start (default: 10g)');
   addLogFlags(addLiveBorrowFlags(command));
-  return addHelpAll(command, groups.scheduling, groups.lending, groups.tiers, groups.observability).action(
-    async (flags: Record<string, unknown>) => {
-      const given = withoutDefaults(flags);
-      const options = readOptions(joinOptionsSchema, given);
-      refuseIneffective(givenOptions(given), {
-        borrow: options.borrow,
-        admission: 'none',
-        roleSwitch: options.roleSwitch,
-      });
-      const { role } = options;
-      if (role === 'attention') return runAttentionWorker(attentionWorkerOptions(options, givenOptions(given)));
-      if (options.shard !== undefined) throw new UsageError('Cannot use --shard: it needs --role attention');
-      await serveInstance(checkedNats({ ...options, role }, givenOptions(given)), { ...options, role });
-    },
-  );
+  return addHelpAll(
+    command,
+    groups.sparse,
+    groups.scheduling,
+    groups.lending,
+    groups.tiers,
+    groups.observability,
+  ).action(async (flags: Record<string, unknown>) => {
+    const given = withoutDefaults(flags);
+    const options = readOptions(joinOptionsSchema, given);
+    refuseIneffective(givenOptions(given), {
+      borrow: options.borrow,
+      admission: 'none',
+      roleSwitch: options.roleSwitch,
+    });
+    const { role } = options;
+    if (role === 'attention') return runAttentionWorker(attentionWorkerOptions(options, givenOptions(given)));
+    if (options.shard !== undefined) throw new UsageError('Cannot use --shard: it needs --role attention');
+    await serveInstance(checkedNats({ ...options, role }, givenOptions(given)), { ...options, role });
+  });
 }
 
 /** The NATS server of an instance with these options. @throws UsageError if they contradict each other */
@@ -91,6 +97,7 @@ function checkedNats(options: InstanceJoinOptions, given: Record<string, unknown
   if (borrow && pagesPort > 65_533)
     throw new UsageError(`Cannot use --pages-port ${pagesPort}: --borrow needs the next two ports as well`);
   servedAttentionWorkers(options);
+  servedSparsity({ ...options, instances: [{ role }] });
   refuseTooMuchMemory(options, [{ role }]);
   if (ssd !== undefined) makeFolder(ssd, 'blocks');
   return nats;

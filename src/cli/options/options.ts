@@ -153,6 +153,7 @@ export const joinOptionsSchema = modelOptionsSchema.extend({
   logLevel,
   logFormat,
   ...liveBorrowFields,
+  ...sparseFields,
   ...dopFields,
 });
 export type JoinOptions = z.infer<typeof joinOptionsSchema>;

@@ -93,7 +93,6 @@ interface InstanceTierOptions {
 /** Options that sparse KV does not work with. */
 interface OtherOptions extends SparseOptions {
   readonly borrow: boolean;
-  readonly nats?: string | undefined;
   readonly dop?: string | undefined;
   readonly attentionWorkers?: unknown;
   readonly cppGroup?: number | undefined;
@@ -172,7 +171,6 @@ function conflictOf(options: OtherOptions): string | undefined {
   const { instances = [] } = options;
   const tiers = [options, ...instances];
   const conflicts: readonly (readonly [boolean, string])[] = [
-    [options.nats !== undefined, 'instances in processes keep all tokens: remove --nats'],
     [options.borrow, 'kept tokens cannot be lent: remove --borrow'],
     [
       options.dop !== undefined || options.attentionWorkers !== undefined,

@@ -36,6 +36,7 @@ export class ChildInstances {
         ...(computes(own) ? flagsOf(options, own, instances.filter(computes).length) : storeFlags(options)),
         ...tierFlags(options, own, i, instances.length),
         ...(computes(own) && servedLending(options) ? borrowFlags(options, own) : []),
+        ...(computes(own) ? sparseFlags(options) : []),
       ];
       return new RestartedProcess<JoinedMessage>({
         name: `Instance ${name}`,
@@ -91,6 +92,12 @@ function storeFlags(options: ServeOptions): readonly string[] {
 function tierFlags(options: ServeOptions, own: InstanceOptions, index: number, instances: number): readonly string[] {
   const { ssd } = tierSettings(options, index, instances, own) ?? {};
   return asFlags({ hostMemory: own.hostMemory ?? options.hostMemory, ssd: ssd?.path, ssdSize: ssd?.bytes });
+}
+
+function sparseFlags({ sparse, sparseBudget, sparseFullLayers, sparseWindow, ...options }: ServeOptions) {
+  const { sparseObserve, sparsePooling, sparseCache, sparseDecode, sparseTopP } = options;
+  const given = { sparse, sparseBudget, sparseFullLayers, sparseWindow, sparseObserve, sparsePooling };
+  return asFlags({ ...given, sparseCache, sparseDecode, sparseTopP });
 }
 
 function borrowFlags(rules: ServeOptions, { hostMemory = rules.hostMemory }: InstanceOptions): readonly string[] {

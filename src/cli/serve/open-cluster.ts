@@ -15,6 +15,7 @@ import { joinedLending, servedLending } from '../options/borrow-options.ts';
 import { computes, defaultInstance, type InstanceJoinOptions, type ServeOptions } from '../options/options.ts';
 import { servedPipeline } from '../options/pipeline-options.ts';
 import { admissionSettings } from '../options/slo-options.ts';
+import { servedSparsity } from '../options/sparse-options.ts';
 import { blockRoot } from './block-root.ts';
 import { logRdmaDevice } from './host/rdma-device.ts';
 import { tierSettings } from './instance-tiers.ts';
@@ -22,7 +23,7 @@ import { clusterManagerSettings } from './live-borrowing.ts';
 import { locateModel } from './model/locate-model.ts';
 import { contextTokens } from './model/served-model.ts';
 import { openTextSide, type TextSide } from './model/text-side.ts';
-import { contexts, instanceSettings } from './open-serving.ts';
+import { boundsOutputs, budgetRange, contexts, instanceSettings } from './open-serving.ts';
 
 const clusterDefault = 'kvasir';
 const requestTimeoutSDefault = 600;
@@ -45,12 +46,10 @@ export function openClusterGateway(
     const stopped = new Completion();
     const own = { modelFingerprint: modelFingerprint(files), root: undefined };
     const agreement = await agreeOn(bus, own, { log, onOverruled: (why) => stopped.end(why) });
-    const { context, home } = contexts(
-      files,
-      options,
-      options.instances?.filter(computes) ?? [],
-      servedLending(options),
-    );
+    const sparsity = servedSparsity(options);
+    const computing = options.instances?.filter(computes) ?? [];
+    const { context, home } = contexts(files, options, computing, servedLending(options), sparsity);
+    const kvBudget = budgetRange(sparsity, files, context);
     const text = openTextSide(files, path, context, options.servedModelName ?? name);
     const cluster = new ClusterGateway({
       ...{ bus, agreement, ...processName(undefined) },
@@ -69,7 +68,14 @@ export function openClusterGateway(
       const kinds = ['instance', 'prefill', 'decode', 'lender', 'fetcher', 'stage'] as const;
       for (const kind of kinds) announceDeparture(bus, kind, name, incarnation);
     };
-    return { ...text, model: { ...text.model, homeTokens: home }, cluster, ended: stopped.ended, reportExit, close };
+    return {
+      ...text,
+      model: { ...text.model, homeTokens: home, kvBudget },
+      cluster,
+      ended: stopped.ended,
+      reportExit,
+      close,
+    };
   });
 }
 
@@ -90,8 +96,11 @@ export function openClusterInstance(
   return withModel(nats, options, log, async (bus, files, { path }) => {
     const { name, incarnation } = processName(options.name);
     logRdmaDevice(options.transport, log);
-    // With borrowed memory a request may exceed the capacity of this instance.
-    const context = contextTokens(files, rules === undefined ? options : { ...options, kvMemory: undefined });
+    // With borrowed memory, and with kept tokens, a request may exceed the capacity of this instance.
+    const sparse = servedSparsity(options);
+    const isOwn = rules === undefined && !boundsOutputs(sparse);
+    const context = contextTokens(files, isOwn ? options : { ...options, kvMemory: undefined });
+    budgetRange(sparse, files, context);
     const settings = {
       ...instanceSettings(options, defaultInstance, path, context, 1, {
         rechecksAdmission: options.recheck,
@@ -99,6 +108,7 @@ export function openClusterInstance(
       }),
       tiers: tierSettings(options, 0, 1),
       attentionWorkers,
+      sparse,
     };
     const joined = await joinCluster({
       ...{ bus, name, incarnation },

@@ -135,7 +135,7 @@ function lendersOf(
 }
 
 /** The budgets that requests may ask for; a list fixes them. @throws UsageError if the model has no such layers */
-function budgetRange(
+export function budgetRange(
   sparsity: SparseSettings | undefined,
   { config }: ModelFiles,
   context: number,
@@ -180,7 +180,7 @@ export function contexts(
 }
 
 /** True if every request evicts tokens by default, so that its output takes little memory. */
-function boundsOutputs(sparsity: SparseSettings | undefined): boolean {
+export function boundsOutputs(sparsity: SparseSettings | undefined): boolean {
   return sparsity !== undefined && sparsity.pages === undefined && (sparsity.budget ?? sparsity.list[0]) !== undefined;
 }
 

@@ -121,6 +121,8 @@ export type HandOffMessage<Request = GenerationRequest> =
       readonly incarnation?: number | undefined;
       /** Tokens of prompt and output, for a request that has decoded before; undefined: the prompt. */
       readonly tokens?: number | undefined;
+      /** Pages of slots that the sender has for the kept tokens; undefined: it sends all tokens. */
+      readonly slotPages?: number | undefined;
       /**
        * Instances that each send a part; undefined: the requester. All get `reserved`, and each gets `received` when
        * its part has arrived.

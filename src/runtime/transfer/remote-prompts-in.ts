@@ -124,6 +124,7 @@ export class RemotePromptsIn implements PeerHandler<PeerAnnouncement> {
       request: { ...prompt.request, id },
       senders,
       reservation: prompt.reservation,
+      slotPages: prompt.slotPages,
     } as const;
     this.#forward(source, { kind: 'message', message, receiveBuffer: undefined });
   }

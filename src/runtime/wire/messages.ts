@@ -207,6 +207,7 @@ const handOff = z.discriminatedUnion('kind', [
       .max(64)
       .optional(),
     reservation: count.optional(),
+    slotPages: count.optional(),
   }),
   z.strictObject({ kind: z.literal('reserved'), id, receiveBuffer: text, reservation: count.optional() }),
   z.strictObject({ kind: z.literal('withdraw'), id, reservation: count }),
@@ -293,6 +294,8 @@ export type HandOffWire =
       readonly senders?: readonly NamedSender[] | undefined;
       /** Number of earlier reservations that were withdrawn; undefined: 0. */
       readonly reservation?: number | undefined;
+      /** Pages of slots for kept tokens; undefined: all tokens are sent. */
+      readonly slotPages?: number | undefined;
     }
   | { readonly kind: 'firstEvents'; readonly id: RequestId; readonly events: readonly GenerationEvent[] }
   | { readonly kind: 'release'; readonly id: RequestId }

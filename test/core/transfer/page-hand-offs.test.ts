@@ -60,11 +60,11 @@ class PageWorld {
 
   readonly groups: readonly LayerGroup[];
 
-  constructor(groups: readonly LayerGroup[], pages: number, sparsity?: SparsityConfig) {
+  constructor(groups: readonly LayerGroup[], pages: number, sparsity?: SparsityConfig, decodeSparsity = sparsity) {
     this.groups = groups;
     this.instances = Array.from({ length: members }, (_, i) =>
       createTokenInstance({
-        ...{ ...baseConfig, groups, pages, sparsity },
+        ...{ ...baseConfig, groups, pages, sparsity: decodes(i) ? decodeSparsity : sparsity },
         handOff: {
           layerWise: true,
           receiveTokens: 0,
@@ -344,4 +344,13 @@ test.each([
   // Decode instances choose tokens again only of preempted sequences. Kept tokens are sent at once.
   expect(selectedAgain).toBeLessThan(complete / 4);
   if (sparsity === undefined) expect(halts).toBeGreaterThan(0);
+});
+
+test('an instance with other budgets declines kept tokens', () => {
+  const groups = [{ layers: 3, window: undefined, sparse: true }];
+  const world = new PageWorld(groups, 120, sparsity, { ...sparsity, compactEvery: 8, budget: 60 });
+  world.submit(request('a', promptOf(1, 100)), 0, 2);
+  for (let i = 0; world.advance(i, false); i++) if (i > 5_000) throw new Error('The history does not end');
+  expect(world.received.get('a')?.at(-1)).toMatchObject({ kind: 'failed', code: 'CONTEXT_TOO_LONG' });
+  for (const instance of world.instances) expect(instance.snapshot().pages.used).toBe(0);
 });

@@ -1,6 +1,7 @@
 // Hand-off: prompts computed here that other instances decode, and prompts computed elsewhere that are decoded here (Mooncake, section 3).
 
 import { assertNever } from '../../../util/assert-never.ts';
+import { pagesOfLayout } from '../../kvcache/sparsity/slot-pages.ts';
 import { SparsePlan } from '../../kvcache/sparsity/sparse-plan.ts';
 import type { HandOffMessage, InstanceEvent } from '../../protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
@@ -119,7 +120,11 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
   #reserve(from: InstanceIndex, message: Extract<HandOffMessage<Request>, { kind: 'reserve' }>): void {
     const { promptTokens, resumedTokens = 0, kvBudget } = this.#context.executor.size(message.request);
     const sparsity = this.#plan?.sequenceSparsity(kvBudget, promptTokens - resumedTokens);
-    this.receiver.reserve(from, message, message.tokens ?? promptTokens, sparsity?.layout);
+    const slotPages = sparsity && pagesOfLayout(sparsity.layout);
+    if (slotPages === message.slotPages)
+      this.receiver.reserve(from, message, message.tokens ?? promptTokens, sparsity?.layout);
+    // The instances have other sparse layers or budgets.
+    else this.#context.emit({ kind: 'send', to: from, message: { kind: 'declined', id: message.id } });
   }
 
   override resend(): void {

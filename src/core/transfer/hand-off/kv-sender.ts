@@ -1,5 +1,6 @@
 // Prompts computed here that another instance decodes.
 
+import { pagesOfLayout } from '../../kvcache/sparsity/slot-pages.ts';
 import { meanKept } from '../../kvcache/sparsity/sparse-plan.ts';
 import type { PeerMessage } from '../../protocol/events.ts';
 import type { InstanceIndex, RequestId, StepNumber } from '../../protocol/ids.ts';
@@ -191,7 +192,10 @@ export class KvSender<Request, S extends RunningRequest> {
     const reservation = prompt.reservation === 0 ? undefined : prompt.reservation;
     const { id } = prompt;
     const { incarnation } = target;
-    this.#send(prompt, { kind: 'reserve', id, request, incarnation, tokens, senders: group?.senders, reservation });
+    const { sparsity } = running.sequence;
+    const slotPages = sparsity && pagesOfLayout(sparsity.layout);
+    const senders = group?.senders;
+    this.#send(prompt, { kind: 'reserve', id, request, incarnation, tokens, senders, reservation, slotPages });
   }
 
   #withdraw(prompt: OutgoingPrompt<Request, S>, reservation: number): void {
