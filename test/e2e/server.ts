@@ -24,8 +24,12 @@ export async function startServer(flags: readonly string[], env: Record<string, 
 }
 
 /** An instance that has joined a cluster. @param within prefix of the command @throws Error with its output if it exits before */
-export function startInstance(flags: readonly string[], within: readonly string[] = []): Promise<RunningProcess> {
-  return startCommand(['join', '--threads', '1', ...flags], /Joined as (\S+)/, {}, within);
+export function startInstance(
+  flags: readonly string[],
+  within: readonly string[] = [],
+  env: Record<string, string> = {},
+): Promise<RunningProcess> {
+  return startCommand(['join', '--threads', '1', ...flags], /Joined as (\S+)/, env, within);
 }
 
 /** A store for the blocks of other instances. */

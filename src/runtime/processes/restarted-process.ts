@@ -7,7 +7,8 @@ export interface RestartedProcessSpec<Ready> {
   readonly name: string;
   /** Module and arguments, requested at every start. */
   command(): readonly string[];
-  readonly env: Readonly<Record<string, string>>;
+  /** Undefined: the process does not inherit the variable. */
+  readonly env: Readonly<Record<string, string | undefined>>;
   /** The process has sent its only message: it serves. @returns its state, for the log */
   ready(message: Ready): string;
   /** A process that served has exited. */

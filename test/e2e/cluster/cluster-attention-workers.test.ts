@@ -1,10 +1,11 @@
 // A cluster whose decode instance has attention workers in other processes, while any process but the gateway is killed.
+import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { root } from '../../../scripts/root.mjs';
 import { loadNative } from '../../../src/kernel/native/native.ts';
 import { NatsServer, natsInstalled } from '../../runtime/bus/nats-server.ts';
-import { metricSum, type RunningServer, startAttentionWorker, startServer, until } from '../server.ts';
+import { metricSum, type RunningServer, startAttentionWorker, startInstance, startServer, until } from '../server.ts';
 import { type Answer, idle, Stream } from './cluster.ts';
 
 const env = { KVASIR_TOKEN: 'a secret of this test' };
@@ -114,6 +115,15 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       expect(await answers(running)).toEqual(expected);
       expect(await metricSum(gateway, 'kvasir_attention_worker_losses_total')).toBe(losses + 1);
       await allIdle();
+    });
+
+    it('has another instance whose attention worker is a child process and ends with it', async () => {
+      const flags = ['--dop', '1,1', '--attention-workers', 'processes', '--kv-memory', '64m'];
+      const member = await startInstance(flags, [], { ...env, KVASIR_NATS: nats.url });
+      const pid = Number(/Attention worker 1\/1 listens at \S+ as process (\d+)/.exec(member.output())?.[1]);
+      await until(async () => (await instances()).filter(({ ready }) => ready).length === 3);
+      member.process.kill('SIGKILL');
+      await until(async () => !existsSync(`/proc/${pid}`));
     });
   });
 }

@@ -95,7 +95,8 @@ function startChild(
   return new RestartedProcess<AttentionWorkerMessage>({
     name: `Attention worker ${place}`,
     command: () => [command, 'join', '--role', 'attention', '--shard', shard, '--pages-port', String(port), ...flags],
-    env: { KVASIR_TOKEN: token },
+    // An attention worker is no member of a cluster.
+    env: { KVASIR_TOKEN: token, KVASIR_NATS: undefined },
     ready: ({ address }) => {
       port = Number(address.slice(address.lastIndexOf(':') + 1));
       return `listens at ${address}`;
