@@ -2,6 +2,7 @@
 #include "rdma/device.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -70,7 +71,7 @@ std::shared_ptr<RdmaDevice> RdmaDevice::open() {
 RdmaDevice::RdmaDevice() : verbs_(VerbsLibrary::load()) {
   int count = 0;
   verbs::Device** devices = verbs_.get_device_list(&count);
-  if (devices == nullptr) throw std::runtime_error("libibverbs cannot list devices");
+  if (devices == nullptr) throw std::runtime_error(std::string("this machine has no RDMA devices: ") + std::strerror(errno));
   try {
     select(devices, count);
   } catch (...) {

@@ -384,8 +384,10 @@ void pull_pages(Puller& puller, const Shard& shard, int index, std::mt19937 rand
 int main(int argc, char** argv) {
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 10;
   std::mt19937 random(1);
+  std::vector<Transport> transports = {Transport::shared, Transport::tcp};
+  if (std::getenv("KVASIR_IBVERBS") != nullptr) transports.push_back(Transport::rdma);
   for (int round = 0; round < rounds; round++) {
-    const Transport transport = round % 2 == 0 ? Transport::shared : Transport::tcp;
+    const Transport transport = transports[round % transports.size()];
     std::vector<std::unique_ptr<Shard>> shards;
     for (int s = 0; s < kShards; s++) shards.push_back(std::make_unique<Shard>(transport));
     Steps steps(static_cast<unsigned>(round));
