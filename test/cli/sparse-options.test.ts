@@ -5,10 +5,10 @@ import { budgetShape, servedSparsity, sparseLayers } from '../../src/cli/options
 
 const read = (flags: Readonly<Record<string, unknown>>) => servedSparsity(readOptions(serveOptionsSchema, flags));
 
-it('first-n keeps all tokens in three layers, and chooses as SnapKV does', () => {
+it('first-n keeps all tokens in three layers, and chooses by the last 8 queries', () => {
   expect(read({ sparse: 'first-n', sparseBudget: '1024' })).toEqual({
-    ...{ shape: 'uniform', budget: 1024, fullLayers: 3, list: [], recent: 32, observed: 256 },
-    ...{ pooling: { kind: 'max', width: 7 }, headReduce: 'max', compactEvery: 0, keepsFull: true, pages: undefined },
+    ...{ shape: 'uniform', budget: 1024, fullLayers: 3, list: [], recent: 32, observed: 8 },
+    ...{ pooling: { kind: 'max', width: 11 }, headReduce: 'max', compactEvery: 0, keepsFull: true, pages: undefined },
   });
 });
 

@@ -30,7 +30,8 @@ export const sparseFields = {
 
 /** By rule; of others none. */
 const defaultFullLayers: Readonly<Record<string, number>> = { 'first-n': 3, quest: 2 };
-const defaults = { recent: 32, observed: 256, pooling: { kind: 'max', width: 7 } } as const;
+/** PyramidKV observes as many queries. More of them, or narrower pooling, lose short questions (`kvasir bench sparsity`). */
+const defaults = { recent: 32, observed: 8, pooling: { kind: 'max', width: 11 } } as const;
 /** Tokens evicted at once by `compact`: a page. */
 const compactedTokens = 32;
 
@@ -61,10 +62,10 @@ export function addSparseFlags(command: Command): Command {
       'Keep all tokens in this number of first layers (default: 3 with first-n, 2 with quest, else 0)',
     )
     .option('--sparse-window <tokens>', 'Always keep the last tokens (default: 32)')
-    .option('--sparse-observe <tokens>', 'Score keys by the last queries of the prompt (default: 256)')
+    .option('--sparse-observe <tokens>', 'Score keys by the last queries of the prompt (default: 8)')
     .option(
       '--sparse-pooling <kind>',
-      'Pool the scores of neighbouring tokens by their maximum or mean over a width (default: max:7)',
+      'Pool the scores of neighbouring tokens by their maximum or mean over a width (default: max:11)',
     )
     .option(
       '--sparse-top-p <mass>',

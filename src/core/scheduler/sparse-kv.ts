@@ -1,6 +1,6 @@
 // Requests with a KV budget: what they keep, which lengths fit, and the figures of their slots.
 
-import { pageTokens } from '../../util/step.ts';
+import { boundPages } from '../../util/step.ts';
 import { blockPages, capacityTokens, pagesFor } from '../kvcache/layer-groups.ts';
 import { pagesOfLayout } from '../kvcache/sparsity/slot-pages.ts';
 import { SparsePlan, type SparsityConfig } from '../kvcache/sparsity/sparse-plan.ts';
@@ -38,8 +38,9 @@ export class SparseKv<Request extends Identified, S extends RunningRequest> exte
     const { total } = this.#context.kvCache.pages;
     const held = total - Math.floor(total * pinShare);
     if (sparsity === undefined) {
-      const layers = blockPages(groups) + (pageChoice?.layers ?? 0) / pageTokens;
-      return Math.max(0, Math.floor((held - 1) / layers)) * blockTokens;
+      let blocks = Math.floor(held / blockPages(groups));
+      while (blocks * blockPages(groups) + boundPages(blocks, pageChoice?.layers ?? 0) > held) blocks--;
+      return blocks * blockTokens;
     }
     const pages = held - pagesOfLayout(sparsity.layout);
     const isTooLong = pagesFor(groups, promptTokens - resumedTokens, blockTokens) > pages;

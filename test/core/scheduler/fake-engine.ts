@@ -241,10 +241,9 @@ export class FakeEngine {
     if (budget < 2) throw new Error(`A sequence reads ${budget} pages`);
     for (let block = 0; block <= Math.floor(last / pageTokens); block++)
       for (let layer = 0; layer < group.layers; layer++) {
-        const entry = block * group.layers + layer;
-        const page = bounds[Math.floor(entry / pageTokens)];
+        const page = bounds[Math.floor(block / pageTokens) * group.layers + layer];
         if (page === undefined) throw new Error(`No page for the bounds of block ${block}`);
-        const at = page * pageTokens + (entry % pageTokens);
+        const at = page * pageTokens + (block % pageTokens);
         const bound = this.#hashes[slotOf(group, sequence, block * pageTokens, layer)] as number;
         if (block < bounded && this.#hashes[at] !== bound) throw new Error(`Block ${block} has other bounds`);
         this.#hashes[at] = bound;

@@ -176,8 +176,8 @@ describe('chosen pages', () => {
     while (world.of('a').tokens.length < 2) world.finishStep();
     expect(world.running?.plan.pageSelections).toMatchObject([{ group: 1, bounded: 6, budget: 2, topP: 1 }]);
     world.finishAll();
-    // 10 blocks of 3 layers, and bounds of those of two layers.
-    expect(world.usedPagesMax).toBe(10 * 3 + 1);
+    // 10 blocks of 3 layers, and a page of bounds for each of two layers.
+    expect(world.usedPagesMax).toBe(10 * 3 + 2);
     world.submit(request('next', [...promptOf(1, 200), ...world.of('a').tokens]));
     expect(world.of('next').events[1]).toEqual({ kind: 'started', cachedTokens: 192 });
     world.finishAll();

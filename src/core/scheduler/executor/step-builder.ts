@@ -233,8 +233,7 @@ export class StepBuilder {
     const { recent, headReduce, observed, pooling, compactEvery } = config;
     const { budget } = slots.layout;
     const common = { sequence, group, slots, budget, recent, headReduce };
-    if (isSelected)
-      this.#sparse.push({ ...common, kept: slots.kept, compactEvery, decay: 1 - 1 / Math.max(2, observed) });
+    if (isSelected) this.#sparse.push({ ...common, kept: slots.kept, compactEvery, decay: 1 });
     else this.#selections.push({ ...common, observed, pooling });
   }
 
