@@ -130,18 +130,60 @@ void copy_token_of(const KvLayout& layout, const uint8_t* from, int from_slot, u
   for (int d = 0; d < layout.head_dim; d++) target.value(to_slot, d) = source.value(from_slot, d);
 }
 
+constexpr int kLanes = 8;
+typedef float Floats __attribute__((vector_size(4 * kLanes)));
+typedef int32_t Bits __attribute__((vector_size(4 * kLanes)));
+
+/** Minimum and maximum of lanes, and of their values. */
+struct LaneBounds {
+  Floats low, high;
+
+  explicit LaneBounds(const Floats& first) : low(first), high(first) {}
+  void add(const Floats& values) {
+    const Bits lower = values < low, higher = values > high;
+    low = (Floats)((lower & (Bits)values) | (~lower & (Bits)low));
+    high = (Floats)((higher & (Bits)values) | (~higher & (Bits)high));
+  }
+  float lowest() const {
+    float result = low[0];
+    for (int i = 1; i < kLanes; i++) result = low[i] < result ? low[i] : result;
+    return result;
+  }
+  float highest() const {
+    float result = high[0];
+    for (int i = 1; i < kLanes; i++) result = high[i] > result ? high[i] : result;
+    return result;
+  }
+};
+
+/** Lanes `slot` to `slot` + 7 of one dimension of K; lanes from `tokens` on repeat the last key. */
+void load_keys(const HeadPage<float>& page, int dim, int slot, int tokens, Floats& values) {
+  std::memcpy(&values, &page.key(slot, dim), sizeof values);
+  for (int lane = tokens - slot; lane < kLanes; lane++) values[lane] = page.key(tokens - 1, dim);
+}
+void load_keys(const HeadPage<uint16_t>& page, int dim, int slot, int tokens, Floats& values) {
+  Bits pairs;
+  std::memcpy(&pairs, &page.key(slot, dim & ~1), sizeof pairs);
+  values = (Floats)(dim % 2 == 0 ? pairs << 16 : pairs & -65536);
+  for (int lane = tokens - slot; lane < kLanes; lane++) values[lane] = widen(page.key(tokens - 1, dim));
+}
+
+void store_key(float value, float& key) { key = value; }
+void store_key(float value, uint16_t& key) { key = float_to_bf16(value); }
+
 template <class T>
 void write_key_bounds_of(const KvLayout& layout, const uint8_t* share, int tokens, uint8_t* bounds, int place) {
   const HeadPage<T> page(layout, const_cast<uint8_t*>(share), 0), maxima(layout, bounds, 0), minima(layout, bounds + half_bytes(layout), 0);
   for (int d = 0; d < layout.head_dim; d++) {
-    T low = page.key(0, d), high = low;
-    for (int slot = 1; slot < tokens; slot++) {
-      const T key = page.key(slot, d);
-      if (widen(key) < widen(low)) low = key;
-      if (widen(key) > widen(high)) high = key;
+    Floats keys;
+    load_keys(page, d, 0, tokens, keys);
+    LaneBounds lanes(keys);
+    for (int slot = kLanes; slot < tokens; slot += kLanes) {
+      load_keys(page, d, slot, tokens, keys);
+      lanes.add(keys);
     }
-    minima.key(place, d) = low;
-    maxima.key(place, d) = high;
+    store_key(lanes.lowest(), minima.key(place, d));
+    store_key(lanes.highest(), maxima.key(place, d));
   }
 }
 
