@@ -71,11 +71,13 @@ export class SparsePages {
     eviction: DecodeEviction,
   ): SparseKeys[] {
     const compactEvery = eviction === 'none' ? this.#context : eviction;
-    const { recent, headReduce } = rules;
+    const { recent, headReduce, observed } = rules;
+    // As in serving: a score covers about as many rows as the observation window.
+    const decay = 1 - 1 / Math.max(2, Math.min(observed, promptTokens));
     return this.#groups.map(({ group, layers, slots }) => {
       const budget = budgetsOf(group, layers, budgetOf);
       const kept = budget.map((most) => keptAfter(keptOfPrompt(promptTokens, most), most, compactEvery, before));
-      return { sequence: 0, group, slots, kept, budget, compactEvery, recent, decay: 1, headReduce };
+      return { sequence: 0, group, slots, kept, budget, compactEvery, recent, decay, headReduce };
     });
   }
 
