@@ -130,7 +130,7 @@ void copy_token_of(const KvLayout& layout, const uint8_t* from, int from_slot, u
   for (int d = 0; d < layout.head_dim; d++) target.value(to_slot, d) = source.value(from_slot, d);
 }
 
-constexpr int kLanes = 8;
+constexpr int kLanes = 4;  // wider vectors would be compared value by value
 typedef float Floats __attribute__((vector_size(4 * kLanes)));
 typedef int32_t Bits __attribute__((vector_size(4 * kLanes)));
 
@@ -156,7 +156,7 @@ struct LaneBounds {
   }
 };
 
-/** Lanes `slot` to `slot` + 7 of one dimension of K; lanes from `tokens` on repeat the last key. */
+/** Lanes `slot` to `slot` + 3 of one dimension of K; lanes from `tokens` on repeat the last key. */
 void load_keys(const HeadPage<float>& page, int dim, int slot, int tokens, Floats& values) {
   std::memcpy(&values, &page.key(slot, dim), sizeof values);
   for (int lane = tokens - slot; lane < kLanes; lane++) values[lane] = page.key(tokens - 1, dim);

@@ -18,7 +18,7 @@ float pool(const std::vector<float>& scores, int at, int end, Pooling kind, int 
 
 /** The lowest score of positions below `before`. */
 float lowest_score(const LayerSlots::States& states, int count, int before) {
-  constexpr int kLanes = 8;
+  constexpr int kLanes = 4;  // wider vectors would be compared value by value
   typedef float Scores __attribute__((vector_size(4 * kLanes)));
   typedef int32_t Positions __attribute__((vector_size(4 * kLanes)));
   const Scores none = Scores{} + INFINITY;
