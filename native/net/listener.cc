@@ -11,7 +11,7 @@
 namespace kvasir {
 namespace {
 
-constexpr int kHandshakeMs = 5000, kAgreementMs = 5000;
+constexpr int kHandshakeMs = 5000, kAgreementMs = 12000;
 constexpr int kWaitMs = 100;
 constexpr size_t kSessionsMax = 256;
 

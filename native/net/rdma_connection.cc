@@ -57,7 +57,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kWait{100};
 /** A first write that takes longer does not arrive: the adapters have no route to each other. */
-constexpr int kProbeMs = 2000;
+constexpr int kProbeMs = 5000;
 /** Bytes that are read before the peer gets to know. */
 constexpr uint64_t kReportBytes = kRingBytes / 8;
 static_assert(kRingWaitBytes + Connection::kReserveBytes + kReportBytes <= kRingBytes, "a receiver and a sender that wait never wait for each other");
