@@ -28,7 +28,8 @@ it('quest evicts no tokens and reads pages of layers after the second', () => {
   });
 });
 
-it('a model of sparse layers alone may have lower tiers', () => {
+it('a model of sparse layers alone may have lower tiers, and attention workers hold kept tokens by KV heads', () => {
+  expect(read({ sparse: 'first-n', dop: '1,2' })).toBeDefined();
   expect(read({ sparse: 'pyramid', hostMemory: '1g' })).toBeDefined();
 });
 
@@ -58,7 +59,14 @@ it.each([
   [{ sparse: 'full,full' }, 'no layer has a budget'],
   [{ sparse: 'full,64', sparseBudget: 64 }, 'Cannot use --sparse-budget with --sparse full,64'],
   [{ sparse: 'uniform', borrow: true }, 'Cannot use --sparse uniform: kept tokens cannot be lent: remove --borrow'],
-  [{ sparse: 'uniform', dop: '1,2' }, 'remove --dop'],
+  [{ sparse: 'uniform', dop: '2,2' }, 'write --dop 1,N'],
+  [{ sparse: 'uniform', dop: 'auto' }, 'write --dop 1,N'],
+  [{ sparse: 'uniform', dop: '1,2', staggeredBatches: 2 }, 'remove --staggered-batches'],
+  [{ sparse: 'uniform', dop: '1,2', partition: 'requests' }, 'remove --partition'],
+  [
+    { sparse: 'uniform', dop: '1,2', instances: [{ role: 'prefill' }, { role: 'decode' }] },
+    'use instances of role mixed',
+  ],
   [{ sparse: 'first-n', hostMemory: '1g' }, 'remove --host-memory and --ssd, or have no full layers'],
   [{ sparse: 'full,64', instances: [{ ssd: 'folder' }] }, 'remove --host-memory and --ssd'],
   [{ sparse: 'uniform', instances: [{}, { role: 'store', hostMemory: '1g' }] }, 'stores hold no kept tokens'],

@@ -96,6 +96,8 @@ interface OtherOptions extends SparseOptions {
   readonly borrow: boolean;
   readonly dop?: string | undefined;
   readonly attentionWorkers?: unknown;
+  readonly partition: string;
+  readonly staggeredBatches?: number | undefined;
   readonly cppGroup?: number | undefined;
   readonly hostMemory?: number | undefined;
   readonly ssd?: string | undefined;
@@ -171,11 +173,21 @@ function selectionOf({ sparse, sparseObserve, sparsePooling, sparseCache, sparse
 function conflictOf(options: OtherOptions): string | undefined {
   const { instances = [] } = options;
   const tiers = [options, ...instances];
+  const hasWorkers = options.dop !== undefined || options.attentionWorkers !== undefined;
   const conflicts: readonly (readonly [boolean, string])[] = [
     [options.borrow, 'kept tokens cannot be lent: remove --borrow'],
     [
-      options.dop !== undefined || options.attentionWorkers !== undefined,
-      'attention workers keep all tokens: remove --dop and --attention-workers',
+      options.dop !== undefined && !options.dop.startsWith('1,'),
+      'batches of several model workers keep all tokens: write --dop 1,N',
+    ],
+    [(options.staggeredBatches ?? 1) > 1, 'staggered batches keep all tokens: remove --staggered-batches'],
+    [
+      hasWorkers && options.partition !== 'heads',
+      'kept tokens lie at attention workers by KV heads: remove --partition',
+    ],
+    [
+      hasWorkers && instances.some(({ role }) => role !== 'mixed'),
+      'kept tokens are not handed off to attention workers: use instances of role mixed',
     ],
     [options.cppGroup !== undefined, 'pipeline groups compute all tokens of all layers: remove --cpp-group'],
     [instances.some(({ role }) => role === 'store'), 'stores hold no kept tokens: remove the store'],
