@@ -261,7 +261,7 @@ test('in random histories every request ends with the output that it gets alone,
       expect([waiting, running, pages.used, pages.free + pages.cached]).toEqual([0, 0, 0, pages.total]);
       preempted += preemptions;
     }),
-    { numRuns: 25 },
+    { numRuns: 16 },
   );
   expect(preempted).toBeGreaterThan(0);
 });
