@@ -215,6 +215,8 @@ bool AttentionWorker::serve_frame(Session& session, const WorkerFrame& frame, co
 /** The pages are written between attention calls. The model worker sends no more of them before it has the answer. */
 bool AttentionWorker::store_pages(Session& session, const WorkerFrame& frame, const std::atomic<bool>& ended) {
   const uint64_t bytes_expected = static_cast<uint64_t>(frame.rows) * pool_->layout.page_bytes();
+  // A frame that arrives twice would overwrite what steps have written since.
+  if (frame.step != session.pages_frames + 1) return false;
   const bool has_valid_size = frame.words == static_cast<uint32_t>(frame.rows) && frame.bytes == bytes_expected && (frame.rows == 1 || frame.bytes <= kWorkerPagesBytesMost);
   std::vector<int32_t> pages;
   std::vector<uint8_t> bytes;
@@ -224,6 +226,7 @@ bool AttentionWorker::store_pages(Session& session, const WorkerFrame& frame, co
   set_computes(session, frame, true);
   const bool stored = puller_.store(pages, bytes, ended);
   set_computes(session, frame, false);
+  session.pages_frames++;
   count([&](AttentionWorkerCounts& counts) { counts.bytes_in += frame.bytes; });
   AttentionFrame result = {};
   result.step = frame.step;

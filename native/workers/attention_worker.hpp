@@ -53,6 +53,7 @@ class AttentionWorker {
     Connection& connection;
     ShardAttention shard;
     uint64_t early_nanoseconds = 0;  // of the call in progress
+    uint32_t pages_frames = 0;       // frames of pages that were stored
     std::atomic<bool> is_superseded{false};  // a later generation of links has the pages
     std::mutex sending;              // held by the thread that sends
     // Guarded by `sending`:

@@ -60,7 +60,7 @@ struct WorkerFrame {
   uint32_t magic = kMagic;
   uint32_t version = kWorkerWireVersion;
   WorkerFrameKind kind;
-  uint32_t step;       // number of the step; frames of another step are refused
+  uint32_t step;       // number of the step, or of the frame of pages, from 1; frames of another step are refused
   int32_t call;        // number of the attention call within the step, from 0
   int32_t group;       // layer group
   int32_t layer;       // index of the layer in its group

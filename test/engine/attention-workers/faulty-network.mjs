@@ -6,13 +6,16 @@ import { parentPort, workerData } from 'node:worker_threads';
 const { target } = workerData;
 const checksumBytes = 8;
 
-/** From the model worker: its handshake and its description, then steps, queries and keys. */
+/** From the model worker: its handshake and its description, then steps, queries, keys and pages. */
 const requests = {
   prefixBytes: 104,
   headBytes: 72,
-  kindOf: (head) => [undefined, 'step', 'query', 'keys'][head.readUInt32LE(8)],
+  kindOf: (head) => [undefined, 'step', 'query', 'keys', 'pages'][head.readUInt32LE(8)],
   bodyBytes: (head) =>
-    (head.readUInt32LE(8) === 2 ? 4 * head.readUInt32LE(44) : 0) + Number(head.readBigUInt64LE(56)) + checksumBytes,
+    (head.readUInt32LE(8) === 2 ? 4 * head.readUInt32LE(44) : 0) +
+    (head.readUInt32LE(8) === 4 ? 4 * head.readUInt32LE(40) : 0) +
+    Number(head.readBigUInt64LE(56)) +
+    checksumBytes,
 };
 /** From the attention worker: its handshake and its description, then results, and heartbeats without a body. */
 const answers = {
@@ -29,7 +32,7 @@ let earliest = new Map();
 /** Sends what is held back on an earlier connection; undefined: nothing is. */
 let release;
 /** Frames by kind, and what was done. */
-let counts = { step: 0, query: 0, keys: 0, result: 0, spoilt: 0 };
+let counts = { step: 0, query: 0, keys: 0, pages: 0, result: 0, spoilt: 0 };
 
 /** Cuts a stream into its prefix and its frames. */
 class Frames {
@@ -180,5 +183,5 @@ parentPort.on('message', (next) => {
   if (next === 'release') release?.();
   else fault = next;
   parentPort.postMessage(counts);
-  counts = { step: 0, query: 0, keys: 0, result: 0, spoilt: 0 };
+  counts = { step: 0, query: 0, keys: 0, pages: 0, result: 0, spoilt: 0 };
 });

@@ -28,9 +28,10 @@ describe.skipIf(nativeBackends.length === 0)(
     let network: Thread;
     let ports: readonly number[];
     let expected: readonly (Uint32Array | undefined)[];
+    let path: string;
 
     beforeAll(async () => {
-      const path = folder.huggingFace(oddSpec, 'f32');
+      path = folder.huggingFace(oddSpec, 'f32');
       const single = new ModelWorker(path, 'pages');
       expected = schedule.map((step) => single.run(step, []));
       single.close();
@@ -125,6 +126,39 @@ describe.skipIf(nativeBackends.length === 0)(
       // A connection that has just ended may still be closing.
       expect(threads()).toBeLessThanOrEqual(before.threads + 1);
       expect(descriptors()).toBeLessThanOrEqual(before.descriptors + 3);
+    });
+
+    test('store the pages of a prompt, or are lost, for each kind of fault', async () => {
+      const prefill = new ModelWorker(path, 'pages');
+      for (const step of schedule.slice(0, 3)) prefill.run(step, []);
+      const pages = prefill.pagesOf(0).flatMap(({ pageTable }) => [...pageTable]);
+      const pairs = Int32Array.from(pages.flatMap((page) => [page, page]));
+      const faults = ['lost', 'twice', 'late', 'overtaken', 'orphan', 'corrupt', 'cut'] as const;
+      for (const [kind, anomaly] of [...faults.map((each) => ['pages', each] as const), ['result', 'lost'] as const]) {
+        reconnect();
+        const senders = ports.map((port) => model.sender(port, 2));
+        // The fault befalls the first frame, or an earlier frame comes before the second.
+        await inject({ kind, anomaly, at: 0.5, ms: lateMs, skips: anomaly === 'orphan' ? 1 : 0 });
+        /** Resolves when all pages have arrived, or cannot. */
+        const sent = async (worker: number): Promise<boolean> => {
+          const sender = senders[worker];
+          for (const part of [pairs.subarray(0, pages.length), pairs.subarray(pages.length)]) {
+            const pull = sender.pull(prefill.pool, worker, part);
+            await expect.poll(() => sender.isBroken || sender.isPulled(pull)).toBe(true);
+          }
+          return !sender.isBroken;
+        };
+        expect([await sent(0), await sent(1)], `${kind} ${anomaly}`).toEqual([anomaly === 'late', true]);
+        if (senders[0].isBroken) {
+          senders[0].close();
+          expect((await inject()).spoilt).toBe(1);
+          senders[0] = model.sender(ports[0], 2);
+          expect(await sent(0)).toBe(true);
+        }
+        expect(model.run(schedule[3], links), `${kind} ${anomaly}`).toEqual(expected[3]);
+        for (const sender of senders) sender.close();
+      }
+      prefill.close();
     });
 
     test('ignore frames of a broken connection that arrive after the next one has written the same pages', async () => {

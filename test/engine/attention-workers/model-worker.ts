@@ -2,7 +2,7 @@
 import { Engine } from '../../../src/engine/engine.ts';
 import { freeModel, type LoadedModel, loadModel } from '../../../src/engine/load-model.ts';
 import { groupedStep, type PlainPages, type PlainSequence, plainPages } from '../../../src/engine/plain-step.ts';
-import { AttentionWorker, WorkerLink } from '../../../src/kernel/native/attention-workers.ts';
+import { AttentionWorker, ShardSender, WorkerLink } from '../../../src/kernel/native/attention-workers.ts';
 import { createNativeBackend, type NativeBackend, type NativeIsa } from '../../../src/kernel/native/native.ts';
 import { nativeBackends } from '../backends.ts';
 import { oddSpec } from '../models.ts';
@@ -60,6 +60,16 @@ export class ModelWorker {
   connect(port: number, workers: number): WorkerLink {
     const options = { address: `127.0.0.1:${port}`, token, transport: 'tcp', deadlineMs } as const;
     return new WorkerLink({ backend: this.#backend, shard: this.shard(workers), ...options });
+  }
+
+  /** Sends pages to the attention worker. */
+  sender(port: number, workers: number): ShardSender {
+    return new ShardSender(this.#backend, this.connect(port, workers));
+  }
+
+  /** Its own pages. */
+  get pool(): number {
+    return this.#engine.pool;
   }
 
   /** Pages of the blocks. */

@@ -309,11 +309,12 @@ void send_lying_pages(const Shard& shard, std::mt19937& random) {
   own.checksum = worker_checksum(own);
   WorkerHello hello;
   if (!connection->send(&own, sizeof own, in_milliseconds(2000), ended) || !connection->receive(&hello, sizeof hello, in_milliseconds(2000), ended)) return;
-  const int lie = static_cast<int>(random() % 6);
+  const int lie = static_cast<int>(random() % 7);
   std::vector<int32_t> pages = {kPages, lie == 1 ? kPages + kOtherPages : lie == 2 ? -1 : kPages + 1};
   const std::vector<uint8_t> bytes(2 * kShard.page_bytes());
   WorkerFrame frame = {};
   frame.kind = WorkerFrameKind::pages;
+  frame.step = lie == 6 ? 2 : 1;
   frame.rows = lie == 3 ? 3 : 2;
   frame.words = lie == 4 ? 1 : 2;
   frame.bytes = lie == 5 ? bytes.size() - 1 : bytes.size();
