@@ -19,11 +19,12 @@ const addresses = '10.0.0.2:9101,10.0.0.3:9101';
 const token = 'a secret of this test';
 const [prefill, decode, mixed] = ['prefill', 'decode', 'mixed'].map((role) => ({ role }));
 const shared = { partition: 'heads', form: 'ranges', modelWorkers: 1, batches: 1 };
+const two = { processes: 2, transport: 'auto' };
 
 test('a decode instance of a cluster has attention workers as threads, processes or at addresses', () => {
   expect(joined({ role: 'decode', dop: '1,2' })).toEqual({ ...shared, threads: 2 });
-  expect(joined({ role: 'decode', dop: '1,2', attentionWorkers: 'processes' })).toEqual({ ...shared, processes: 2 });
-  const there = { addresses: addresses.split(','), token, moveAfterS: undefined };
+  expect(joined({ role: 'decode', dop: '1,2', attentionWorkers: 'processes' })).toEqual({ ...shared, ...two });
+  const there = { addresses: addresses.split(','), token, transport: 'auto', moveAfterS: undefined };
   expect(joined({ role: 'decode', attentionWorkers: addresses, token })).toEqual({ ...shared, ...there });
   expect(joined({ role: 'mixed', dop: '1,3', partition: 'requests' })).toMatchObject({ partition: 'requests' });
   expect(joined({ role: 'decode' })).toBeUndefined();
@@ -31,7 +32,11 @@ test('a decode instance of a cluster has attention workers as threads, processes
 
 test('with --nats several instances that decode have attention workers each', () => {
   const instances = [prefill, decode, decode, mixed];
-  expect(served({ nats, instances, dop: '1,2', attentionWorkers: 'processes' })).toEqual({ ...shared, processes: 2 });
+  expect(served({ nats, instances, dop: '1,2', attentionWorkers: 'processes' })).toEqual({
+    ...shared,
+    processes: 2,
+    transport: undefined,
+  });
   expect(served({ nats, instances: [prefill, decode], attentionWorkers: addresses, token })).toMatchObject({ token });
 });
 
