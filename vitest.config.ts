@@ -12,7 +12,7 @@ const slow = [
   'test/native/**',
   'test/contract/*-native.test.ts',
   'test/**/*-{chaos,mutants,combinations,over-bus}.test.ts',
-  'test/**/combinations.test.ts',
+  'test/**/{combinations,mutants}.test.ts',
   'test/**/*.slow.test.ts',
 ];
 
