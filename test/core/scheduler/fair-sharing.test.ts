@@ -50,6 +50,43 @@ describe('tenants', () => {
     expect(firsts.indexOf('a4')).toBeLessThan(2);
   });
 
+  test('a started prompt of several chunks is not overtaken by earlier requests of another tenant', () => {
+    const world = new World({ limits: { ...narrow, sequencesMax: 8 } });
+    for (let i = 0; i < 12; i++) world.submit(request(`flood${i}`, promptOf(i, 48), { tenant: 'flood' }));
+    world.finishStep();
+    world.submit(request('calm', promptOf(20, 48), { tenant: 'calm' }));
+    expect(firstsOf(world).indexOf('calm')).toBeLessThanOrEqual(3);
+  });
+
+  test('no request of a tenant waits longer than its share allows, started or not', () => {
+    const loads = fc.record({
+      flood: fc.array(fc.integer({ min: 30, max: 60 }), { minLength: 40, maxLength: 40 }),
+      calm: fc.integer({ min: 8, max: 200 }),
+      sequencesMax: fc.integer({ min: 1, max: 8 }),
+      steps: fc.integer({ min: 1, max: 6 }),
+    });
+    fc.assert(
+      fc.property(loads, ({ flood, calm, sequencesMax, steps }) => {
+        const world = new World({ limits: { ...narrow, sequencesMax } });
+        flood.forEach((prompt, i) => {
+          world.submit(request(`flood${i}`, promptOf(i, prompt), { tenant: 'flood' }));
+        });
+        const served = () =>
+          flood.reduce((sum, prompt, i) => {
+            const outputs = world.of(`flood${i}`).tokens.length;
+            return sum + (outputs === 0 ? 0 : prompt + 2 * outputs);
+          }, 0);
+        for (let i = 0; i < steps; i++) world.finishStep();
+        const before = served();
+        world.submit(request('calm', promptOf(50, calm), { tenant: 'calm' }));
+        while (world.of('calm').tokens.length === 0) world.finishStep();
+        // What runs is finished, and each slot may serve one more request; the other tenant's prompt counts once.
+        expect(served() - before).toBeLessThanOrEqual((sequencesMax + 2) * (60 + 2 * 4) + calm);
+      }),
+      { numRuns: 60 },
+    );
+  });
+
   test('a higher priority goes first, whatever its tenant was served', () => {
     const world = new World({ limits: narrow });
     submitAll(world);

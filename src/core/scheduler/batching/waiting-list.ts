@@ -40,11 +40,12 @@ export class WaitingList {
   }
 
   /**
-   * True if the running sequence is served before the waiting one. If tenants share, fairness never interrupts a
-   * running request.
+   * True if the running sequence is served before the waiting one. Between tenants, fairness never interrupts a running
+   * request: a waiting one of the same priority does not overtake it, even if it arrived earlier.
    */
   runsBefore(running: Sequence, waiting: Sequence): boolean {
-    return this.isContested ? running.priority >= waiting.priority : outranks(running, waiting);
+    const overtakes = this.#shares === undefined || running.tenant === waiting.tenant;
+    return overtakes && !this.isContested ? outranks(running, waiting) : running.priority >= waiting.priority;
   }
 
   insert(sequence: Sequence): void {
