@@ -1,6 +1,6 @@
 // Bundles the compiled command and its threads into bundle/: a process loads a few files instead of hundreds.
 import { mkdirSync, readdirSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
-import { join, relative } from 'node:path';
+import { basename, join, relative } from 'node:path';
 import { filesUnder, readRecord } from './files.mjs';
 import { root } from './root.mjs';
 
@@ -17,12 +17,62 @@ export async function ensureBundled() {
   if (scripts.length === 0) return;
   const stamp = Object.fromEntries(scripts.map((path) => [relative(root, path), statSync(path).mtimeMs]));
   if (JSON.stringify(readRecord(stampPath)) === JSON.stringify(stamp)) return;
-  const partial = `${folder}.${process.pid}.tmp`;
-  const modules = await bundle(partial);
-  writeFileSync(join(partial, 'LICENSES.txt'), licensesOf(modules));
-  writeFileSync(join(partial, 'stamp.json'), JSON.stringify(stamp));
-  rmSync(folder, { recursive: true, force: true });
-  renameSync(partial, folder);
+  removeAbandoned();
+  const partial = temporaryFolder();
+  try {
+    const modules = await bundle(partial);
+    writeFileSync(join(partial, 'LICENSES.txt'), licensesOf(modules));
+    writeFileSync(join(partial, 'stamp.json'), JSON.stringify(stamp));
+    putInPlace(partial);
+  } finally {
+    rmSync(partial, { recursive: true, force: true });
+  }
+}
+
+let temporaryFolders = 0;
+
+/** A path beside bundle/ that names this process. */
+function temporaryFolder() {
+  return `${folder}.${process.pid}-${++temporaryFolders}.tmp`;
+}
+
+/** Removes what processes left that ended while they bundled. */
+function removeAbandoned() {
+  const pattern = new RegExp(`^${basename(folder)}\\.(\\d+)(-\\d+)?\\.tmp$`);
+  for (const name of readdirSync(root)) {
+    const pid = pattern.exec(name)?.[1];
+    if (pid !== undefined && !isRunning(Number(pid))) rmSync(join(root, name), { recursive: true, force: true });
+  }
+}
+
+function isRunning(pid) {
+  try {
+    return process.kill(pid, 0);
+  } catch (error) {
+    return error.code === 'EPERM';
+  }
+}
+
+/** Makes `partial` the bundle. Other processes may do the same at the same moment: the last bundle stays. */
+function putInPlace(partial) {
+  for (;;) {
+    const earlier = temporaryFolder();
+    rename(folder, earlier, 'ENOENT');
+    const isInPlace = rename(partial, folder, 'ENOTEMPTY', 'EEXIST');
+    rmSync(earlier, { recursive: true, force: true });
+    if (isInPlace) return;
+  }
+}
+
+/** False if it fails with one of these codes. */
+function rename(from, to, ...codes) {
+  try {
+    renameSync(from, to);
+    return true;
+  } catch (error) {
+    if (codes.includes(error.code)) return false;
+    throw error;
+  }
 }
 
 /** Writes the bundle to `target`. @returns the paths of its modules */
