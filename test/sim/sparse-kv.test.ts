@@ -1,6 +1,9 @@
 // Simulated instances with sparse layers: times, figures, throughput and refused combinations.
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import fc from 'fast-check';
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, onTestFinished } from 'vitest';
 import { readOptions } from '../../src/cli/options/options.ts';
 import { clientPlot } from '../../src/cli/simulate/clients/client-plot.ts';
 import { sweepClients } from '../../src/cli/simulate/clients/client-sweep.ts';
@@ -91,6 +94,19 @@ describe('simulated sparse KV', () => {
     expect(svg.match(/<circle/g)).toHaveLength(2 * 4 - 1);
     expect(svg).toContain('1,000 kept tokens');
     expect(svg).toContain('a &lt; b');
+  });
+
+  it('writes the output files of each number of clients and budget', async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'kvasir-sweep-'));
+    onTestFinished(() => rmSync(folder, { recursive: true }));
+    const outputs = { report: join(folder, 'run.html'), timeline: join(folder, 'steps') };
+    const sparse = { sparse: 'first-n', sparseBudget: 'full,300' };
+    await sweepClients(options({ ...small, ...outputs, ...sparse, clients: '1,2' }));
+    const runs = ['300-1', '300-2', 'full-1', 'full-2'];
+    const names = [...runs.map((run) => `run-${run}.html`), ...runs.map((run) => `steps-${run}`)];
+    expect(readdirSync(folder).sort()).toEqual(names);
+    const pages = runs.map((run) => readFileSync(join(folder, `run-${run}.html`), 'utf8'));
+    expect(new Set(pages).size).toBe(4);
   });
 
   it.each([

@@ -29,6 +29,13 @@ export function withoutOutputs<Options extends OutputOptions>(options: Options):
   return { ...options, report: undefined, loadPlot: undefined, timeline: undefined };
 }
 
+/** Options of one of several runs, whose files have `name` in their names: run.html becomes run-NAME.html. */
+export function withOutputsOf<Options extends OutputOptions>(options: Options, name: string): Options {
+  const named = (path: string | undefined) => path?.replace(/(\.\w+)?$/, `-${name}$1`);
+  const { report, loadPlot: plot, timeline } = options;
+  return { ...options, report: named(report), loadPlot: named(plot), timeline: named(timeline) };
+}
+
 export function addOutputFlags(command: Command): Command {
   return command
     .optionsGroup(groups.output)

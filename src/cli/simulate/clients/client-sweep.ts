@@ -5,6 +5,7 @@ import type { Outcome } from '../../../sim/report/outcome.ts';
 import { readable } from '../../terminal/fields.ts';
 import { printTable } from '../../terminal/table.ts';
 import { UsageError } from '../../usage-error.ts';
+import { withOutputsOf } from '../run-outputs.ts';
 import { runSimulation, type SimulationOptions } from '../simulated-run.ts';
 
 /** Limit on the median TTFT of a stable run, unless --ttft-slo states another. */
@@ -35,7 +36,7 @@ export interface ClientSweep {
   readonly sweeps: readonly BudgetSweep[];
 }
 
-/** Runs one loop after another. @throws UsageError if a run has too few requests for its clients */
+/** Runs one loop after another, each with output files of its own. @throws UsageError if a run has too few requests for its clients */
 export async function sweepClients(options: SimulationOptions): Promise<ClientSweep> {
   const { clients = [], sparseBudget = [undefined], ttftSlo } = options;
   const ttftMsMax = ttftSlo !== undefined && 'us' in ttftSlo ? ttftSlo.us / 1000 : ttftMsDefault;
@@ -44,7 +45,8 @@ export async function sweepClients(options: SimulationOptions): Promise<ClientSw
     const runs: SweptRun[] = [];
     for (const number of clients.toSorted((a, b) => a - b)) {
       const one = { clients: [number], sparseBudget: budget === undefined ? undefined : [budget] };
-      const { outcome } = await runSimulation({ ...options, ...one });
+      const name = sparseBudget.length > 1 ? `${budget}-${number}` : `${number}`;
+      const { outcome } = await runSimulation(withOutputsOf({ ...options, ...one }, name));
       runs.push(sweptRun(outcome, number, ttftMsMax));
     }
     sweeps.push({ budget, runs, stableClients: stableClientsOf(runs) });
