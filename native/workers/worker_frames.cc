@@ -100,17 +100,18 @@ Span<int32_t> span_of(const std::vector<int32_t>& list) { return {list.data(), l
 
 SlotTableView slots_of(const ShardSparse& entry) { return {span_of(entry.lists[0]), span_of(entry.lists[1]), span_of(entry.lists[2])}; }
 
-/** True if each sequence lists a block for every key that its first row sees, up to its last row. */
+/** True if each sequence lists a block for every key that its first row sees, up to its last row; and no position is too large. */
 bool are_complete(const ShardStep& step, const ShardGroup& group) {
   const size_t sequences = step.positions.size();
   if (group.first_block.size() != sequences || !are_offsets(group.block_start, sequences, 0, group.blocks.size())) return false;
   if (group.pages.size() != group.changed.size() * group.layers) return false;
   for (size_t s = 0; s < sequences; s++) {
-    if (step.has_slots(static_cast<int>(s), static_cast<int>(&group - step.groups.data()))) continue;
     const int64_t last = int64_t{step.positions[s]} + step.row_start[s + 1] - step.row_start[s] - 1;
+    if (last >= INT32_MAX) return false;
+    if (step.has_slots(static_cast<int>(s), static_cast<int>(&group - step.groups.data()))) continue;
     const int64_t first_seen = step.positions[s] < group.window ? 0 : int64_t{step.positions[s]} - group.window + 1;
     const int64_t listed = group.block_start[s + 1] - group.block_start[s];
-    if (last >= INT32_MAX || group.first_block[s] + listed < last / kPageTokens + 1 || int64_t{group.first_block[s]} * kPageTokens > first_seen) return false;
+    if (group.first_block[s] + listed < last / kPageTokens + 1 || int64_t{group.first_block[s]} * kPageTokens > first_seen) return false;
   }
   return true;
 }

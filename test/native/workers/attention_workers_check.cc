@@ -238,6 +238,20 @@ void add_sparse_lie(ShardStep& step, int kind, const Value& value) {
   }
 }
 
+/** Positions beyond the largest number are refused, also of a sequence that lists no blocks. */
+void refuse_late_positions() {
+  ShardStep step;
+  step.row_start = {0, 3};
+  step.positions = {INT32_MAX - 3};
+  step.groups.emplace_back();
+  step.groups[0].layers = 2;
+  step.groups[0].first_block = {0};
+  add_sparse_lie(step, 0, [](int64_t truth, std::initializer_list<int64_t>) { return truth; });
+  expect(ShardStep().decode(step.encode(), 3, kPages), "the last positions are valid");
+  step.positions[0]++;
+  expect(!ShardStep().decode(step.encode(), 3, kPages), "later positions are refused");
+}
+
 /** A step and its calls with valid checksums, of which one field lies. The worker answers or closes the connection. */
 void send_lie(const Shard& shard, std::mt19937& random) {
   const std::atomic<bool> ended{false};
@@ -385,6 +399,7 @@ void pull_pages(Puller& puller, const Shard& shard, int index, std::mt19937 rand
 int main(int argc, char** argv) {
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 10;
   std::mt19937 random(1);
+  refuse_late_positions();
   std::vector<Transport> transports = {Transport::shared, Transport::tcp};
   if (std::getenv("KVASIR_IBVERBS") != nullptr) transports.push_back(Transport::rdma);
   for (int round = 0; round < rounds; round++) {
