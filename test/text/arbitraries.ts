@@ -50,6 +50,12 @@ export const anyText = fc.oneof(
   fc.array(words, { maxLength: 30 }).map((parts) => parts.join('')),
 );
 
+/** Texts of code that is indented by 0 to 39 spaces and tabs. */
+export const indentedCode: readonly string[] = Array.from({ length: 40 }, (_, count) => {
+  const [spaces, tabs] = [' '.repeat(count), '\t'.repeat(count)];
+  return `if x:\n${spaces}return a${spaces}b\n\n${tabs}x`;
+});
+
 /** Splits a value into parts of the given sizes (0 included). */
 export function* cut<T extends { readonly length: number; slice(from: number, to: number): T }>(
   whole: T,

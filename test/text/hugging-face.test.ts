@@ -88,6 +88,19 @@ describe('tokenizer.json', () => {
   });
 });
 
+test('add_bos_token and add_eos_token of tokenizer_config.json take precedence over the post-processor', () => {
+  const idsWith = (more: object): number[] => {
+    const tokenizerConfig = { ...config, ...more };
+    return createModelText({ kind: 'huggingface', tokenizerJson: embeddedAsJson(), tokenizerConfig }).tokenizer.encode(
+      'a',
+    );
+  };
+  const [bos, letter] = idsWith({});
+  expect([bos, letter]).toEqual([0, ...ours.tokenizer.encode('a', { addSpecial: false })]);
+  expect(idsWith({ add_bos_token: false, add_eos_token: false })).toEqual([letter]);
+  expect(idsWith({ add_bos_token: true, add_eos_token: true })).toEqual([0, letter, 1]);
+});
+
 describe('tokenizer.json of SentencePiece style', () => {
   const bytes = Array.from({ length: 256 }, (_, byte) => `<0x${byte.toString(16).toUpperCase().padStart(2, '0')}>`);
   const tokens = ['<unk>', '<s>', '</s>', ...bytes, '\u2581', 'a', 'b', '\u2581a', 'ab', '\u2581ab'];

@@ -3,6 +3,8 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
 import { decodeTokens } from '../../src/text/detokenizer.ts';
+import type { Tokenizer } from '../../src/text/tokenizer.ts';
+import { indentedCode } from './arbitraries.ts';
 import { hasShared, openText, sharedModels } from './models.ts';
 
 /** A text with its expected ids, without special tokens. */
@@ -19,6 +21,12 @@ function readVectors(stem: string): Vector[] {
   return texts.map((text, i) => ({ text, ids: (lines[i] ?? '').split(' ').filter(Boolean).map(Number) }));
 }
 
+function restoresIndentedCode(tokenizer: Tokenizer): void {
+  for (const code of indentedCode) {
+    expect(decodeTokens(tokenizer, tokenizer.encode(code, { addSpecial: false, parseSpecial: false }))).toBe(code);
+  }
+}
+
 describe.skipIf(!hasShared)('recorded ids (needs ../shared/models)', () => {
   test.each(['gpt-2', 'llama-bpe', 'llama-spm'])('%s vocabulary', (name) => {
     const stem = `${sharedModels}/vocabs/ggml-vocab-${name}.gguf`;
@@ -29,6 +37,7 @@ describe.skipIf(!hasShared)('recorded ids (needs ../shared/models)', () => {
       expect(tokenizer.encode(text, { addSpecial: false, parseSpecial: false }), JSON.stringify(text)).toEqual(ids);
       expect(decodeTokens(tokenizer, ids)).toBe(text);
     }
+    restoresIndentedCode(tokenizer);
   });
 
   test('SmolLM2', () => {
@@ -40,6 +49,7 @@ describe.skipIf(!hasShared)('recorded ids (needs ../shared/models)', () => {
     for (const { text, ids } of vectors) {
       expect(tokenizer.encode(text), JSON.stringify(text)).toEqual(ids);
     }
+    restoresIndentedCode(tokenizer);
   });
 
   test('SmolLM2 encodes the prompts of its recorded outputs', () => {

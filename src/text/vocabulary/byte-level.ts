@@ -13,13 +13,13 @@ export const byteChars: readonly string[] = (() => {
 
 const bytesByChar = new Map(byteChars.map((char, byte) => [char, byte]));
 
-/** Bytes of a byte-level token; a character outside the alphabet gives its UTF-8. */
+/** Bytes of a byte-level token; a token with a character outside the alphabet is text, so its bytes are its UTF-8. */
 export function byteLevelBytes(token: string): Uint8Array {
   const bytes: number[] = [];
   for (const char of token) {
     const byte = bytesByChar.get(char);
-    if (byte === undefined) bytes.push(...encodeUtf8(char));
-    else bytes.push(byte);
+    if (byte === undefined) return encodeUtf8(token);
+    bytes.push(byte);
   }
   return Uint8Array.from(bytes);
 }

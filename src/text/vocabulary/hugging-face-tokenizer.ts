@@ -3,8 +3,9 @@
 import { Tokenizer as Library } from '@huggingface/tokenizers';
 import { oneLine } from '../../util/one-line.ts';
 import type { EncodeOptions, Tokenizer } from '../tokenizer.ts';
-import { encodeUtf8, toWellFormed } from '../utf8.ts';
+import { decodeUtf8, encodeUtf8, toWellFormed } from '../utf8.ts';
 import { byteLevelBytes } from './byte-level.ts';
+import { createPreTokenizer, type HuggingFacePreTokenizer, patternOf } from './hugging-face-pre-tokenizer.ts';
 
 /** Far above any real vocabulary. The library iterates over all numbers up to the largest id. */
 const idMax = 2 ** 22;
@@ -17,6 +18,7 @@ interface AddedToken {
 
 /** The members of the library that are used here. */
 interface LibraryTokenizer {
+  pre_tokenizer: HuggingFacePreTokenizer | null;
   encode(text: string, options: { add_special_tokens: boolean }): { readonly ids: number[] };
   token_to_id(token: string): number | undefined;
   id_to_token(id: number): string | undefined;
@@ -56,7 +58,10 @@ class HuggingFaceTokenizer implements Tokenizer {
   readonly addsSpacePrefix: boolean;
   readonly #json: Json;
   readonly #config: Json;
+  readonly #preTokenizer: HuggingFacePreTokenizer | null;
   readonly #library: LibraryTokenizer;
+  /** Ids around a text; found on first use. */
+  #addedIds: readonly [before: readonly number[], after: readonly number[]] | undefined;
   /** Does not parse special tokens in a text; built on first use. */
   #librarySkippingSpecial: LibraryTokenizer | undefined;
   readonly #added: ReadonlyMap<number, AddedToken>;
@@ -64,11 +69,12 @@ class HuggingFaceTokenizer implements Tokenizer {
   readonly #bytes: (Uint8Array | undefined)[] = [];
 
   constructor(json: Json, config: Json, specialMap: Json) {
-    this.#json = { ...json, pre_tokenizer: exactPreTokenizer(json.pre_tokenizer) };
+    this.#json = json;
     this.#config = config;
+    this.#preTokenizer = createPreTokenizer(json.pre_tokenizer);
     const added = addedTokens(json);
     if (isObject(json.model)) checkIds(json.model.vocab);
-    this.#library = new Library(this.#json, config);
+    this.#library = this.#createLibrary(json);
     this.#added = new Map(added.map((token) => [token.id, token]));
     const idOf = (key: string) => {
       const text = tokenText(config[key]) ?? tokenText(specialMap[key]);
@@ -87,11 +93,13 @@ class HuggingFaceTokenizer implements Tokenizer {
 
   encode(text: string, options: EncodeOptions = {}): number[] {
     const { addSpecial = true, parseSpecial = true } = options;
-    const wellFormed = toWellFormed(text);
+    const library = parseSpecial ? this.#library : this.#withoutSpecial();
     try {
-      if (parseSpecial) return checkedIds(this.#library.encode(wellFormed, { add_special_tokens: addSpecial }).ids);
-      const plain = checkedIds(this.#withoutSpecial().encode(wellFormed, { add_special_tokens: false }).ids);
-      return addSpecial ? this.#addSpecialIds(plain) : plain;
+      const ids = checkedIds(library.encode(toWellFormed(text), { add_special_tokens: false }).ids);
+      if (!addSpecial) return ids;
+      this.#addedIds ??= this.#findAddedIds();
+      const [before, after] = this.#addedIds;
+      return [...before, ...ids, ...after];
     } catch (error) {
       // The library detects some invalid parts of tokenizer.json only when it uses them.
       throw new Error(`Cannot tokenize text: ${reasonOf(error)}`);
@@ -108,7 +116,9 @@ class HuggingFaceTokenizer implements Tokenizer {
     const added = this.#added.get(id);
     const token = added?.content ?? this.#library.id_to_token(id);
     if (token === undefined) return noBytes;
-    const bytes = added !== undefined || this.isSpecial(id) ? encodeUtf8(token) : this.#bytesOf(token);
+    let bytes = this.#bytesOf(token);
+    // An added token is text. A byte-level decoder makes an incomplete character of some letters, such as 'é'.
+    if (added !== undefined && decodeUtf8(bytes).includes('\ufffd')) bytes = encodeUtf8(token);
     this.#bytes[id] = bytes;
     return bytes;
   }
@@ -120,19 +130,36 @@ class HuggingFaceTokenizer implements Tokenizer {
   #withoutSpecial(): LibraryTokenizer {
     if (this.#librarySkippingSpecial !== undefined) return this.#librarySkippingSpecial;
     const ordinary = addedTokens(this.#json).filter((token) => token.special !== true);
-    const library = new Library({ ...this.#json, added_tokens: ordinary }, this.#config);
+    const library = this.#createLibrary({ ...this.#json, added_tokens: ordinary });
     this.#librarySkippingSpecial = library;
     return library;
   }
 
-  // Encodes a sample with and without special tokens to find what the post-processor adds around a text.
-  #addSpecialIds(ids: readonly number[]): number[] {
+  #createLibrary(json: Json): LibraryTokenizer {
+    const library = new Library({ ...json, pre_tokenizer: null }, this.#config) as unknown as LibraryTokenizer;
+    library.pre_tokenizer = this.#preTokenizer;
+    return library;
+  }
+
+  /**
+   * Ids before and after a text. The post-processor is applied to a sample; `add_bos_token` and `add_eos_token` of
+   * tokenizer_config.json decide about the begin and end tokens, as in transformers.
+   */
+  #findAddedIds(): readonly [before: readonly number[], after: readonly number[]] {
     const bare = this.#library.encode('a', { add_special_tokens: false }).ids;
     const withSpecial = this.#library.encode('a', { add_special_tokens: true }).ids;
     const extra = withSpecial.length - bare.length;
-    let before = 0;
-    while (before < extra && bare.some((id, i) => withSpecial[before + i] !== id)) before++;
-    return [...withSpecial.slice(0, before), ...ids, ...withSpecial.slice(before + bare.length)];
+    let count = 0;
+    while (count < extra && bare.some((id, i) => withSpecial[count + i] !== id)) count++;
+    const { add_bos_token: addBos, add_eos_token: addEos } = this.#config;
+    const eosId = this.eosIds[0];
+    let before = withSpecial.slice(0, count);
+    let after = withSpecial.slice(count + bare.length);
+    if (typeof addBos === 'boolean' && this.bosId !== undefined)
+      before = [...(addBos ? [this.bosId] : []), ...before.filter((id) => id !== this.bosId)];
+    if (typeof addEos === 'boolean' && eosId !== undefined)
+      after = [...after.filter((id) => id !== eosId), ...(addEos ? [eosId] : [])];
+    return [before, after];
   }
 }
 
@@ -202,57 +229,46 @@ function stripsSpace(step: Json): boolean {
   return step.type === 'Metaspace' && step.prepend_scheme !== 'never' && step.add_prefix_space !== false;
 }
 
-// Bytes of one token. The library decodes whole sequences to text only, which loses the bytes of incomplete characters.
+/**
+ * Bytes of one token by the decoder's steps, as for any token of a sequence. The library decodes whole sequences to
+ * text only, which loses the bytes of incomplete characters.
+ */
 function bytesReader(steps: readonly Json[]): (token: string) => Uint8Array {
-  const types = steps.map((step) => step.type);
-  if (types.includes('ByteLevel')) return byteLevelBytes;
-  const unknown = types.find(
-    (type) => !['ByteFallback', 'Metaspace', 'Replace', 'Fuse', 'Strip'].includes(String(type)),
-  );
-  if (unknown !== undefined) throw new Error(`Cannot build tokenizer: unknown decoder: '${String(unknown)}'`);
-  const withBytes = types.includes('ByteFallback');
-  const replaced = steps.flatMap(replacement);
+  const readers = steps.map(stepReader);
   return (token) => {
-    const byte = withBytes ? /^<0x([0-9A-Fa-f]{2})>$/.exec(token)?.[1] : undefined;
-    if (byte !== undefined) return Uint8Array.of(Number.parseInt(byte, 16));
-    return encodeUtf8(replaced.reduce((text, [from, to]) => text.replaceAll(from, to), token));
+    let text = token;
+    for (const read of readers) {
+      const next = read(text);
+      if (typeof next !== 'string') return next;
+      text = next;
+    }
+    return encodeUtf8(text);
   };
 }
 
-function replacement(step: Json): (readonly [string, string])[] {
-  if (step.type === 'Metaspace') return [[tokenText(step.replacement) ?? '\u2581', ' ']];
-  if (step.type !== 'Replace') return [];
-  const pattern = isObject(step.pattern) ? step.pattern.String : undefined;
-  const content = step.content;
-  return typeof pattern === 'string' && typeof content === 'string' ? [[pattern, content]] : [];
-}
-
-// ByteLevel's pattern. In a Split the library reads \s as Unicode white space, in its own ByteLevel it does not.
-const byteLevelWords = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-
-const isolate = (regex: string): Json => ({
-  type: 'Split',
-  pattern: { Regex: regex },
-  behavior: 'Isolated',
-  invert: false,
-});
-
-/** An equivalent pre-tokenizer for the library, which would use JavaScript's digits and white space in some kinds. */
-function exactPreTokenizer(preTokenizer: unknown): unknown {
-  if (typeof preTokenizer !== 'object' || preTokenizer === null || !('type' in preTokenizer)) return preTokenizer;
-  const step: Json = { ...preTokenizer };
+/** The text of a token after one step of the decoder, or its bytes if the step decodes to bytes. */
+function stepReader(step: Json): (token: string) => string | Uint8Array {
   switch (step.type) {
-    case 'Sequence':
-      return Array.isArray(step.pretokenizers)
-        ? { ...step, pretokenizers: step.pretokenizers.map(exactPreTokenizer) }
-        : step;
-    case 'Digits':
-      return isolate(step.individual_digits === true ? '\\p{N}' : '\\p{N}+');
     case 'ByteLevel':
-      // With a prefix space, the split would have to follow it.
-      if (step.use_regex === false || step.add_prefix_space === true) return step;
-      return { type: 'Sequence', pretokenizers: [isolate(byteLevelWords), { ...step, use_regex: false }] };
+      return byteLevelBytes;
+    case 'ByteFallback':
+      return (token) => {
+        const byte = /^<0x([0-9A-Fa-f]{2})>$/.exec(token)?.[1];
+        return byte === undefined ? token : Uint8Array.of(Number.parseInt(byte, 16));
+      };
+    case 'Metaspace': {
+      const space = tokenText(step.replacement) ?? '\u2581';
+      return (token) => token.replaceAll(space, ' ');
+    }
+    case 'Replace': {
+      const pattern = patternOf(step.pattern);
+      const content = tokenText(step.content) ?? '';
+      return (token) => token.replace(pattern, () => content);
+    }
+    case 'Fuse':
+    case 'Strip':
+      return (token) => token;
     default:
-      return step;
+      throw new Error(`Cannot build tokenizer: unknown decoder: '${String(step.type)}'`);
   }
 }
