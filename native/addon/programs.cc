@@ -182,11 +182,11 @@ struct BoundRun {
   std::shared_ptr<Program> program;
   StepView step;
   SamplingResult result;
-  Span<uint8_t> unanswered;  // empty if every sequence has all its keys and rows
+  Span<uint8_t> failed_sequences;  // empty if every sequence has all its keys and rows
 };
 
 /**
- * program, tokens, positions, rowStart, logitRows, sampling.., result.., groups, group.., unanswered, remotes, remote..,
+ * program, tokens, positions, rowStart, logitRows, sampling.., result.., groups, group.., failedSequences, remotes, remote..,
  * arriving, arriving.., rowsIn.., rowsOut.., attentionWorkers, sequenceWorkers, sparse, sparse.., selections, selections..,
  * pageSelections, pageSelections... The fields of sampling, result and each group are in the order of
  * src/kernel/native/step.ts.
@@ -204,7 +204,7 @@ std::unique_ptr<BoundRun> read_run(Arguments& in, const Span<int32_t>& abort) {
   run->result = read_result(in, step.logit_rows.size);
   const int groups = in.integer("groups", 0, 1 << 16);
   for (int i = 0; i < groups; i++) step.groups.push_back(read_group(in));
-  run->unanswered = in.array<uint8_t>("unanswered");
+  run->failed_sequences = in.array<uint8_t>("failedSequences");
   const int remotes = in.integer("remotes", 0, INT32_MAX);
   for (int i = 0; i < remotes; i++) step.remote.push_back(read_remote(in));
   const int arriving = in.integer("arriving", 0, INT32_MAX);
@@ -217,7 +217,7 @@ std::unique_ptr<BoundRun> read_run(Arguments& in, const Span<int32_t>& abort) {
   for (int left = in.integer("selections", 0, INT32_MAX); left > 0; left--) step.selections.push_back(read_selection(in));
   for (int left = in.integer("pageSelections", 0, INT32_MAX); left > 0; left--) step.page_selections.push_back(read_page_selection(in));
   const bool can_fail = remotes + arriving > 0 || step.rows_in.rows.pool || !step.attention_workers.empty();
-  if (can_fail && run->unanswered.size < static_cast<size_t>(step.sequences())) throw std::runtime_error("Cannot run the step: unanswered is too short");
+  if (can_fail && run->failed_sequences.size < static_cast<size_t>(step.sequences())) throw std::runtime_error("Cannot run the step: failedSequences is too short");
   return run;
 }
 
@@ -249,8 +249,8 @@ Napi::Value bind_run(Arguments& in, Napi::Env env) {
   replicas.front() = bound.front()->program->backend();
   const std::vector<bool> outcomes = run_staggered(*pool, runs, replicas, turns, abort.data);
   for (size_t i = 0; i < outcomes.size(); i++) {
-    const std::vector<uint8_t>& unanswered = bound[i]->program->unanswered();
-    if (bound[i]->unanswered.size > 0) std::copy(unanswered.begin(), unanswered.end(), writable(bound[i]->unanswered));
+    const std::vector<uint8_t>& failed_sequences = bound[i]->program->failed_sequences();
+    if (bound[i]->failed_sequences.size > 0) std::copy(failed_sequences.begin(), failed_sequences.end(), writable(bound[i]->failed_sequences));
     writable(done)[i] = outcomes[i] ? 1 : 0;
   }
   return env.Undefined();

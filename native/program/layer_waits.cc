@@ -13,9 +13,9 @@ constexpr auto kPollInterval = std::chrono::milliseconds(1);  // interval of che
 
 }  // namespace
 
-void LayerWaits::begin(const StepView& step, uint8_t* unanswered) {
+void LayerWaits::begin(const StepView& step, uint8_t* failed_sequences) {
   step_ = &step;
-  unanswered_ = unanswered;
+  failed_sequences_ = failed_sequences;
   any_failed_ = false;
   aborted_ = false;
   rows_missing_ = false;
@@ -54,9 +54,9 @@ void LayerWaits::await(int layer, KvPool& pool, Backend& backend, const int32_t*
   wait(pool.loading.event(), backend, abort, [&] { return pool.loading.is_ready(static_cast<uint32_t>(layer)); });
   for (const ArrivingKeysView& keys : step_->arriving) {
     if (aborted_) return;
-    if (unanswered_[keys.sequence] != 0) continue;
+    if (failed_sequences_[keys.sequence] != 0) continue;
     if (await_transfer(keys.arrivals.get(), keys.within, layer, backend, abort) || aborted_) continue;
-    unanswered_[keys.sequence] = 1;
+    failed_sequences_[keys.sequence] = 1;
     any_failed_ = true;
   }
 }
@@ -71,7 +71,7 @@ bool LayerWaits::await_rows(Backend& backend, const int32_t* abort) {
   set_waiting(0);
   if (aborted_ || arrived) return !aborted_;
   rows_missing_ = true;
-  std::fill_n(unanswered_, step_->sequences(), uint8_t{1});
+  std::fill_n(failed_sequences_, step_->sequences(), uint8_t{1});
   return false;
 }
 

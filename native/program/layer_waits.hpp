@@ -18,10 +18,10 @@ class LayerWaits {
   explicit LayerWaits(std::chrono::milliseconds stall_limit) : stall_limit_(stall_limit) {}
 
   /**
-   * Begins a step. `unanswered` (sequences) must stay valid until the step ends; 1 is written for sequences of missing
-   * pages.
+   * Begins a step. `failed_sequences` (sequences) must stay valid until the step ends; 1 is written for sequences of
+   * missing pages.
    */
-  void begin(const StepView& step, uint8_t* unanswered);
+  void begin(const StepView& step, uint8_t* failed_sequences);
   /**
    * Returns when the layer's pages have arrived or failed, or when `abort` is set, which aborts the step. Remote
    * queries may use the threads meanwhile.
@@ -48,7 +48,7 @@ class LayerWaits {
 
   std::chrono::milliseconds stall_limit_;
   const StepView* step_ = nullptr;
-  uint8_t* unanswered_ = nullptr;
+  uint8_t* failed_sequences_ = nullptr;
   Clock::time_point begun_;
   bool any_failed_ = false;
   bool aborted_ = false;

@@ -104,10 +104,10 @@ void Program::begin(KvPool& pool, const StepView& step, const int32_t* abort) {
   check_row_pages(step, *plan_);
   check_attention_workers(step, *plan_, pool);
   describe_sequences(step);
-  unanswered_.assign(static_cast<size_t>(step.sequences()), 0);
-  remote_.begin(step, groups_, unanswered_.data());
-  waits_.begin(step, unanswered_.data());
-  sparse_.begin(step, unanswered_.data());
+  failed_sequences_.assign(static_cast<size_t>(step.sequences()), 0);
+  remote_.begin(step, groups_, failed_sequences_.data());
+  waits_.begin(step, failed_sequences_.data());
+  sparse_.begin(step, failed_sequences_.data());
   state_.emplace(StepState{{plan_->bindings.backend->pool, row_kernels(isa()), scratch_, plan_->scratch_columns},
                            &step,
                            &pool,
@@ -122,7 +122,7 @@ void Program::begin(KvPool& pool, const StepView& step, const int32_t* abort) {
                            &waits_,
                            &workers_,
                            &sparse_,
-                           unanswered_.data(),
+                           failed_sequences_.data(),
                            abort});
   next_op_ = 0;
   progress_ = Progress::running;
@@ -150,21 +150,21 @@ void Program::move_to(Backend& replica) {
                            from.waits,
                            from.workers,
                            from.sparse,
-                           from.unanswered,
+                           from.failed_sequences,
                            from.abort});
 }
 
 void Program::advance(Backend& replica, const SamplingResult& result) {
   if (state_->backend != &replica) move_to(replica);
   const StepState& state = *state_;
-  if (next_op_ == 0) workers_.begin(*state.step, state.pool->pages, groups_, plan_->limits.groups, unanswered_.data(), state.abort);
+  if (next_op_ == 0) workers_.begin(*state.step, state.pool->pages, groups_, plan_->limits.groups, failed_sequences_.data(), state.abort);
   while (next_op_ < plan_->ops.size()) {
     progress_ = Progress::aborted;
     if (__atomic_load_n(state.abort, __ATOMIC_RELAXED) != 0) return;
     plan_->ops[next_op_++]->run(state);
     if (remote_.aborted() || waits_.aborted() || workers_.aborted()) return;
     progress_ = Progress::done;
-    if (waits_.rows_missing() || workers_.failed()) return;
+    if (waits_.rows_missing() || workers_.all_failed()) return;
     if (next_op_ < plan_->ops.size() && plan_->ops[next_op_]->awaits_workers()) {
       progress_ = Progress::running;
       return;

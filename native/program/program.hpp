@@ -42,7 +42,7 @@ struct StepState {
   LayerWaits* waits;
   WorkerCalls* workers;
   SparseAttention* sparse;
-  const uint8_t* unanswered;  // (sequences)
+  const uint8_t* failed_sequences;  // (sequences)
   const int32_t* abort;
 
   int rows(const Buffer& buffer) const { return buffer.logit_rows ? logit_rows : tokens; }
@@ -101,7 +101,7 @@ class Program {
   Program(EncodedReader in, const ProgramBindings& bindings, std::chrono::milliseconds remote_deadline);
 
   /** (sequences of the last step): 1 if remote keys were refused or late, or pages in transfer did not arrive. */
-  const std::vector<uint8_t>& unanswered() const { return unanswered_; }
+  const std::vector<uint8_t>& failed_sequences() const { return failed_sequences_; }
 
   /** A buffer of `rows` rows that tests may read and write. @throws std::runtime_error if it shares its memory */
   const Buffer& open_buffer(int index, int rows) const;
@@ -134,7 +134,7 @@ class Program {
   std::unique_ptr<Sampler> sampler_;
   std::vector<int32_t> row_sequence_;
   std::vector<std::vector<AttentionSequence>> groups_;
-  std::vector<uint8_t> unanswered_;
+  std::vector<uint8_t> failed_sequences_;
   RemoteAttention remote_;
   LayerWaits waits_;
   WorkerCalls workers_;

@@ -252,7 +252,7 @@ struct Attention final : ProgramOp {
     } else if (sparse || s.waits->any_failed()) {
       std::vector<int> all(static_cast<size_t>(s.step->sequences()));
       std::iota(all.begin(), all.end(), 0);
-      run_local(call, (*s.groups)[layer.group], all, s.unanswered);
+      run_local(call, (*s.groups)[layer.group], all, s.failed_sequences);
     } else {
       run_attention(s.op.pool, args, q->data, to, s.attention_scratch);
     }

@@ -39,7 +39,7 @@ class RemoteAttentionClient final : public RemoteAttentionEndpoint {
   EventCount event_;
   std::mutex mutex_;  // guards the next three
   std::deque<std::shared_ptr<RemoteQuery>> queue_;
-  std::unordered_map<uint32_t, std::shared_ptr<RemoteQuery>> sent_;  // unanswered, by sequence number
+  std::unordered_map<uint32_t, std::shared_ptr<RemoteQuery>> sent_;  // without an answer, by sequence number
   bool closed_ = false;
 
   std::mutex sending_;  // held while a query is read and sent; guards the next two

@@ -12,9 +12,9 @@ constexpr int kSliceWork = 512;                  // rows x ranges of a query: so
 
 }  // namespace
 
-void RemoteAttention::begin(const StepView& step, const std::vector<std::vector<AttentionSequence>>& sequences, uint8_t* unanswered) {
+void RemoteAttention::begin(const StepView& step, const std::vector<std::vector<AttentionSequence>>& sequences, uint8_t* failed_sequences) {
   groups_.clear();
-  unanswered_ = unanswered;
+  failed_sequences_ = failed_sequences;
   aborted_ = false;
   if (step.remote.empty()) return;
   step_ = &step;

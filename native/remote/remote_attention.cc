@@ -19,12 +19,12 @@ void clear_rows(const StreamOutput& output, size_t row, size_t rows, int heads, 
   std::fill_n(output.sum + row * heads, rows * heads, 0.0f);
 }
 
-void run_local(const RemoteAttentionCall& call, const std::vector<AttentionSequence>& sequences, const std::vector<int>& wanted, const uint8_t* unanswered) {
+void run_local(const RemoteAttentionCall& call, const std::vector<AttentionSequence>& sequences, const std::vector<int>& wanted, const uint8_t* failed_sequences) {
   std::vector<AttentionSequence> rest;
   for (const int s : wanted) {
     const AttentionSequence& sequence = sequences[s];
     if (sequence.is_sparse) continue;
-    if (unanswered[s] == 0) rest.push_back(sequence);
+    if (failed_sequences[s] == 0) rest.push_back(sequence);
     else clear_rows(call.output, sequence.row, sequence.rows, call.args.heads, call.args.layout.head_dim);
   }
   if (rest.empty()) return;
@@ -46,7 +46,7 @@ void RemoteAttention::run(const RemoteAttentionCall& call) {
 void RemoteAttention::run_wave(Group& group, const Wave& wave, const RemoteAttentionCall& call, bool first) {
   post(group, wave, call);
   ThreadPool& threads = call.backend.pool;
-  if (first) run_local(call, (*sequences_)[call.group], group.local, unanswered_);
+  if (first) run_local(call, (*sequences_)[call.group], group.local, failed_sequences_);
   const std::vector<AttentionRoot> roots = roots_of(group, wave, call);
   AttentionPieces pieces(call.args, call.query, roots.data(), static_cast<int>(roots.size()));
   const size_t workspace_bytes = pieces.workspace_bytes();
@@ -122,7 +122,7 @@ void RemoteAttention::post(Group& group, const Wave& wave, const RemoteAttention
 
 /** Stops waiting for the sequence's answers in this step. */
 void RemoteAttention::fail(Group& group, const Wave& wave, int sequence) {
-  unanswered_[sequence] = 1;
+  failed_sequences_[sequence] = 1;
   for (size_t i = wave.request; i < wave.request_end; i++) {
     Request& request = group.requests[i];
     if (group.roots[request.root].sequence != sequence || request.query == nullptr || !request.query->is_open()) continue;

@@ -23,8 +23,8 @@ struct RemoteAttentionCall {
   const int32_t* abort;
 };
 
-/** Attention of the `wanted` sequences but sparse ones; all of their keys are local. Rows of sequences with `unanswered` 1 become 0. */
-void run_local(const RemoteAttentionCall& call, const std::vector<AttentionSequence>& sequences, const std::vector<int>& wanted, const uint8_t* unanswered);
+/** Attention of the `wanted` sequences but sparse ones; all of their keys are local. Rows of sequences with `failed_sequences` 1 become 0. */
+void run_local(const RemoteAttentionCall& call, const std::vector<AttentionSequence>& sequences, const std::vector<int>& wanted, const uint8_t* failed_sequences);
 
 /** The remote keys of a program: the plan of the current step, and its queries from layer to layer. */
 class RemoteAttention {
@@ -33,11 +33,11 @@ class RemoteAttention {
   explicit RemoteAttention(std::chrono::milliseconds deadline) : deadline_(deadline) {}
 
   /**
-   * Begins a step. `sequences` holds those of each layer group. `unanswered` (sequences of the step): entries of 1 send
-   * no queries; 1 is written for sequences with refused or late remote keys. All arguments must stay valid until the
+   * Begins a step. `sequences` holds those of each layer group. `failed_sequences` (sequences of the step): entries of 1
+   * send no queries; 1 is written for sequences with refused or late remote keys. All arguments must stay valid until the
    * step ends. Costs nothing without remote keys.
    */
-  void begin(const StepView& step, const std::vector<std::vector<AttentionSequence>>& sequences, uint8_t* unanswered);
+  void begin(const StepView& step, const std::vector<std::vector<AttentionSequence>>& sequences, uint8_t* failed_sequences);
   bool any(int group) const { return static_cast<size_t>(group) < groups_.size() && groups_[group].remote; }
   /** Returns early if `abort` is set: the step is aborted and its output is invalid. */
   void run(const RemoteAttentionCall& call);
@@ -94,14 +94,14 @@ class RemoteAttention {
   bool all_ended(Group& group, const Wave& wave);
   void fail(Group& group, const Wave& wave, int sequence);
   std::vector<AttentionRoot> roots_of(const Group& group, const Wave& wave, const RemoteAttentionCall& call) const;
-  bool failed(const Root& root) const { return unanswered_[root.sequence] != 0; }
+  bool failed(const Root& root) const { return failed_sequences_[root.sequence] != 0; }
 
   std::chrono::milliseconds deadline_;
   std::shared_ptr<EventCount> event_ = std::make_shared<EventCount>();
   const StepView* step_ = nullptr;
   const std::vector<std::vector<AttentionSequence>>* sequences_ = nullptr;
   std::vector<Group> groups_;
-  uint8_t* unanswered_ = nullptr;
+  uint8_t* failed_sequences_ = nullptr;
   bool aborted_ = false;
   GrowingMemory memory_;
 };

@@ -19,7 +19,7 @@ void SparseAttention::attend(const SparseAttentionCall& call) {
   std::vector<Chosen> chosen;
   int waves = 0;
   const auto rows_of = [&](int sequence) {
-    const int rows = unanswered_[sequence] != 0 ? 0 : args.sequences[sequence].rows;
+    const int rows = failed_sequences_[sequence] != 0 ? 0 : args.sequences[sequence].rows;
     waves = std::max(waves, rows);
     return rows;
   };
@@ -134,7 +134,7 @@ void SparseAttention::select(const SparseAttentionCall& call) {
   std::vector<KeyScoring> scorings;
   size_t values = 0;
   for (const KvSelectionView& selection : step_->selections) {
-    if (selection.group != call.group || unanswered_[selection.sequence] != 0) continue;
+    if (selection.group != call.group || failed_sequences_[selection.sequence] != 0) continue;
     const AttentionSequence& sequence = args.sequences[selection.sequence];
     const int keys = sequence.start + sequence.rows;
     selections.push_back(&selection);

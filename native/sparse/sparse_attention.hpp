@@ -20,10 +20,10 @@ struct SparseAttentionCall {
 /** The sparse sequences of a program's step, and its memory between K, V and attention. */
 class SparseAttention {
  public:
-  /** Begins a step. `unanswered` (sequences): entries of 1 have no keys. All arguments must stay valid until it ends. */
-  void begin(const StepView& step, const uint8_t* unanswered) {
+  /** Begins a step. `failed_sequences` (sequences): entries of 1 have no keys. All arguments must stay valid until it ends. */
+  void begin(const StepView& step, const uint8_t* failed_sequences) {
     step_ = &step;
-    unanswered_ = unanswered;
+    failed_sequences_ = failed_sequences;
   }
   bool any(int group) const;
 
@@ -66,7 +66,7 @@ class SparseAttention {
   int position_of(int row) const { return step_->positions[static_cast<size_t>(row)]; }
 
   const StepView* step_ = nullptr;
-  const uint8_t* unanswered_ = nullptr;
+  const uint8_t* failed_sequences_ = nullptr;
   GrowingMemory staged_, statistics_, scoring_, scores_;
 };
 

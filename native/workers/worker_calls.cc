@@ -7,11 +7,11 @@
 namespace kvasir {
 
 void WorkerCalls::begin(const StepView& step, int pages, const std::vector<std::vector<AttentionSequence>>& groups, const std::vector<LayerGroup>& layers,
-                        uint8_t* unanswered, const int32_t* abort) {
+                        uint8_t* failed_sequences, const int32_t* abort) {
   step_ = step.attention_workers.empty() ? nullptr : &step;
-  unanswered_ = unanswered;
+  failed_sequences_ = failed_sequences;
   aborted_ = false;
-  failed_ = false;
+  all_failed_ = false;
   if (step_ == nullptr) return;
   share_sequences(pages, layers);
   for (int w = 0; w < workers(); w++) {
@@ -20,7 +20,7 @@ void WorkerCalls::begin(const StepView& step, int pages, const std::vector<std::
     if (link != nullptr) link->begin(step, shares_[w], groups, layers, abort);
     if (link == nullptr || link->is_broken()) fail(w);
   }
-  aborted_ = !failed_ && __atomic_load_n(abort, __ATOMIC_RELAXED) != 0;
+  aborted_ = !all_failed_ && __atomic_load_n(abort, __ATOMIC_RELAXED) != 0;
 }
 
 void WorkerCalls::share_sequences(int pages, const std::vector<LayerGroup>& layers) {
@@ -47,8 +47,8 @@ void WorkerCalls::share_sequences(int pages, const std::vector<LayerGroup>& laye
 
 void WorkerCalls::fail(int worker) {
   failed_workers_[worker] = 1;
-  for (const int s : shares_[worker].sequences) unanswered_[s] = 1;
-  failed_ = std::all_of(unanswered_, unanswered_ + step_->sequences(), [](uint8_t each) { return each != 0; });
+  for (const int s : shares_[worker].sequences) failed_sequences_[s] = 1;
+  all_failed_ = std::all_of(failed_sequences_, failed_sequences_ + step_->sequences(), [](uint8_t each) { return each != 0; });
 }
 
 WorkerFrame WorkerCalls::frame_of(const WorkerCall& call, const WorkerShare& share) const {
@@ -106,7 +106,7 @@ void WorkerCalls::send_keys(const WorkerCall& call, const Buffer& keys) {
 
 void WorkerCalls::receive(const WorkerCall& call, float* out, const int32_t* abort) {
   const size_t columns = static_cast<size_t>(call.heads) * call.head_dim;
-  for (int w = 0; w < workers() && !failed_; w++) {
+  for (int w = 0; w < workers() && !all_failed_; w++) {
     const WorkerShare& share = shares_[w];
     const size_t part = columns / share.heads_of;
     const bool received = computes(w) && step_->attention_workers[w]->receive(values_, abort);

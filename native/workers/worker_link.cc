@@ -59,7 +59,7 @@ WorkerLink::WorkerLink(Isa isa, const KvLayout& layout, const HostPort& address,
 void WorkerLink::begin(const StepView& step, const WorkerShare& share, const std::vector<std::vector<AttentionSequence>>& groups,
                        const std::vector<LayerGroup>& layers, const int32_t* abort) {
   // An attention worker that cannot send a result reads nothing.
-  while (!owed_.empty())
+  while (!pending_.empty())
     if (!receive(discarded_, abort)) return;
   step_number_++;
   ShardStep shard;
@@ -123,7 +123,7 @@ void WorkerLink::send_keys(WorkerFrame frame, const std::vector<uint8_t>& keys, 
   frame.slopes = 0;
   frame.bytes = keys.size();
   send(frame, {{const_cast<uint8_t*>(keys.data()), keys.size()}});
-  owed_.push_back({step_number_, frame.call, count * sizeof(float)});
+  pending_.push_back({step_number_, frame.call, count * sizeof(float)});
   counts_.calls++;
 }
 
@@ -137,7 +137,7 @@ bool WorkerLink::send_pages(const std::vector<int32_t>& pages, const std::vector
   frame.bytes = bytes.size();
   step_number_++;
   send(frame, {{numbers.data(), numbers.size() * sizeof(int32_t)}, {const_cast<uint8_t*>(bytes.data()), bytes.size()}});
-  owed_.push_back({step_number_, frame.call, 0});
+  pending_.push_back({step_number_, frame.call, 0});
   static constexpr int32_t kNoAbort = 0;
   return receive(discarded_, &kNoAbort);
 }
@@ -194,7 +194,7 @@ bool WorkerLink::receive(std::vector<float>& values, const int32_t* abort) {
   const bool received = receive_frame(frame, values, abort);
   counts_.wait_nanoseconds += static_cast<uint64_t>(std::chrono::nanoseconds(Clock::now() - begin).count());
   if (!received) return false;
-  owed_.pop_front();
+  pending_.pop_front();
   counts_.bytes_in += sizeof frame + frame.bytes;
   counts_.early_nanoseconds += frame.early_nanoseconds;
   counts_.late_nanoseconds += frame.late_nanoseconds;
@@ -202,8 +202,8 @@ bool WorkerLink::receive(std::vector<float>& values, const int32_t* abort) {
 }
 
 bool WorkerLink::receive_frame(AttentionFrame& frame, std::vector<float>& values, const int32_t* abort) {
-  if (is_broken() || owed_.empty()) return false;
-  const Owed& owed = owed_.front();
+  if (is_broken() || pending_.empty()) return false;
+  const PendingCall& call = pending_.front();
   for (bool is_result = false; !is_result;) {
     const Deadline deadline = Clock::now() + deadline_;
     while (!connection_->await_readable(std::min(deadline, Clock::now() + kPollInterval), ended_)) {
@@ -219,7 +219,7 @@ bool WorkerLink::receive_frame(AttentionFrame& frame, std::vector<float>& values
     return false;
   }
   MessageReader body(*connection_, isa_, Clock::now() + deadline_, ended_);
-  const bool valid = frame.step == owed.step && frame.call == owed.call && frame.bytes == owed.bytes && body.receive(values, frame.bytes / sizeof(float)) &&
+  const bool valid = frame.step == call.step && frame.call == call.call && frame.bytes == call.bytes && body.receive(values, frame.bytes / sizeof(float)) &&
                      body.receive_sum();
   if (!valid) broken_ = true;
   return valid;

@@ -67,7 +67,7 @@ class WorkerLink {
              const int32_t* abort);
   /** `frame` has the fields of the call; `query` (rows, heads of the shard, headDim) in the KV type. */
   void send_query(WorkerFrame frame, const float* slopes, const std::vector<uint8_t>& query);
-  /** The attention worker owes `count` values of the call from now on. */
+  /** The result of the call has `count` values, and is pending from now on. */
   void send_keys(WorkerFrame frame, const std::vector<uint8_t>& keys, size_t count);
   /**
    * Sends pages of the attention worker, (pages) in `bytes`, and waits until it has stored them. For a link without
@@ -81,7 +81,7 @@ class WorkerLink {
 
  private:
   /** A call whose result has not been received. */
-  struct Owed {
+  struct PendingCall {
     uint32_t step;
     int call;
     uint64_t bytes;
@@ -104,7 +104,7 @@ class WorkerLink {
   std::atomic<bool> broken_{false};
   std::vector<std::vector<int32_t>> tables_;  // of each group: the pages that the attention worker has for each block
   uint32_t step_number_ = 0;
-  std::deque<Owed> owed_;
+  std::deque<PendingCall> pending_;
   std::vector<float> discarded_;
   WorkerLinkCounts counts_;
 };

@@ -121,7 +121,7 @@ struct Debtor {
    * Runs a step of a few layers. `endpoints` has one entry per range, null for local ranges. False if the bits of
    * answered rows differ.
    */
-  bool step(const std::vector<std::shared_ptr<RemoteAttentionEndpoint>>& endpoints, bool& unanswered) {
+  bool step(const std::vector<std::shared_ptr<RemoteAttentionEndpoint>>& endpoints, bool& has_failed) {
     blocks_with_remote = pages;
     StepView view;
     view.row_start = {row_start, 3};
@@ -143,8 +143,8 @@ struct Debtor {
       if (!remote.any(0)) return true;
       remote.run({call, query.data(), {out.data(), nullptr, nullptr}, 0, backend, scratch.data(), &abort});
       if (remote.aborted()) return true;
-      unanswered = failed[0] != 0;
-      good = good && same(kRows, 1) && (unanswered || same(0, kRows));
+      has_failed = failed[0] != 0;
+      good = good && same(kRows, 1) && (has_failed || same(0, kRows));
     }
     return good;
   }
@@ -202,7 +202,7 @@ int run(int rounds) {
   std::vector<std::unique_ptr<Creditor>> creditors;
   for (int i = 0; i < kCreditors; i++) creditors.push_back(std::make_unique<Creditor>(debtor.layout));
   int bad = 0, answered = 0, late = 0, aborted = 0;
-  bool unanswered = false;
+  bool has_failed = false;
   const auto expect = [&](bool holds, const char* what) {
     bad += !holds;
     if (!holds) std::fprintf(stderr, "not so: %s\n", what);
@@ -218,13 +218,13 @@ int run(int rounds) {
   };
 
   std::mt19937 chance(1);
-  for (int round = 0; round < 10; round++) expect(debtor.step(assign(chance), unanswered) && !unanswered, "undisturbed, all queries are answered");
+  for (int round = 0; round < 10; round++) expect(debtor.step(assign(chance), has_failed) && !has_failed, "undisturbed, all queries are answered");
 
   // A creditor in an endless step with a share of 0 answers nothing.
   creditors[0]->server.set_cpu_share(0);
   creditors[0]->backend->threads_lock.lock();
   const std::vector<std::shared_ptr<RemoteAttentionEndpoint>> first = {endpoint_of(*creditors[0]), endpoint_of(*creditors[1]), nullptr, nullptr};
-  expect(hasty.step(first, unanswered) && unanswered, "a server that answers nothing fails its sequence alone");
+  expect(hasty.step(first, has_failed) && has_failed, "a server that answers nothing fails its sequence alone");
   creditors[0]->backend->threads_lock.unlock();
   creditors[0]->server.set_cpu_share(300);
 
@@ -249,9 +249,9 @@ int run(int rounds) {
     }
   });
   for (int round = 0; round < rounds; round++) {
-    unanswered = false;
-    expect(debtor.step(assign(chance), unanswered), "answered rows have the bits of one pool");
-    (debtor.remote.aborted() ? aborted : unanswered ? late : answered)++;
+    has_failed = false;
+    expect(debtor.step(assign(chance), has_failed), "answered rows have the bits of one pool");
+    (debtor.remote.aborted() ? aborted : has_failed ? late : answered)++;
   }
   over = true;
   for (std::thread& owner : owners) owner.join();
@@ -265,13 +265,13 @@ int run(int rounds) {
     auto dying = std::make_unique<Creditor>(debtor.layout);
     const std::vector<std::shared_ptr<RemoteAttentionEndpoint>> endpoints = {endpoint_of(*dying), endpoint_of(*dying, round), nullptr, endpoint_of(*creditors[1])};
     std::thread closes([&] { endpoint_of(*dying, round / 2)->close(); });
-    expect(debtor.step(endpoints, unanswered), "a server that is closed during a query");
+    expect(debtor.step(endpoints, has_failed), "a server that is closed during a query");
     closes.join();
     dying->server.close();
-    expect(debtor.step(endpoints, unanswered) && unanswered, "a server that is closed refuses");
+    expect(debtor.step(endpoints, has_failed) && has_failed, "a server that is closed refuses");
   }
   creditors[1]->server.set_cpu_share(1000);
-  expect(debtor.step({nullptr, nullptr, nullptr, endpoint_of(*creditors[1])}, unanswered) && !unanswered, "earlier rounds leave no state");
+  expect(debtor.step({nullptr, nullptr, nullptr, endpoint_of(*creditors[1])}, has_failed) && !has_failed, "earlier rounds leave no state");
   std::printf("%d rounds, %d bad\n", rounds, bad);
   if (std::getenv("KVASIR_VERBOSE") != nullptr) std::printf("%d answered, %d not, %d aborted\n", answered, late, aborted);
   return bad == 0 ? 0 : 1;

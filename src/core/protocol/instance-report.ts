@@ -22,7 +22,7 @@ export interface ReportedRequest {
    */
   readonly outputs: number;
   /** The instance has only reserved memory for the prompt, and has not received it. */
-  readonly awaited: boolean;
+  readonly receiving: boolean;
 }
 
 /**

@@ -39,8 +39,8 @@ export class HeartbeatReporter<S extends RunningRequest> {
   /** @param expected requests of other instances with prompts that are to arrive here @param kvEventNumber number of the last batch of KV events */
   report(live: Iterable<S>, expected: Iterable<RequestId>, kvEventNumber: number): Report {
     const requests: ReportedRequest[] = [];
-    for (const { id, reportedOutputs } of live) requests.push({ id, outputs: reportedOutputs, awaited: false });
-    for (const id of expected) requests.push({ id, outputs: 0, awaited: true });
+    for (const { id, reportedOutputs } of live) requests.push({ id, outputs: reportedOutputs, receiving: false });
+    for (const id of expected) requests.push({ id, outputs: 0, receiving: true });
     return {
       kind: 'report',
       report: { incarnation: this.#incarnation, number: ++this.#number, kvEventNumber, requests },

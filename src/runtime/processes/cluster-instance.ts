@@ -52,7 +52,7 @@ interface Progress {
   /** Output tokens sent to the gateway. */
   outputs: number;
   /** Memory is reserved, and the prompt has not been received. */
-  awaited: boolean;
+  receiving: boolean;
 }
 
 /** A gateway's session. */
@@ -99,7 +99,7 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
     const process = { bus, name, incarnation, log: (line: string): void => options.log(line) };
     this.#session = new PeerSession(process, 'instance', this);
     const requests: RequestRegistry = {
-      register: (gateway, request, awaited) => this.#register(gateway, request, awaited),
+      register: (gateway, request, receiving) => this.#register(gateway, request, receiving),
       onReceived: (id) => this.#onReceived(id),
       release: (id) => this.#release(id),
     };
@@ -228,25 +228,25 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
   #register(
     { name, incarnation, session }: SessionName,
     request: GenerationRequest,
-    awaited: boolean,
+    receiving: boolean,
   ): RequestId | undefined {
     const refusal = this.#refusalOf(request);
     if (refusal !== undefined) throw new Error(refusal);
     for (const [peer, client] of this.#clients)
       if (peer.member.name === name && peer.member.incarnation === incarnation && peer.session === session)
-        return this.#addRequest(client, request.id, awaited);
+        return this.#addRequest(client, request.id, receiving);
     return undefined;
   }
 
   #onReceived(localId: RequestId): void {
     const owner = this.#owners.get(localId);
     const progress = owner?.client.requests.get(owner.id);
-    if (progress !== undefined) progress.awaited = false;
+    if (progress !== undefined) progress.receiving = false;
   }
 
-  #addRequest(client: Client, id: RequestId, awaited: boolean): RequestId {
+  #addRequest(client: Client, id: RequestId, receiving: boolean): RequestId {
     const localId = localIdOf(client.peer, id);
-    client.requests.set(id, { outputs: 0, awaited });
+    client.requests.set(id, { outputs: 0, receiving });
     this.#owners.set(localId, { client, id });
     return localId;
   }

@@ -9,9 +9,9 @@ import type { SessionName } from '../wire/names.ts';
 export interface RequestRegistry {
   /**
    * Registers a gateway's request that a peer sends or computes with this instance. Returns its id here; undefined if the gateway's session is
-   * unknown. @param awaited nothing is computed here before the prompt has been received @throws Error for a request that must be refused
+   * unknown. @param receiving nothing is computed here before the prompt has been received @throws Error for a request that must be refused
    */
-  register(gateway: SessionName, request: GenerationRequest, awaited: boolean): RequestId | undefined;
+  register(gateway: SessionName, request: GenerationRequest, receiving: boolean): RequestId | undefined;
   /** The prompt has been received. */
   onReceived(id: RequestId): void;
   /** The request continues elsewhere, or not at all. */

@@ -193,7 +193,7 @@ const status = z.strictObject({
   snapshot: instanceSnapshot,
   number: count,
   kvEventNumber: count,
-  requests: z.array(z.strictObject({ id, outputs: count, awaited: z.boolean() })),
+  requests: z.array(z.strictObject({ id, outputs: count, receiving: z.boolean() })),
 });
 
 const handOff = z.discriminatedUnion('kind', [

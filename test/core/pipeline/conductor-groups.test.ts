@@ -69,7 +69,7 @@ test('a request that only one member still has is retried if it has not started'
   /** At that time every instance reports, and these members report the request. Returns the number of new attempts. */
   const retriesAt = (nowUs: number, holders: readonly number[]) => {
     const report = { incarnation: 0, number: ++number, kvEventNumber: 0 };
-    const requests = [{ id: '0', outputs: 0, awaited: false }];
+    const requests = [{ id: '0', outputs: 0, receiving: false }];
     for (const instance of instances.keys()) {
       const own = holders.includes(instance) ? requests : [];
       conductor.step(nowUs, { kind: 'report', instance, report: { ...report, requests: own } });

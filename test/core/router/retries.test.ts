@@ -152,7 +152,7 @@ test('with failure detection a request waits for an instance to join, up to its 
 test('retries unreported requests, declares silent instances failed, and cancels their attempts when they report again', () => {
   const cluster = new Cluster(2, 9, { reportTimeoutUs: 1_000_000, requestTimeoutUs: 60_000_000 });
   const report = (instance: number, number: number, ids: readonly string[], nowUs: number) => {
-    const named = ids.map((id) => ({ id, outputs: 0, awaited: false }));
+    const named = ids.map((id) => ({ id, outputs: 0, receiving: false }));
     cluster.deliver(
       { kind: 'report', instance, report: { incarnation: 0, number, kvEventNumber: 0, requests: named } },
       nowUs,

@@ -137,13 +137,13 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
     this.#router.kvEvents.compare(instance, report);
   }
 
-  #reportedRequest(instance: InstanceIndex, { id, outputs, awaited }: ReportedRequest): void {
+  #reportedRequest(instance: InstanceIndex, { id, outputs, receiving }: ReportedRequest): void {
     const tracked = this.#router.assigned(id, instance);
     if (tracked?.attempt === undefined) {
       if (this.#router.endedAttempts.has(id)) this.#context.countMessage('lost', 'cancel');
       else this.#context.countMessage('orphan', 'submit');
       this.#router.cancelAt(instance, id, false);
-    } else if (!awaited) this.#reportedAttempt(instance, tracked, tracked.attempt, outputs);
+    } else if (!receiving) this.#reportedAttempt(instance, tracked, tracked.attempt, outputs);
   }
 
   #reportedAttempt(
