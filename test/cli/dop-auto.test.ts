@@ -1,11 +1,19 @@
-// `serve --dop auto`: the chosen workers run and have the bits of one instance; combinations that cannot run are not chosen.
+// `--dop auto` of `serve` and `join`: the chosen workers run and have the bits of one instance; combinations that cannot run are not chosen.
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { servedAttentionWorkers } from '../../src/cli/options/attention-worker-settings.ts';
-import { readOptions, type ServeOptions, serveOptionsSchema } from '../../src/cli/options/options.ts';
-import { chooseAttentionWorkers } from '../../src/cli/serve/attention/choose-attention-workers.ts';
+import {
+  defaultInstance,
+  type InstanceJoinOptions,
+  type InstanceOptions,
+  joinOptionsSchema,
+  readOptions,
+  type ServeOptions,
+  serveOptionsSchema,
+} from '../../src/cli/options/options.ts';
+import { withChosenDop, withChosenDops } from '../../src/cli/serve/attention/choose-attention-workers.ts';
 import { measureTeams } from '../../src/cli/serve/attention/thread-speeds.ts';
 import type { TeamSpeeds } from '../../src/core/attention-workers/thread-planner.ts';
 import { loadNative } from '../../src/kernel/native/addon.ts';
@@ -29,16 +37,17 @@ const allScale = () => ({
 
 async function choose(flags: Record<string, unknown>, measure: typeof measureTeams = measured) {
   const lines: string[] = [];
-  const workers = await chooseAttentionWorkers(optionsOf(flags), (line) => lines.push(line), measure);
+  const options = optionsOf(flags);
+  const own = options.instances?.find(({ role }) => role !== 'prefill') ?? defaultInstance;
+  const chosen = await withChosenDop(options, own, (line) => lines.push(line), measure);
   expect(lines.length).toBe(1);
-  return { workers, line: lines[0] };
+  return { workers: servedAttentionWorkers(chosen), line: lines[0] };
 }
 
 describe.skipIf(loadNative() === undefined)('serve --dop auto (needs the native kernels)', () => {
   it('runs the chosen workers with the bits of one instance, and logs the figures', async () => {
     const { workers, line } = await choose({});
-    expect(workers).toMatchObject({ modelWorkers: 1, threads: 1, batches: 2, partition: 'heads' });
-    expect(workers?.divided).toEqual({ modelThreads: 3, attentionThreads: 1 });
+    expect(workers).toMatchObject({ modelWorkers: 1, threads: 1, batches: 2, partition: 'heads', attentionThreads: 1 });
     expect(line).toMatch(
       /chooses \(1,1\): 1 model worker on 3 threads, 1 attention worker on 1 thread, 2 batches, t_m /,
     );
@@ -83,6 +92,48 @@ describe.skipIf(loadNative() === undefined)('serve --dop auto (needs the native 
     expect(line).toMatch(/no division of the threads can run/);
   });
 
+  it('chooses for an instance that joins a cluster, and none for a prefill instance', async () => {
+    const joined = async (flags: Record<string, unknown>) => {
+      const given = { dop: 'auto', threads: '4', kvMemory: '32m', context: '2048', ...flags };
+      const options = readOptions(joinOptionsSchema, given) as InstanceJoinOptions;
+      const lines: string[] = [];
+      const chosen = await withChosenDop(options, defaultInstance, (line) => lines.push(line), measured);
+      return { workers: servedAttentionWorkers(chosen), lines };
+    };
+    const decode = await joined({ role: 'decode', attentionWorkers: 'processes' });
+    expect(decode.workers).toMatchObject({ processes: 1, batches: 2, attentionThreads: 1 });
+    const prefill = await joined({ role: 'prefill' });
+    expect(prefill).toEqual({
+      workers: undefined,
+      lines: [
+        '--dop auto chooses no attention workers: a prefill instance computes attention itself: remove --role prefill',
+      ],
+    });
+  });
+
+  it('chooses for each instance of serve --nats, once for equal threads', async () => {
+    const roles: InstanceOptions[] = [
+      { role: 'prefill', threads: 2 },
+      { role: 'decode', threads: 4 },
+      { role: 'decode', threads: 4 },
+      { role: 'decode', threads: 1 },
+    ];
+    const options = optionsOf({ nats: 'nats://127.0.0.1:4222', instances: roles, threads: '11' });
+    const measuredTeams: number[] = [];
+    const measure: typeof measureTeams = (_files, threads) => {
+      measuredTeams.push(threads);
+      return { ...measured(), speeds: oneThreadReadsAll.filter((team) => team.threads <= threads) };
+    };
+    const chosen = await withChosenDops(options, roles, () => {}, measure);
+    expect(measuredTeams).toEqual([4, 1]);
+    expect(chosen.map(({ dop, attentionThreads }) => [dop, attentionThreads])).toEqual([
+      ['auto', undefined],
+      ['1,1', 1],
+      ['1,1', 1],
+      [undefined, undefined],
+    ]);
+  });
+
   it('measures the teams of a model', () => {
     const files = openModel(liveSettings.model);
     const { speeds, weightBytes } = measureTeams(files, 2, { weights: 'native', inputs: 'bf16' }, 1);
@@ -114,10 +165,7 @@ it.each([
     { attentionWorkers: '127.0.0.1:9101,127.0.0.1:9102' },
     'Cannot use --dop auto: it divides the threads of this machine, and --attention-workers has 2 addresses: write --dop 1,2',
   ],
-  [
-    { nats: 'nats://127.0.0.1:4222' },
-    'Cannot use --dop auto: it is for instances of one process: write --dop 1,2, or remove --nats',
-  ],
-])('--dop auto is refused where the workers are not threads of this machine: %j', (flags, message) => {
+  [{ attentionThreads: '1' }, 'Cannot use --attention-threads: --dop auto chooses it: write --dop 1,2'],
+])('--dop auto is refused beside options that state what it chooses: %j', (flags, message) => {
   expect(() => servedAttentionWorkers(optionsOf(flags))).toThrow(message);
 });

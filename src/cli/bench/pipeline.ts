@@ -145,7 +145,8 @@ async function openProcesses(
   const quiet = { log: () => {}, traces: false };
   const unparsed = { ...given, nats: url, cluster: name, instances, logLevel: 'error' };
   const options = serveOptionsSchema.parse(unparsed);
-  const children = new ChildInstances(url, options, instances, { log: quiet.log, exited: () => {} });
+  const settings = instances.map(() => options);
+  const children = new ChildInstances(url, settings, instances, { log: quiet.log, exited: () => {} });
   const gateway = await openClusterGateway(url, options, quiet);
   const close = async (): Promise<void> => {
     await Promise.all([gateway.close(), children.close()]);

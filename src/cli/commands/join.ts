@@ -13,6 +13,7 @@ import {
   addLogFlags,
   addModelFlags,
   addPinFlag,
+  defaultInstance,
   givenOptions,
   type InstanceJoinOptions,
   instanceRoles,
@@ -109,8 +110,14 @@ async function runAttentionWorker(options: AttentionWorkerOptions): Promise<void
   await serveAttentionWorker(options);
 }
 
+async function chosen(options: InstanceJoinOptions, log: (line: string) => void) {
+  const { withChosenDop } = await import('../serve/attention/choose-attention-workers.ts');
+  return withChosenDop(options, defaultInstance, log);
+}
+
 /** The attention workers of the instance: child processes are started. */
-async function startAttentionWorkers(options: InstanceJoinOptions, log: (line: string) => void) {
+async function startAttentionWorkers(given: InstanceJoinOptions, log: (line: string) => void) {
+  const options = given.dop === 'auto' ? await chosen(given, log) : given;
   const workers = servedAttentionWorkers(options);
   if (workers === undefined) return { instance: undefined, close: async () => {} };
   const { startedAttentionWorkers } = await import('../serve/attention/child-attention-workers.ts');

@@ -24,6 +24,7 @@ export const dopFields = {
       'write threads, processes, or HOST:PORT,HOST:PORT',
     )
     .optional(),
+  attentionThreads: numeric(z.number().int().min(1).max(1024)).optional(),
   staggeredBatches: numeric(z.number().int().min(1).max(2)).optional(),
   moveShardsAfter: numeric(z.number().min(0)).optional(),
   partition: z.enum(kvPartitions).default('heads'),
@@ -51,6 +52,10 @@ export function addDopFlags(command: Command): Command {
     .option(
       '--attention-workers <where>',
       'Run attention workers as threads or processes, or use those of `join --role attention` at HOST:PORT,... (default: threads)',
+    )
+    .option(
+      '--attention-threads <n>',
+      'Give attention workers of this machine this number of the threads, and model workers the others (default: all threads to both)',
     )
     .option(
       '--staggered-batches <n>',

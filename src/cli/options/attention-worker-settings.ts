@@ -32,8 +32,8 @@ interface SharedSettings {
   readonly batches: number;
   /** How the instance connects to workers of other processes; undefined: 'auto'. */
   readonly transport?: ProcessTransport | undefined;
-  /** Threads of all workers of each kind; undefined: each kind has all threads of the instance. */
-  readonly divided?: { readonly modelThreads: number; readonly attentionThreads: number } | undefined;
+  /** Threads of all attention workers; model workers have the others. Undefined: each kind has all of the instance. */
+  readonly attentionThreads?: number | undefined;
 }
 
 /** Attention workers of an instance: threads of its process, or processes at addresses. */
@@ -42,8 +42,10 @@ export type AttentionWorkersSettings = SharedSettings & ({ readonly threads: num
 /** What `serve` and `join` run: they start child processes themselves. */
 export type ServedAttentionWorkers = AttentionWorkersSettings | (SharedSettings & { readonly processes: number });
 
-interface DopOptions {
+export interface DopOptions {
   readonly dop?: string | undefined;
+  readonly threads: number;
+  readonly attentionThreads?: number | undefined;
   readonly attentionWorkers?: 'threads' | 'processes' | readonly string[] | undefined;
   readonly staggeredBatches?: number | undefined;
   readonly moveShardsAfter?: number | undefined;
@@ -74,6 +76,7 @@ const noLowerTier = 'pages at attention workers have no lower tier';
 export const dopOptionNames = [
   'dop',
   'attentionWorkers',
+  'attentionThreads',
   'staggeredBatches',
   'moveShardsAfter',
   'partition',
@@ -105,7 +108,7 @@ export function servedAttentionWorkers(options: DopOptions): ServedAttentionWork
   if (conflict !== undefined)
     throw new UsageError(`Cannot use ${dop === undefined ? '--attention-workers' : `--dop ${dop}`}: ${conflict}`);
   const batches = modelWorkers > 1 ? modelWorkers + 1 : (options.staggeredBatches ?? batchesByDefault);
-  const shared = { partition, form, modelWorkers, batches };
+  const shared = { partition, form, modelWorkers, batches, attentionThreads: options.attentionThreads };
   // Copies in memory are for instances of one process.
   const transport = options.transport === 'memory' ? undefined : options.transport;
   if (addresses !== undefined && token !== undefined) return { ...shared, transport, addresses, token, moveAfterS };
@@ -113,15 +116,13 @@ export function servedAttentionWorkers(options: DopOptions): ServedAttentionWork
 }
 
 /** @throws UsageError where the threads of this machine are not those of the workers */
-function refuseAuto({ nats }: DopOptions, addresses: readonly string[] | undefined): void {
+function refuseAuto({ attentionThreads }: DopOptions, addresses: readonly string[] | undefined): void {
   if (addresses !== undefined)
     throw new UsageError(
       `Cannot use --dop auto: it divides the threads of this machine, and --attention-workers has ${addresses.length} addresses: write --dop 1,${addresses.length}`,
     );
-  if (nats !== undefined)
-    throw new UsageError(
-      'Cannot use --dop auto: it is for instances of one process: write --dop 1,2, or remove --nats',
-    );
+  if (attentionThreads !== undefined)
+    throw new UsageError('Cannot use --attention-threads: --dop auto chooses it: write --dop 1,2');
 }
 
 /** The reason why an instance cannot have these workers beside its other options. */
@@ -144,6 +145,7 @@ export function dopConflict(options: DopOptions, modelWorkers: number, workers: 
       addresses !== undefined && token === undefined,
       'attention workers at addresses need the --token of these processes',
     ],
+    ...threadConflicts(options, modelWorkers, workers),
     [role === 'prefill', 'a prefill instance computes attention itself: remove --role prefill'],
     [role === 'store', 'a store computes nothing: remove --role store'],
     [
@@ -176,11 +178,33 @@ export function dopConflict(options: DopOptions, modelWorkers: number, workers: 
   return conflicts.find(([applies]) => applies)?.[1];
 }
 
+function threadConflicts(options: DopOptions, modelWorkers: number, workers: number): (readonly [boolean, string])[] {
+  const { attentionThreads, attentionWorkers: where, instances = [{ role: 'mixed' }] } = options;
+  if (attentionThreads === undefined) return [];
+  const computing = instances.filter(({ role }) => role !== 'store');
+  const equal = Math.max(1, Math.floor(options.threads / computing.length));
+  const threads = Math.min(...computing.filter(({ role }) => role !== 'prefill').map((own) => own.threads ?? equal));
+  const others = Math.max(0, threads - attentionThreads);
+  return [
+    [Array.isArray(where), 'attention workers at addresses have threads of their own: remove --attention-threads'],
+    [
+      attentionThreads < workers,
+      `each of ${workers} attention workers needs a thread, and --attention-threads is ${attentionThreads}`,
+    ],
+    [
+      others < modelWorkers,
+      `--attention-threads ${attentionThreads} leaves ${others} of ${threads} threads for ${modelWorkers} model workers`,
+    ],
+  ];
+}
+
 /** @throws UsageError for an option that has no effect without attention workers */
-function refuseWithoutWorkers({ staggeredBatches, partition, attentionForm, attentionWorkers }: DopOptions): void {
+function refuseWithoutWorkers(options: DopOptions): void {
+  const { staggeredBatches, partition, attentionForm, attentionWorkers, attentionThreads } = options;
   const needs = 'it needs --dop MODEL,ATTENTION or --dop auto';
   if (staggeredBatches !== undefined)
     throw new UsageError('Cannot use --staggered-batches: it needs --dop or --attention-workers');
+  if (attentionThreads !== undefined) throw new UsageError(`Cannot use --attention-threads: ${needs}`);
   if (partition !== 'heads') throw new UsageError(`Cannot use --partition ${partition}: ${needs}`);
   if (attentionForm !== 'ranges') throw new UsageError(`Cannot use --attention-form ${attentionForm}: ${needs}`);
   if (attentionWorkers !== undefined)

@@ -27,8 +27,15 @@ interface ChildObserver {
 export class ChildInstances {
   readonly #children: readonly RestartedProcess<JoinedMessage>[];
 
-  constructor(nats: string, options: ServeOptions, instances: readonly InstanceOptions[], observer: ChildObserver) {
+  /** @param settings (instances): the options of the server, for each */
+  constructor(
+    nats: string,
+    settings: readonly ServeOptions[],
+    instances: readonly InstanceOptions[],
+    observer: ChildObserver,
+  ) {
     this.#children = instances.map((own, i) => {
+      const options = settings[i];
       const name = `${hostname()
         .replace(/[^\w-]/g, '-')
         .slice(0, 40)}-${process.pid}-${i}`;
@@ -76,10 +83,19 @@ function flagsOf(options: ServeOptions, own: InstanceOptions, instances: number)
 }
 
 /** Each instance has attention workers of its own. */
-function dopFlags({ dop, attentionWorkers, partition, attentionForm, ...options }: ServeOptions): readonly string[] {
-  const { staggeredBatches, moveShardsAfter } = options;
-  const where = attentionWorkers?.toString();
-  return asFlags({ dop, attentionWorkers: where, staggeredBatches, moveShardsAfter, partition, attentionForm });
+function dopFlags(options: ServeOptions): readonly string[] {
+  const { dop, attentionThreads, staggeredBatches, moveShardsAfter, partition, attentionForm } = options;
+  const attentionWorkers = options.attentionWorkers?.toString();
+  const given = {
+    dop,
+    attentionWorkers,
+    attentionThreads,
+    staggeredBatches,
+    moveShardsAfter,
+    partition,
+    attentionForm,
+  };
+  return asFlags(given);
 }
 
 /** The options that a store has in common with all instances. */

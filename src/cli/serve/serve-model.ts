@@ -8,13 +8,13 @@ import { OtlpExporter } from '../../gateway/tracing/otlp-exporter.ts';
 import { FolderLock } from '../../weights/hub/lock.ts';
 import { type AttentionWorkersSettings, servedAttentionWorkers } from '../options/attention-worker-settings.ts';
 import { servedLending } from '../options/borrow-options.ts';
-import type { ServeOptions } from '../options/options.ts';
+import { computes, defaultInstance, type ServeOptions } from '../options/options.ts';
 import { servedPipeline } from '../options/pipeline-options.ts';
 import { admissionSettings } from '../options/slo-options.ts';
 import { servedSparsity } from '../options/sparse-options.ts';
 import { UsageError } from '../usage-error.ts';
 import { startedAttentionWorkers } from './attention/child-attention-workers.ts';
-import { chooseAttentionWorkers } from './attention/choose-attention-workers.ts';
+import { withChosenDop, withChosenDops } from './attention/choose-attention-workers.ts';
 import { ChildInstances } from './child-instances.ts';
 import { describeInstances } from './describe-instances.ts';
 import { codeOf, makeFolder } from './host/make-folder.ts';
@@ -51,8 +51,9 @@ export async function serveModel(options: ServeOptions): Promise<void> {
 
 async function serveThreads(options: ServeOptions, context: ServerContext): Promise<void> {
   logRdmaDevice(options.transport, context.log);
-  const workers =
-    options.dop === 'auto' ? await chooseAttentionWorkers(options, context.log) : servedAttentionWorkers(options);
+  const instances = options.instances ?? [defaultInstance];
+  const own = instances.find((each) => computes(each) && each.role !== 'prefill') ?? defaultInstance;
+  const workers = servedAttentionWorkers(await withChosenDop(options, own, context.log));
   if (workers === undefined) return serveInstances(options, context, undefined);
   const { settings, close } = await startedAttentionWorkers(options, workers, context.log);
   try {
@@ -106,9 +107,10 @@ async function serveCluster(nats: string, options: ServeOptions, context: Server
   });
   try {
     const gateway = await openGateway(member, options, context);
+    const { instances } = options;
+    const settings = instances && (await withChosenDops(options, instances, context.log));
     const children =
-      options.instances &&
-      new ChildInstances(nats, options, options.instances, { log: context.log, exited: member.reportExit });
+      instances && new ChildInstances(nats, settings ?? [], instances, { log: context.log, exited: member.reportExit });
     try {
       console.log(
         children === undefined

@@ -50,7 +50,11 @@ test.each([
   [{ role: 'mixed', dop: '1,2', borrow: true }, 'cannot be lent: remove --borrow'],
   [{ role: 'mixed', dop: '1,2', pinMemory: 0.1 }, 'cannot be pinned: remove --pin-memory'],
   [{ role: 'mixed', dop: '1,2', hostMemory: '1g' }, 'no lower tier: remove --host-memory'],
-  [{ role: 'mixed', dop: 'auto' }, 'write --dop 1,2'],
+  [{ role: 'mixed', dop: 'auto', attentionWorkers: addresses, token }, 'write --dop 1,2'],
+  [{ role: 'mixed', dop: '1,2', threads: 4, attentionThreads: 1 }, 'each of 2 attention workers needs a thread'],
+  [{ role: 'mixed', dop: '2,2', threads: 4, attentionThreads: 3 }, 'leaves 1 of 4 threads for 2 model workers'],
+  [{ role: 'mixed', attentionWorkers: addresses, token, attentionThreads: 1 }, 'have threads of their own'],
+  [{ role: 'mixed', attentionThreads: 1 }, 'it needs --dop MODEL,ATTENTION'],
   [{ role: 'mixed', staggeredBatches: 2 }, 'it needs --dop or --attention-workers'],
 ] as const)('join refuses %j', (flags, why) => {
   expect(() => joined(flags)).toThrow(why);

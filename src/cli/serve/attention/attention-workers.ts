@@ -44,7 +44,7 @@ export async function openAttentionWorkers(
   const ownPages = Math.floor(kvBytes / kv.pageBytes / (byHeads ? 1 : workers));
   const linked =
     'threads' in attentionWorkers
-      ? localWorkers(shared, workers, attentionWorkers.divided?.attentionThreads ?? threads, ownPages)
+      ? localWorkers(shared, workers, attentionWorkers.attentionThreads ?? threads, ownPages)
       : await remoteWorkers({ ...shared, pulls: receivePages > 0 }, attentionWorkers, log);
   // The smallest worker counts.
   const perWorker = Math.min(...linked.map(({ pages }) => pages));
@@ -68,8 +68,8 @@ function openReplicas({ isa, threads }: NativeBackend, modelWorkers: number): re
 /** Threads of each model replica. */
 export function replicaThreads({ attentionWorkers, threads }: InstanceSettings): number {
   if (attentionWorkers === undefined) return threads;
-  const { modelWorkers, divided } = attentionWorkers;
-  return Math.max(1, Math.floor((divided?.modelThreads ?? threads) / modelWorkers));
+  const { modelWorkers, attentionThreads = 0 } = attentionWorkers;
+  return Math.max(1, Math.floor((threads - attentionThreads) / modelWorkers));
 }
 
 function workersOf(settings: NonNullable<InstanceSettings['attentionWorkers']>): number {

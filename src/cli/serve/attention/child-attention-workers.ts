@@ -30,13 +30,13 @@ class ChildAttentionWorkers {
     {
       processes: workers,
       partition,
-      divided,
+      attentionThreads,
       transport,
     }: Extract<ServedAttentionWorkers, { readonly processes: number }>,
     log: (line: string) => void,
   ) {
     const token = randomBytes(16).toString('hex');
-    const flags = flagsOf(options, workers, divided?.attentionThreads ?? options.threads, transport);
+    const flags = flagsOf(options, workers, attentionThreads ?? options.threads, transport);
     const children = Array.from({ length: workers }, (_, i) => {
       const place = `${i + 1}/${workers}`;
       return startChild(place, partition === 'heads' ? place : '1/1', flags, token, log);

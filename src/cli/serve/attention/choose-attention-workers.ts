@@ -1,4 +1,4 @@
-// `serve --dop auto`: chooses model workers and attention workers for the threads of this machine, or none.
+// `--dop auto`: chooses model workers and attention workers for the threads of an instance on this machine, or none.
 import { planThreads, type ThreadChoice, type ThreadPlan } from '../../../core/attention-workers/thread-planner.ts';
 import { parameters } from '../../../core/cost/memory.ts';
 import type { ModelShape } from '../../../core/cost/shapes.ts';
@@ -8,13 +8,14 @@ import { findNative } from '../../../kernel/native/addon.ts';
 import { pageTokens } from '../../../util/step.ts';
 import { openModel } from '../../../weights/open-model.ts';
 import type { ModelFiles } from '../../../weights/types.ts';
+import { type DopOptions, dopConflict, modelWorkersMax } from '../../options/attention-worker-settings.ts';
 import {
-  dopConflict,
-  modelWorkersMax,
-  type ServedAttentionWorkers,
-  servedAttentionWorkers,
-} from '../../options/attention-worker-settings.ts';
-import { computes, defaultInstance, type ServeOptions } from '../../options/options.ts';
+  computes,
+  defaultInstance,
+  type InstanceOptions,
+  type ModelOptions,
+  type ServeOptions,
+} from '../../options/options.ts';
 import { counted } from '../../terminal/fields.ts';
 import { defaultKvBytes } from '../kv-memory.ts';
 import { locateModel } from '../model/locate-model.ts';
@@ -22,44 +23,73 @@ import { parameterCount } from '../model/model-facts.ts';
 import { contextTokens } from '../model/served-model.ts';
 import { measureTeams } from './thread-speeds.ts';
 
+/** Options of `serve` or `join`; an instance that joins has no TBT. */
+type AutoOptions = ModelOptions & DopOptions & Partial<Pick<ServeOptions, 'tbtSlo'>>;
+
 /**
- * Undefined: the instance computes attention itself, because that is faster or attention workers cannot run. The reason
- * is in one log line. @param measure speeds of thread teams of this machine
+ * With `--dop auto` options with the chosen numbers, or without attention workers, because the instance is faster alone
+ * or they cannot run. One log line has the reason. Other options are unchanged.
+ * @param own the instance, one of `options.instances` if there are some @param measure speeds of thread teams
  */
-export async function chooseAttentionWorkers(
-  options: ServeOptions,
+export async function withChosenDop<Options extends AutoOptions>(
+  options: Options,
+  own: InstanceOptions,
   log: (line: string) => void,
   measure: typeof measureTeams = measureTeams,
-): Promise<ServedAttentionWorkers | undefined> {
+): Promise<Options> {
+  if (options.dop !== 'auto') return options;
+  const none = { attentionWorkers: undefined, partition: 'heads', attentionForm: 'ranges' } as const;
+  const alone = { ...options, ...none, dop: undefined, staggeredBatches: undefined };
   const native = findNative();
   const conflict = native.kind === 'absent' ? native.why : dopConflict(options, 1, 1);
   if (conflict !== undefined) {
     log(`--dop auto chooses no attention workers: ${conflict}`);
-    return undefined;
+    return alone;
   }
   const { path } = await locateModel(options.model);
   const files = openModel(path);
   try {
-    const { plan, conditions } = planFor(files, options, measure);
+    const { plan, conditions } = planFor(files, options, own, measure);
     log(`--dop auto chooses ${describe(plan)} (${conditions})`);
-    if (plan.chosen === undefined) return undefined;
-    const { modelWorkers, attentionWorkers, modelDevices, attentionDevices, batches } = plan.chosen;
-    const workers = servedAttentionWorkers({
-      ...options,
-      dop: `${modelWorkers},${attentionWorkers}`,
-      staggeredBatches: modelWorkers > 1 ? undefined : batches,
-    });
-    const divided = { modelThreads: modelDevices, attentionThreads: attentionDevices };
-    return workers && { ...workers, divided };
+    return plan.chosen === undefined ? alone : { ...options, ...flagsOf(plan.chosen) };
   } finally {
     files.close();
   }
 }
 
-function planFor(files: ModelFiles, options: ServeOptions, measure: typeof measureTeams) {
+/** (instances): with `--dop auto` the options of each, chosen once for instances with equal threads and memory. */
+export async function withChosenDops(
+  options: ServeOptions,
+  instances: readonly InstanceOptions[],
+  log: (line: string) => void,
+  measure: typeof measureTeams = measureTeams,
+): Promise<readonly ServeOptions[]> {
+  const chosen = new Map<string, ServeOptions>();
+  const each: ServeOptions[] = [];
+  for (const own of instances) {
+    const decodes = computes(own) && own.role !== 'prefill';
+    const key = `${own.threads} ${own.kvMemory}`;
+    const known = decodes ? chosen.get(key) : options;
+    const of = known ?? (await withChosenDop(options, own, log, measure));
+    if (decodes) chosen.set(key, of);
+    each.push(of);
+  }
+  return each;
+}
+
+function flagsOf({ modelWorkers, attentionWorkers, attentionDevices, batches }: ThreadChoice) {
+  return {
+    dop: `${modelWorkers},${attentionWorkers}`,
+    // The rotation of several model workers gives the number of their batches.
+    staggeredBatches: modelWorkers > 1 ? undefined : batches,
+    // One batch is computed on one side at a time, by all threads.
+    attentionThreads: batches === 1 ? undefined : attentionDevices,
+  };
+}
+
+function planFor(files: ModelFiles, options: AutoOptions, own: InstanceOptions, measure: typeof measureTeams) {
   const { partition, staggeredBatches, weights, inputs, tbtSlo } = options;
   const instances = (options.instances ?? [defaultInstance]).filter(computes);
-  const own = instances.find(({ role }) => role !== 'prefill') ?? defaultInstance;
   const threads = own.threads ?? Math.max(1, Math.floor(options.threads / instances.length));
   const kvMemory = own.kvMemory ?? options.kvMemory;
   const context = contextTokens(files, { ...options, kvMemory });
