@@ -70,7 +70,7 @@ const otherFacts = 1;
 /** Wrong words beside the right one. */
 const otherWords = 3;
 
-/** The first keys of a text attract attention whatever they say: no fact is there. */
+/** The first keys of any text attract attention: no fact is there. */
 const opening = 'Read this text and remember the codes in it.';
 
 export function recallCase(request: RecallRequest): RecallCase {

@@ -1,5 +1,6 @@
 // Steps of one sequence that keeps only some tokens of its prompt, or reads only some of its pages, with the engine's
 // own operations.
+import { scoreDecay } from '../../core/kvcache/sparsity/sparse-plan.ts';
 import type { KvShape } from '../../engine/load-model.ts';
 import {
   boundPages,
@@ -71,13 +72,11 @@ export class SparsePages {
     eviction: DecodeEviction,
   ): SparseKeys[] {
     const compactEvery = eviction === 'none' ? this.#context : eviction;
-    const { recent, headReduce, observed } = rules;
-    // As in serving: a score covers about as many rows as the observation window.
-    const decay = 1 - 1 / Math.max(2, Math.min(observed, promptTokens));
+    const { recent, headReduce } = rules;
     return this.#groups.map(({ group, layers, slots }) => {
       const budget = budgetsOf(group, layers, budgetOf);
       const kept = budget.map((most) => keptAfter(keptOfPrompt(promptTokens, most), most, compactEvery, before));
-      return { sequence: 0, group, slots, kept, budget, compactEvery, recent, decay, headReduce };
+      return { sequence: 0, group, slots, kept, budget, compactEvery, recent, decay: scoreDecay, headReduce };
     });
   }
 

@@ -53,6 +53,9 @@ export interface BudgetedKv {
   readonly pageChoice: PageChoice | undefined;
 }
 
+/** Running scores of slots are sums (H2O, arXiv 2306.14048). */
+export const scoreDecay = 1;
+
 /** The first and the last page are always read. */
 const pagesMin = 2;
 

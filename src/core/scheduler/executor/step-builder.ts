@@ -14,7 +14,7 @@ import {
 import type { BlockPool } from '../../kvcache/block-pool.ts';
 import type { HeldBlocks } from '../../kvcache/block-table.ts';
 import { blocksFor } from '../../kvcache/layer-groups.ts';
-import type { SparsePlan } from '../../kvcache/sparsity/sparse-plan.ts';
+import { type SparsePlan, scoreDecay } from '../../kvcache/sparsity/sparse-plan.ts';
 import { StagePages } from '../../kvcache/stage-pages.ts';
 import type { BlockId, InstanceIndex } from '../../protocol/ids.ts';
 import type { LayerRange } from '../../protocol/step-shape.ts';
@@ -233,7 +233,7 @@ export class StepBuilder {
     const { recent, headReduce, observed, pooling, compactEvery } = config;
     const { budget } = slots.layout;
     const common = { sequence, group, slots, budget, recent, headReduce };
-    if (isSelected) this.#sparse.push({ ...common, kept: slots.kept, compactEvery, decay: 1 });
+    if (isSelected) this.#sparse.push({ ...common, kept: slots.kept, compactEvery, decay: scoreDecay });
     else this.#selections.push({ ...common, observed, pooling });
   }
 
