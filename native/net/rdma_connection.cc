@@ -55,7 +55,6 @@ using std::chrono::steady_clock;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kWait{100};
 /** A first write that takes longer does not arrive: the adapters have no route to each other. */
 constexpr int kProbeMs = 5000;
 /** Bytes that are read before the peer gets to know. */
@@ -211,10 +210,9 @@ std::unique_ptr<Connection> RdmaConnection::agree_as_receiver(Socket socket, con
 }
 
 RdmaConnection::RdmaConnection(Socket socket, std::unique_ptr<Endpoint> endpoint)
-    : socket_(std::move(socket)),
-      endpoint_(std::move(endpoint)),
-      in_(RingEnd::reader(endpoint_->memory.words().in, endpoint_->memory.in_ring())),
-      out_(RingEnd::writer(endpoint_->memory.words().out, endpoint_->memory.out_ring())) {}
+    : RingConnection(RingEnd::reader(endpoint->memory.words().in, endpoint->memory.in_ring()), RingEnd::writer(endpoint->memory.words().out, endpoint->memory.out_ring())),
+      socket_(std::move(socket)),
+      endpoint_(std::move(endpoint)) {}
 
 /** Writes that are complete need no memory of this side; the others end with the queue pair. */
 RdmaConnection::~RdmaConnection() {
@@ -238,38 +236,14 @@ bool RdmaConnection::has_ended() const {
   return ended_.load(std::memory_order_acquire) || endpoint_->memory.words().ended.load(std::memory_order_acquire) != 0 || endpoint_->pair.has_failed();
 }
 
+bool RdmaConnection::has_failed() const { return endpoint_->pair.has_failed(); }
+
 /** The socket carries no data after the agreement: it is readable once the peer has exited or shut it down. */
 void RdmaConnection::check_peer() const {
   if (!socket_.is_readable()) return;
   const int64_t now = std::chrono::nanoseconds(steady_clock::now().time_since_epoch()).count();
   int64_t since = 0;
   if (!hung_up_at_.compare_exchange_strong(since, now) && now - since >= std::chrono::nanoseconds(kLinger).count()) shut_down();
-}
-
-bool RdmaConnection::has_received(size_t bytes) const { return in_.available() >= bytes || has_ended(); }
-
-/** Bytes written before the end are still received. */
-int64_t RdmaConnection::receive_parts(const iovec* parts, int count) const {
-  const bool last = has_ended();
-  size_t available = in_.available();
-  if (available == RingEnd::kInvalid) return kBroken;
-  if (available == 0) return !last ? kWouldBlock : endpoint_->pair.has_failed() ? kBroken : 0;
-  size_t moved = 0;
-  const uint8_t* from = in_.next();
-  for (int i = 0; i < count && available > 0; i++) {
-    const size_t bytes = std::min(parts[i].iov_len, available);
-    std::memcpy(parts[i].iov_base, from + moved, bytes);
-    moved += bytes;
-    available -= bytes;
-  }
-  consume(moved);
-  return static_cast<int64_t>(moved);
-}
-
-const uint8_t* RdmaConnection::peek(size_t& bytes) const {
-  const size_t available = in_.available();
-  bytes = available == RingEnd::kInvalid ? 0 : available;
-  return in_.next();
 }
 
 void RdmaConnection::consume(size_t bytes) const {
@@ -293,7 +267,10 @@ size_t RdmaConnection::space() const {
   return std::min<size_t>(free, kRingBytes - (written_ - finished_));
 }
 
-bool RdmaConnection::has_space(size_t bytes) const { return (space() >= bytes && endpoint_->pair.can_write()) || has_ended(); }
+bool RdmaConnection::is_writable() const {
+  endpoint_->pair.poll();
+  return endpoint_->pair.can_write();
+}
 
 /** Writes the next bytes of the ring and the sequence number behind them. False if the queue is full or has failed. */
 bool RdmaConnection::write_out(size_t bytes) const {
@@ -304,27 +281,6 @@ bool RdmaConnection::write_out(size_t bytes) const {
   written_ += bytes;
   unfinished_.push_back({ticket, written_});
   return true;
-}
-
-int64_t RdmaConnection::send_parts(const iovec* parts, int count, bool) const {
-  endpoint_->pair.poll();
-  const size_t free = space();
-  if (free == RingEnd::kInvalid || has_ended()) return kBroken;
-  if (free == 0 || !endpoint_->pair.can_write()) return kWouldBlock;
-  size_t moved = 0;
-  for (int i = 0; i < count && moved < free; i++) {
-    const size_t bytes = std::min(parts[i].iov_len, free - moved);
-    std::memcpy(out_.next() + moved, parts[i].iov_base, bytes);
-    moved += bytes;
-  }
-  if (moved == 0) return 0;
-  if (write_out(moved)) return static_cast<int64_t>(moved);
-  return endpoint_->pair.has_failed() ? kBroken : kWouldBlock;
-}
-
-bool RdmaConnection::is_readable() const { return has_received(1); }
-bool RdmaConnection::spin_until_readable() const {
-  return spin([this] { return is_readable(); });
 }
 
 bool RdmaConnection::await_received(size_t bytes, Deadline deadline, const std::atomic<bool>& ended) const {
@@ -341,7 +297,7 @@ bool RdmaConnection::await_received(size_t bytes, Deadline deadline, const std::
     const bool hung_up = hung_up_at_.load(std::memory_order_relaxed) != 0;
     // The socket stays readable after the end: only the queue is waited for.
     pollfd waiting[2] = {{pair.descriptor(), POLLIN, 0}, {hung_up ? -1 : socket_.descriptor(), POLLIN, 0}};
-    const auto left = std::chrono::ceil<milliseconds>(std::min<steady_clock::duration>(deadline - now, kWait));
+    const auto left = std::chrono::ceil<milliseconds>(std::min<steady_clock::duration>(deadline - now, milliseconds(kWaitMs)));
     poll(waiting, 2, hung_up ? 1 : static_cast<int>(left.count()));
     if (waiting[0].revents != 0) pair.take_notification();
     check_peer();
@@ -351,46 +307,12 @@ bool RdmaConnection::await_received(size_t bytes, Deadline deadline, const std::
 }
 
 bool RdmaConnection::await_space(size_t bytes, Deadline deadline, const std::atomic<bool>& ended) const {
-  QueuePair& pair = endpoint_->pair;
-  const auto ready = [&] {
-    pair.poll();
-    return has_space(bytes);
-  };
+  const auto ready = [&] { return (is_writable() && space() >= bytes) || has_ended(); };
   if (spin(ready)) return true;
   for (microseconds pause = kSpaceSleepLeast; !ended.load(std::memory_order_acquire) && steady_clock::now() < deadline; pause = std::min(2 * pause, kSpaceSleepMost)) {
     std::this_thread::sleep_for(pause);
     check_peer();
     if (ready()) return true;
-  }
-  return false;
-}
-
-bool RdmaConnection::await(Ready ready, Deadline deadline, const std::atomic<bool>& ended) const {
-  return ready == Ready::to_receive ? await_received(1, deadline, ended) : await_space(1, deadline, ended);
-}
-
-void RdmaConnection::await_bytes(size_t count) const {
-  const std::atomic<bool> never{false};
-  await_received(std::min(count, kRingWaitBytes), in_milliseconds(kWait.count()), never);
-}
-
-bool RdmaConnection::can_reserve() const {
-  endpoint_->pair.poll();
-  const size_t free = space();
-  return free != RingEnd::kInvalid && free >= kReserveBytes && endpoint_->pair.can_write() && !has_ended();
-}
-
-uint8_t* RdmaConnection::reserve(size_t bytes, Deadline deadline, const std::atomic<bool>& ended) {
-  if (!await_space(bytes, deadline, ended) || has_ended()) return nullptr;
-  const size_t free = space();
-  return free != RingEnd::kInvalid && free >= bytes ? out_.next() : nullptr;
-}
-
-bool RdmaConnection::commit(size_t bytes, Deadline deadline, const std::atomic<bool>& ended) {
-  if (bytes == 0) return true;
-  while (!has_ended()) {
-    if (write_out(bytes)) return true;
-    if (!await_space(0, deadline, ended)) return false;
   }
   return false;
 }

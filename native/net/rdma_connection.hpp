@@ -4,7 +4,7 @@
 #include <deque>
 #include <memory>
 
-#include "net/shared_ring.hpp"
+#include "net/ring_connection.hpp"
 #include "net/socket.hpp"
 #include "rdma/queue_pair.hpp"
 
@@ -40,10 +40,10 @@ struct RdmaOffer {
 static_assert(sizeof(RdmaOffer) == 80, "wire structures have no padding");
 
 /**
- * The socket over which both sides have agreed stays open: it ends when the peer exits. Waits spin briefly, then sleep.
- * The peer writes to the ring and to words beside it only; everything is copied or consumed before use.
+ * The socket over which both sides have agreed stays open: it ends when the peer exits. The peer writes to the ring and
+ * to words beside it only.
  */
-class RdmaConnection final : public Connection {
+class RdmaConnection final : public RingConnection {
  public:
   /**
    * Agrees over a socket whose handshake is complete and in which both sides have offered RDMA. Returns a connection
@@ -58,39 +58,27 @@ class RdmaConnection final : public Connection {
   static void try_device(const std::shared_ptr<RdmaDevice>& device);
 
   Transport transport() const override { return Transport::rdma; }
-  bool has_rings() const override { return true; }
   void shut_down() const override;
-  int64_t receive_parts(const iovec* parts, int count) const override;
-  int64_t send_parts(const iovec* parts, int count, bool more) const override;
-  const uint8_t* peek(size_t& bytes) const override;
   void consume(size_t bytes) const override;
-  bool is_readable() const override;
-  bool spin_until_readable() const override;
-  void await_bytes(size_t count) const override;
-  bool can_reserve() const override;
-  uint8_t* reserve(size_t bytes, Deadline deadline, const std::atomic<bool>& ended) override;
-  bool commit(size_t bytes, Deadline deadline, const std::atomic<bool>& ended) override;
 
  protected:
-  bool await(Ready ready, Deadline deadline, const std::atomic<bool>& ended) const override;
+  bool has_ended() const override;
+  bool has_failed() const override;
+  size_t space() const override;
+  bool is_writable() const override;
+  bool write_out(size_t bytes) const override;
+  bool await_received(size_t bytes, Deadline deadline, const std::atomic<bool>& ended) const override;
+  bool await_space(size_t bytes, Deadline deadline, const std::atomic<bool>& ended) const override;
 
  private:
   struct Endpoint;
   static std::unique_ptr<Endpoint> try_endpoint(const std::shared_ptr<RdmaDevice>& device);
   RdmaConnection(Socket socket, std::unique_ptr<Endpoint> endpoint);
-  bool has_ended() const;
-  bool has_received(size_t bytes) const;
-  bool await_received(size_t bytes, Deadline deadline, const std::atomic<bool>& ended) const;
-  bool await_space(size_t bytes, Deadline deadline, const std::atomic<bool>& ended) const;
-  size_t space() const;
-  bool has_space(size_t bytes) const;
-  bool write_out(size_t bytes) const;
   void report_read() const;
   void check_peer() const;
 
   Socket socket_;
   std::unique_ptr<Endpoint> endpoint_;
-  RingEnd in_, out_;
   mutable std::atomic<bool> ended_{false};
   mutable std::atomic<int64_t> hung_up_at_{0};  // nanoseconds of the steady clock; 0: the socket is open
   // Of the receiving thread: bytes consumed, and those of them that the peer knows.

@@ -7,9 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
-
-#include "base/spin.hpp"
 
 namespace kvasir {
 
@@ -39,8 +36,6 @@ struct SharedRings {
 namespace {
 
 using std::chrono::steady_clock;
-
-constexpr std::chrono::milliseconds kWait{100};
 
 #if defined(__linux__)
 
@@ -104,10 +99,10 @@ std::unique_ptr<SharedMemoryConnection> SharedMemoryConnection::create(Socket so
 
 /** The side that offered the memory writes to the first ring. */
 SharedMemoryConnection::SharedMemoryConnection(Socket socket, std::unique_ptr<SharedRings> rings, bool offered)
-    : socket_(std::move(socket)),
-      rings_(std::move(rings)),
-      in_(RingEnd::reader(rings_->heads->states[offered ? 1 : 0], rings_->memory[offered ? 1 : 0].data())),
-      out_(RingEnd::writer(rings_->heads->states[offered ? 0 : 1], rings_->memory[offered ? 0 : 1].data())) {}
+    : RingConnection(RingEnd::reader(rings->heads->states[offered ? 1 : 0], rings->memory[offered ? 1 : 0].data()),
+                     RingEnd::writer(rings->heads->states[offered ? 0 : 1], rings->memory[offered ? 0 : 1].data())),
+      socket_(std::move(socket)),
+      rings_(std::move(rings)) {}
 
 SharedMemoryConnection::~SharedMemoryConnection() { shut_down(); }
 
@@ -120,88 +115,21 @@ void SharedMemoryConnection::shut_down() const {
 
 bool SharedMemoryConnection::has_ended() const { return rings_->heads->ended.load(std::memory_order_seq_cst) != 0; }
 
-/** Bytes written before the end are still received. */
-int64_t SharedMemoryConnection::receive_parts(const iovec* parts, int count) const {
-  const bool last = has_ended();
-  size_t available = in_.available();
-  if (available == RingEnd::kInvalid) return kBroken;
-  if (available == 0) return last ? 0 : kWouldBlock;
-  size_t moved = 0;
-  const uint8_t* from = in_.next();
-  for (int i = 0; i < count && available > 0; i++) {
-    const size_t bytes = std::min(parts[i].iov_len, available);
-    std::memcpy(parts[i].iov_base, from + moved, bytes);
-    moved += bytes;
-    available -= bytes;
-  }
-  in_.advance(moved);
-  return static_cast<int64_t>(moved);
-}
-
-const uint8_t* SharedMemoryConnection::peek(size_t& bytes) const {
-  const size_t available = in_.available();
-  bytes = available == RingEnd::kInvalid ? 0 : available;
-  return in_.next();
-}
-
-void SharedMemoryConnection::consume(size_t bytes) const { in_.advance(bytes); }
-
-int64_t SharedMemoryConnection::send_parts(const iovec* parts, int count, bool) const {
-  const size_t space = out_.available();
-  if (space == RingEnd::kInvalid || has_ended()) return kBroken;
-  if (space == 0) return kWouldBlock;
-  size_t moved = 0;
-  for (int i = 0; i < count && moved < space; i++) {
-    const size_t bytes = std::min(parts[i].iov_len, space - moved);
-    std::memcpy(out_.next() + moved, parts[i].iov_base, bytes);
-    moved += bytes;
-  }
-  out_.advance(moved);
-  return static_cast<int64_t>(moved);
-}
-
-bool SharedMemoryConnection::has_available(const RingEnd& end, size_t bytes) const { return end.available() >= bytes || has_ended(); }
-
-bool SharedMemoryConnection::is_readable() const { return has_available(in_, 1); }
-bool SharedMemoryConnection::spin_until_readable() const {
-  return spin([this] { return is_readable(); });
+bool SharedMemoryConnection::write_out(size_t bytes) const {
+  out_.advance(bytes);
+  return true;
 }
 
 bool SharedMemoryConnection::await_available(const RingEnd& end, size_t bytes, Deadline deadline, const std::atomic<bool>& ended) const {
-  if (spin([&] { return has_available(end, bytes); })) return true;
+  const auto has_available = [&] { return end.available() >= bytes || has_ended(); };
+  if (spin(has_available)) return true;
   while (!ended.load(std::memory_order_acquire)) {
     if (is_hung_up(socket_)) shut_down();
-    else end.sleep(bytes, std::clamp<std::chrono::nanoseconds>(deadline - steady_clock::now(), std::chrono::nanoseconds(0), kWait));
-    if (has_available(end, bytes)) return true;
+    else end.sleep(bytes, std::clamp<std::chrono::nanoseconds>(deadline - steady_clock::now(), std::chrono::nanoseconds(0), std::chrono::milliseconds(kWaitMs)));
+    if (has_available()) return true;
     if (steady_clock::now() >= deadline) return false;
   }
   return false;
-}
-
-bool SharedMemoryConnection::await(Ready ready, Deadline deadline, const std::atomic<bool>& ended) const {
-  return await_available(ready == Ready::to_receive ? in_ : out_, 1, deadline, ended);
-}
-
-void SharedMemoryConnection::await_bytes(size_t count) const {
-  const std::atomic<bool> never{false};
-  await_available(in_, std::min(count, kRingWaitBytes), in_milliseconds(kWait.count()), never);
-}
-
-bool SharedMemoryConnection::can_reserve() const {
-  const size_t space = out_.available();
-  return space != RingEnd::kInvalid && space >= kReserveBytes && !has_ended();
-}
-
-uint8_t* SharedMemoryConnection::reserve(size_t bytes, Deadline deadline, const std::atomic<bool>& ended) {
-  static_assert(kReserveBytes <= kRingWaitBytes, "a reservation fits into a ring");
-  if (!await_available(out_, bytes, deadline, ended) || has_ended() || out_.available() < bytes) return nullptr;
-  return out_.available() == RingEnd::kInvalid ? nullptr : out_.next();
-}
-
-bool SharedMemoryConnection::commit(size_t bytes, Deadline, const std::atomic<bool>&) {
-  if (has_ended()) return false;
-  out_.advance(bytes);
-  return true;
 }
 
 }  // namespace kvasir

@@ -4,17 +4,13 @@
 #include <memory>
 
 #include "net/local_socket.hpp"
-#include "net/shared_ring.hpp"
+#include "net/ring_connection.hpp"
 
 namespace kvasir {
 
 struct SharedRings;
 
-/**
- * Waits spin briefly, then sleep. Received bytes are copied or consumed before use, so later writes of the peer do not
- * change them.
- */
-class SharedMemoryConnection final : public Connection {
+class SharedMemoryConnection final : public RingConnection {
  public:
   /** Creates the memory and passes it over the socket; null if the peer does not accept it. */
   static std::unique_ptr<SharedMemoryConnection> offer(Socket socket, Deadline deadline, const std::atomic<bool>& ended);
@@ -23,32 +19,22 @@ class SharedMemoryConnection final : public Connection {
   ~SharedMemoryConnection() override;
 
   Transport transport() const override { return Transport::shared; }
-  bool has_rings() const override { return true; }
   void shut_down() const override;
-  int64_t receive_parts(const iovec* parts, int count) const override;
-  int64_t send_parts(const iovec* parts, int count, bool more) const override;
-  const uint8_t* peek(size_t& bytes) const override;
-  void consume(size_t bytes) const override;
-  bool is_readable() const override;
-  bool spin_until_readable() const override;
-  void await_bytes(size_t count) const override;
-  bool can_reserve() const override;
-  uint8_t* reserve(size_t bytes, Deadline deadline, const std::atomic<bool>& ended) override;
-  bool commit(size_t bytes, Deadline deadline, const std::atomic<bool>& ended) override;
+  void consume(size_t bytes) const override { in_.advance(bytes); }
 
  protected:
-  bool await(Ready ready, Deadline deadline, const std::atomic<bool>& ended) const override;
+  bool has_ended() const override;
+  bool write_out(size_t bytes) const override;
+  bool await_received(size_t bytes, Deadline deadline, const std::atomic<bool>& ended) const override { return await_available(in_, bytes, deadline, ended); }
+  bool await_space(size_t bytes, Deadline deadline, const std::atomic<bool>& ended) const override { return await_available(out_, bytes, deadline, ended); }
 
  private:
   SharedMemoryConnection(Socket socket, std::unique_ptr<SharedRings> rings, bool offered);
   static std::unique_ptr<SharedMemoryConnection> create(Socket socket, int descriptor, bool offered);
-  bool has_ended() const;
-  bool has_available(const RingEnd& end, size_t bytes) const;
   bool await_available(const RingEnd& end, size_t bytes, Deadline deadline, const std::atomic<bool>& ended) const;
 
   Socket socket_;
   std::unique_ptr<SharedRings> rings_;
-  RingEnd in_, out_;
 };
 
 }  // namespace kvasir
