@@ -127,7 +127,7 @@ function fill(
 
 function unrelatedWords({ blocks, words }: BlockChain, firstId: number): Uint32Array {
   const fresh = new Uint32Array(words.length);
-  for (let i = 0; i < blocks; i++) fresh[4 * i] = scramble(firstId + i);
+  for (let i = 0; i < blocks; i++) fresh.fill(scramble(firstId + i), 4 * i, 4 * i + 2);
   return fresh;
 }
 

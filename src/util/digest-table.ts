@@ -5,8 +5,13 @@
  */
 const slotWords = 5;
 const valueAt = 4;
+/** The word of a digest that selects its slot. */
+export const placeAt = 1;
 
-/** Keys are digests, so their first word selects the slot. Values are 0..2^31-2. Lookups allocate nothing. */
+/**
+ * Keys are digests. Their second word selects the slot (`placeAt`): digests of contents are uniform, and those of
+ * simulated blocks place neighbours side by side. Values are 0..2^31-2. Lookups allocate nothing.
+ */
 export class DigestTable {
   #mask: number;
   #words: Uint32Array;
@@ -81,7 +86,7 @@ export class DigestTable {
     let hole = place / slotWords;
     this.#size--;
     for (let slot = (hole + 1) & mask; table[slot * slotWords + valueAt] !== 0; slot = (slot + 1) & mask) {
-      const home = table[slot * slotWords] & mask;
+      const home = table[slot * slotWords + placeAt] & mask;
       if (((slot - home) & mask) < ((slot - hole) & mask)) continue;
       for (let i = 0; i < slotWords; i++) table[hole * slotWords + i] = table[slot * slotWords + i];
       hole = slot;
@@ -94,7 +99,7 @@ export class DigestTable {
     const table = this.#words;
     const mask = this.#mask;
     const w0 = words[at];
-    for (let slot = w0 & mask; ; slot = (slot + 1) & mask) {
+    for (let slot = words[at + placeAt] & mask; ; slot = (slot + 1) & mask) {
       const place = slot * slotWords;
       if (table[place + valueAt] === 0) return place;
       if (

@@ -7,3 +7,11 @@ export function scramble(value: number): number {
   x = Math.imul(x ^ (x >>> 13), 0xc2b2ae35);
   return x ^ (x >>> 16);
 }
+
+/** Neighbours, such as consecutive blocks of a prompt, that `scrambleGroup` keeps together. */
+const neighbours = 4;
+
+/** Scrambles all but the last bits: a table that this hash indexes has neighbours in one or two cache lines. */
+export function scrambleGroup(value: number): number {
+  return Math.imul(scramble(Math.floor(value / neighbours)), neighbours) | (value & (neighbours - 1));
+}

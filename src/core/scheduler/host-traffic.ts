@@ -41,7 +41,8 @@ export class HostTraffic {
     this.storeTokens = 0;
     const { rows, decodeRows } = this.#scheduler.shape;
     if (rows === decodeRows) return this;
-    for (const { computed, planned, chain } of sequences) {
+    for (let i = 0; i < sequences.length; i++) {
+      const { computed, planned, chain } = sequences[i];
       const hashed = chain.blocks * blockTokens;
       if (computed < hashed) this.storeTokens += Math.min(computed + planned, hashed) - computed;
     }

@@ -26,8 +26,9 @@ export class StepResults<Request extends Identified, S extends RunningRequest> i
     const run = { startedUs: flight.startedUs, stepUs };
     const rows = this.#rows;
     rows.row = 0;
-    for (let place = 0; place < flight.requests.length; place++) {
-      const running = flight.requests[place];
+    const { requests } = flight;
+    for (let place = 0; place < requests.length; place++) {
+      const running = requests[place];
       rows.scored = running.sequence.scoredRows;
       rows.samples = running.sequence.samplesNow;
       const arrived = !executor.sequenceFailed(result, place);
@@ -77,7 +78,7 @@ export class StepResults<Request extends Identified, S extends RunningRequest> i
       for (const component of hooks.computed) component.computed(running);
     if (running.cancelled) return;
     if (this.#rows.samples) totals.generated += run.stepUs.length;
-    const emit: Emit = relay === undefined ? this.#notify : (_, event) => relay.hold(event);
+    const emit = relay === undefined ? this.#notify : holdWith(relay);
     const reason = executor.commit(running, result, this.#rows, run, emit);
     if (reason !== undefined) this.#lifecycle.finish(running, relay?.held ?? noEvents, reason);
   }
@@ -95,6 +96,11 @@ export class StepResults<Request extends Identified, S extends RunningRequest> i
       this.#lifecycle.fail(running, `Cannot generate: the engine failed: ${figures}`);
     return { kind: 'fault', message: `Cannot run a step: ${message}: ${figures}` };
   }
+}
+
+/** A function of its own: a closure would cost every row of a step an allocation. */
+function holdWith(relay: NonNullable<RunningRequest['relay']>): Emit {
+  return (_, event) => relay.hold(event);
 }
 
 const noEvents: readonly GenerationEvent[] = [];

@@ -1,5 +1,6 @@
 // The holders of each block: an open-addressing table from digests to instances, in one typed array.
 import { digestWords } from '../../../util/blake2s.ts';
+import { placeAt } from '../../../util/digest-table.ts';
 import { CheckInterval } from '../check-interval.ts';
 import { HolderSets } from './holder-sets.ts';
 
@@ -36,7 +37,7 @@ export interface Replication {
 
 /**
  * A block without holders is remembered until its slot is required: this distinguishes an evicted block from a new
- * one. Digests are uniform, so the first word selects the slot. Lookups allocate nothing.
+ * one. A word of the digest selects the slot, as in a `DigestTable`. Lookups allocate nothing.
  */
 export class ReplicaTable {
   /** (instances): blocks that each one holds. */
@@ -122,7 +123,7 @@ export class ReplicaTable {
   find(words: Uint32Array, at: number): number {
     const table = this.#words;
     const w0 = words[at];
-    for (let slot = w0 & this.#mask; ; slot = (slot + 1) & this.#mask) {
+    for (let slot = words[at + placeAt] & this.#mask; ; slot = (slot + 1) & this.#mask) {
       const k = slot * slotWords;
       if (table[k + stateAt] === 0) return k;
       if (
@@ -269,7 +270,7 @@ export class ReplicaTable {
     let hole = place;
     const table = this.#words;
     for (let slot = (hole + 1) & this.#mask; table[slot * slotWords + stateAt] !== 0; slot = (slot + 1) & this.#mask) {
-      const home = table[slot * slotWords] & this.#mask;
+      const home = table[slot * slotWords + placeAt] & this.#mask;
       if (((slot - home) & this.#mask) < ((slot - hole) & this.#mask)) continue;
       for (let i = 0; i < slotWords; i++) table[hole * slotWords + i] = table[slot * slotWords + i];
       hole = slot;

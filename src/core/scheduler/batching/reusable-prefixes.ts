@@ -56,17 +56,23 @@ export class ReusablePrefixes {
     waiting: readonly Sequence[],
     nextWaiting: number,
   ): boolean {
-    const isShort = (other: Sequence | undefined): boolean =>
-      other !== undefined &&
-      other.priority === sequence.priority &&
-      other.waitsForBlock === undefined &&
-      !other.loading &&
-      this.remainingTokens(other) <= rows;
+    const { priority } = sequence;
     const behind = Math.min(lookAhead, Math.max(running.length - nextRunning, waiting.length - nextWaiting));
     for (let i = 0; i < behind; i++) {
-      if (isShort(running[nextRunning + i]) || isShort(waiting[nextWaiting + i])) return true;
+      if (this.#isShort(running[nextRunning + i], priority, rows)) return true;
+      if (this.#isShort(waiting[nextWaiting + i], priority, rows)) return true;
     }
     return false;
+  }
+
+  #isShort(sequence: Sequence | undefined, priority: number, rows: number): boolean {
+    return (
+      sequence !== undefined &&
+      sequence.priority === priority &&
+      sequence.waitsForBlock === undefined &&
+      !sequence.loading &&
+      this.remainingTokens(sequence) <= rows
+    );
   }
 
   /** True if the waiting sequence must wait for a block that another one computes, or that is in transit. */

@@ -1,9 +1,10 @@
 // A request of a simulated cluster: lengths and block digests in place of tokens.
 
 import { digestWords } from '../../../util/blake2s.ts';
+import { placeAt } from '../../../util/digest-table.ts';
 import type { Float64Pool } from '../../../util/float64-pool.ts';
 import type { RequestLengths } from '../../../util/request-lengths.ts';
-import { scramble } from '../../../util/scramble.ts';
+import { scramble, scrambleGroup } from '../../../util/scramble.ts';
 import { wideZero } from '../../../util/wide-zero.ts';
 import type { RequestId } from '../../protocol/ids.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
@@ -114,8 +115,17 @@ export class LengthRequest {
 function traceChain({ blocks, inputTokens }: RequestLengths, blockTokens: number): BlockChain {
   const full = Math.min(blocks.length, Math.floor(inputTokens / blockTokens));
   const words = new Uint32Array(full * digestWords);
-  for (let i = 0; i < full; i++) words[i * digestWords] = scramble(blocks[i]);
+  setDigests(words, blocks, full, 0);
   return { blocks: full, words };
+}
+
+/** Sets the digests from `from` on: the scrambled id of a block is unique, and places blocks of a prompt side by side. */
+function setDigests(words: Uint32Array, ids: ArrayLike<number>, count: number, from: number): void {
+  for (let i = 0; i < count; i++) {
+    const at = (from + i) * digestWords;
+    words[at] = scramble(ids[i]);
+    words[at + placeAt] = scrambleGroup(ids[i]);
+  }
 }
 
 const noBlocks = new Int32Array(0);
@@ -133,7 +143,7 @@ export class GrowingChain implements BlockChain {
     this.#blockTokens = blockTokens;
     this.words = new Uint32Array(this.#blocksMax * digestWords);
     this.words.set(words);
-    for (let i = 0; i < outputs.length; i++) this.words[(blocks + i) * digestWords] = scramble(outputs[i]);
+    setDigests(this.words, outputs, outputs.length, blocks);
   }
 
   grow(length: number): void {
