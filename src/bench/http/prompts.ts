@@ -6,7 +6,10 @@ export interface PromptSource {
   take(tokens: number): number[];
 }
 
-/** Prompts of ids from [first, first + count). */
-export function randomPrompts(first: number, count: number): PromptSource {
-  return { take: (tokens) => Array.from({ length: tokens }, () => first + randomInt(count)) };
-}
+// Ids in the vocabulary of every model, above the special tokens.
+const firstTokenId = 300;
+const tokenIds = 3500;
+
+export const randomPrompts: PromptSource = {
+  take: (tokens) => Array.from({ length: tokens }, () => firstTokenId + randomInt(tokenIds)),
+};

@@ -23,10 +23,6 @@ export interface HttpBenchReport {
   readonly rows: Readonly<Record<string, object>>;
 }
 
-// Ids in the vocabulary of every model, above the special tokens.
-const firstTokenId = 300;
-const tokenIds = 3500;
-
 const warmUpPromptTokens = 16;
 const warmUpOutputTokens = 2;
 
@@ -37,11 +33,10 @@ export async function benchHttp(options: HttpBenchOptions): Promise<HttpBenchRep
   const { url, apiKey, sizes } = options;
   const model = options.model ?? (await firstModel({ url, apiKey }));
   const endpoint: Endpoint = { url, model, apiKey, now: options.now ?? (() => performance.now()) };
-  const prompts = randomPrompts(firstTokenId, tokenIds);
-  await warmUp(endpoint, prompts.take(warmUpPromptTokens));
+  await warmUp(endpoint, randomPrompts.take(warmUpPromptTokens));
   const results: Record<string, object> = {};
   for (const name of options.rows) {
-    const row = await rows[name]?.({ endpoint, prompts, sizes });
+    const row = await rows[name]?.({ endpoint, prompts: randomPrompts, sizes });
     if (row === undefined) throw new Error(`Cannot bench row '${name}': the rows are ${httpRowNames.join(', ')}`);
     results[name] = row;
     options.onRow?.(name, row);

@@ -7,6 +7,7 @@ const benches: CommandLoaders = {
   engine: async () => (await import('../bench/engine.ts')).engineCommand(),
   kernel: async () => (await import('../bench/kernel.ts')).kernelCommand(),
   http: async () => (await import('../bench/http.ts')).httpCommand(),
+  overhead: async () => (await import('../bench/overhead.ts')).overheadCommand(),
   accuracy: async () => (await import('../bench/accuracy.ts')).accuracyCommand(),
   cost: async () => (await import('../bench/cost.ts')).costCommand(),
   placement: async () => (await import('../bench/placement.ts')).placementCommand(),
