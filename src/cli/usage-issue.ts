@@ -3,7 +3,7 @@ import type { z } from 'zod';
 
 type Issue = z.core.$ZodIssue;
 /** Options with secret values, which are not printed. */
-const secrets: ReadonlySet<PropertyKey> = new Set(['token', 'apiKey']);
+const secrets: ReadonlySet<PropertyKey> = new Set(['token', 'apiKey', 'adminKey']);
 /** The message of zod for a missing value, or for one that matches no form. */
 const genericMessage = 'Invalid input';
 

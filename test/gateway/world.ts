@@ -2,6 +2,7 @@
 import { pino } from 'pino';
 import type { ClusterPort } from '../../src/core/protocol/ports.ts';
 import { createApp, type GatewayOptions } from '../../src/gateway/http/app.ts';
+import { ApiKeys } from '../../src/gateway/keys/api-keys.ts';
 import { ChatTemplate } from '../../src/text/template/chat-template.ts';
 import { bytesOf, byteTokenizer } from './openai/byte-tokenizer.ts';
 import { accepted, finished, type Script, ScriptedPort, started, tokens } from './scripted-port.ts';
@@ -37,7 +38,7 @@ export function gatewayOptions(port: ScriptedPort, more: Partial<GatewayOptions>
     exporter: undefined,
     encode: async (text) => Int32Array.from(byteTokenizer.encode(text)),
     logger: pino({ level: 'silent' }),
-    apiKeys: [],
+    keys: new ApiKeys({ users: [], admins: [] }),
     corsOrigins: [],
     bodyBytesMax: 10_000,
     streamBufferBytesMax: 1 << 20,

@@ -49,8 +49,8 @@ export function serveCommand(): Command {
     .option('--served-model-name <id>', 'Offer the model to clients under this id (default: the file or folder name)')
     .optionsGroup(groups.http)
     .option('--host <address>', 'Listen on this address (default: 127.0.0.1)')
-    .option('--port <n>', 'Listen on this port; 0 selects a free one (default: 8000)')
-    .option('--api-key <key...>', 'Require one of these keys from clients (default: none)')
+    .option('--port <n>', 'Listen on this port; 0 selects a free one (default: 8000)');
+  addKeyFlags(command)
     .option('--cors-origin <origin...>', 'Allow browsers on these origins (default: none)')
     .option('--data <folder>', 'Keep files and batches in this folder (default: discard them at exit)')
     .optionsGroup(groups.limits)
@@ -100,6 +100,20 @@ export function serveCommand(): Command {
     const { serveModel } = await import('../serve/serve-model.ts');
     await serveModel(options);
   });
+}
+
+/** The API keys of callers. */
+function addKeyFlags(command: Command): Command {
+  return command
+    .addOption(
+      new Option('--api-key <key...>', 'Require one of these keys from clients (default: none)').env('KVASIR_API_KEY'),
+    )
+    .addOption(
+      new Option('--admin-key <key...>', 'Accept these keys for metrics, the cluster view and role changes too').env(
+        'KVASIR_ADMIN_KEY',
+      ),
+    )
+    .option('--api-keys <file>', 'Accept the hashed keys of this file, with roles and limits; reread when it changes');
 }
 
 /** Refuses options that have no effect without a cluster of processes, or without separate prefill and decode. */

@@ -4,6 +4,7 @@ import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { evictionKinds } from '../../core/kvcache/eviction.ts';
 import { inputForms, weightsForms } from '../../engine/forms.ts';
+import { byteCount } from '../../util/byte-count.ts';
 import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 import { describeIssue } from '../usage-issue.ts';
@@ -15,19 +16,9 @@ import { servedSloFields } from './slo-options.ts';
 import { sparseFields } from './sparse-options.ts';
 import { readYaml } from './yaml-file.ts';
 
-const bytesPattern = /^(\d+(?:\.\d+)?)\s*(b|k|kb|kib|m|mb|mib|g|gb|gib)?$/i;
-const unitBytes: Readonly<Record<string, number>> = { b: 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30 };
-
-/** '512m', '2GiB', 1048576. */
-function parseBytes(text: string | number): number {
-  const match = bytesPattern.exec(String(text).trim());
-  if (match === null) throw new Error(`'${text}' is not a size: write 512m or 2g`);
-  return Math.floor(Number(match[1]) * (unitBytes[(match[2] ?? 'b')[0]?.toLowerCase() ?? 'b'] ?? 1));
-}
-
 const bytes = z.union([z.string(), z.number()], 'write 512m or 2g').transform((value, context) => {
   try {
-    return parseBytes(value);
+    return byteCount(value);
   } catch (error) {
     context.addIssue({ code: 'custom', message: error instanceof Error ? error.message : 'no size' });
     return z.NEVER;
@@ -97,6 +88,7 @@ const natsUrl = z.string().regex(/^(nats|tls):\/\/[^\s/]+\/?$/, 'write nats://HO
 const clusterName = z.string().regex(/^[\w-]{1,64}$/, 'letters, digits, - and _, at most 64');
 
 const apiKey = z.string().min(1, 'a key is empty');
+const keyList = z.union([apiKey.transform((key) => [key]), z.array(apiKey)]).default([]);
 
 /** A share of the KV memory. */
 const pinMemory = numeric(z.number().min(0).max(0.9)).default(0);
@@ -114,7 +106,9 @@ export const serveOptionsSchema = modelOptionsSchema.extend({
   requestTimeout: count(1, 86_400).optional(),
   host: z.string().default('127.0.0.1'),
   port: count(0, 65_535).default(8000),
-  apiKey: z.union([apiKey.transform((key) => [key]), z.array(apiKey)]).default([]),
+  apiKey: keyList,
+  adminKey: keyList,
+  apiKeys: z.string().min(1).optional(),
   servedModelName: z.string().min(1).optional(),
   data: z.string().min(1).optional(),
   queue: count(1).default(256),

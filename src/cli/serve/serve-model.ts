@@ -4,6 +4,8 @@ import type { ClusterPort, InferencePort } from '../../core/protocol/ports.ts';
 import { DataFolder } from '../../gateway/http/data-folder.ts';
 import type { ServedModel } from '../../gateway/http/served-model.ts';
 import { type Gateway, listen } from '../../gateway/http/server.ts';
+import { ApiKeys } from '../../gateway/keys/api-keys.ts';
+import { readKeysFile, watchKeysFile } from '../../gateway/keys/keys-file.ts';
 import { OtlpExporter } from '../../gateway/tracing/otlp-exporter.ts';
 import { FolderLock } from '../../weights/hub/lock.ts';
 import { type AttentionWorkersSettings, servedAttentionWorkers } from '../options/attention-worker-settings.ts';
@@ -32,6 +34,7 @@ const drainGraceMs = 30_000;
 /** The log and the data folder, for instances on threads as in processes. */
 interface ServerContext extends ServerLog {
   readonly data: DataFolder | undefined;
+  readonly keys: ApiKeys;
 }
 
 /** Serves until SIGTERM or SIGINT. @throws Error in one line if it cannot */
@@ -39,14 +42,48 @@ export async function serveModel(options: ServeOptions): Promise<void> {
   const log = openLog(options);
   const left = options.ssd && leftoverTiers(options.ssd, options.instances?.length ?? 1);
   if (left) log.logger.warn(left);
+  const { keys, close } = openKeys(options, log.logger);
+  warnWithoutKeys(options, keys, log.logger);
   const data = options.data === undefined ? undefined : await openData(options.data, log.log);
   try {
-    const context = { ...log, data: data?.folder };
+    const context = { ...log, data: data?.folder, keys };
     if (options.nats === undefined) await serveThreads(options, context);
     else await serveCluster(options.nats, options, context);
   } finally {
+    close();
     await data?.release();
   }
+}
+
+/** @throws UsageError if the keys file is invalid */
+function openKeys(
+  { apiKey, adminKey, apiKeys: path }: ServeOptions,
+  logger: Logger,
+): { keys: ApiKeys; close: () => void } {
+  const plain = { users: apiKey, admins: adminKey };
+  if (path === undefined) return { keys: new ApiKeys(plain), close: () => {} };
+  let keys: ApiKeys | undefined;
+  const close = watchKeysFile(
+    path,
+    (entries) => {
+      keys?.replaceFile(entries);
+      logger.info({ file: path, keys: entries.length }, 'reread the API keys');
+    },
+    (message) => logger.error(`${message}; the earlier keys stay valid`),
+  );
+  try {
+    keys = new ApiKeys(plain, readKeysFile(path));
+  } catch (error) {
+    throw new UsageError(error instanceof Error ? error.message : String(error));
+  }
+  return { keys, close };
+}
+
+const loopback = /^(localhost|127(\.\d{1,3}){3}|::1)$/;
+
+function warnWithoutKeys({ host }: ServeOptions, keys: ApiKeys, logger: Logger): void {
+  if (keys.areRequired || loopback.test(host)) return;
+  logger.warn(`Listening on ${host} without API keys: every host that reaches it may use the model; see --api-key`);
 }
 
 async function serveThreads(options: ServeOptions, context: ServerContext): Promise<void> {
@@ -133,7 +170,7 @@ async function serveCluster(nats: string, options: ServeOptions, context: Server
 function openGateway(
   { model, cluster, encode }: TextSide & { readonly cluster: InferencePort & ClusterPort },
   options: ServeOptions,
-  { logger, data }: ServerContext,
+  { logger, data, keys }: ServerContext,
 ): Promise<Gateway> {
   const settings = {
     model,
@@ -142,7 +179,7 @@ function openGateway(
     encode,
     logger,
     exporter: createExporter(options, logger),
-    apiKeys: options.apiKey,
+    keys,
     data,
     corsOrigins: options.corsOrigin,
     bodyBytesMax: options.bodyLimit,
@@ -176,7 +213,8 @@ function announce(model: ServedModel, gateway: Gateway, options: ServeOptions): 
   const url = `http://${gateway.host.includes(':') ? `[${gateway.host}]` : gateway.host}:${gateway.port}`;
   console.log(`Serving on ${url}`);
   // The key itself must not appear in logs.
-  const key = options.apiKey.length === 0 ? '' : ' -H "authorization: Bearer $KEY"';
+  const isOpen = options.apiKey.length + options.adminKey.length === 0 && options.apiKeys === undefined;
+  const key = isOpen ? '' : ' -H "authorization: Bearer $KEY"';
   const [path, fields] =
     model.chatTemplate === undefined
       ? ['completions', model.tokenizer === undefined ? '"prompt": [1, 2, 3]' : '"prompt": "Once upon a time"']

@@ -82,6 +82,7 @@ export interface RequestTrace {
   readonly batch: boolean;
   readonly sloClass: string | undefined;
   readonly trace: string | undefined;
+  readonly tenant: string | undefined;
   readonly priority: number;
   /** The first steps, where steps are recorded. */
   readonly steps: readonly StepTrace[];

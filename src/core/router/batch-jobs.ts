@@ -18,6 +18,8 @@ const none: readonly never[] = [];
  */
 export class BatchJobs<Request extends { readonly id: RequestId }> {
   readonly #context: ConductorContext<Request>;
+  /** Accepted jobs that have not ended. */
+  readonly #open = new Set<RequestId>();
   readonly #held = new Map<RequestId, HeldJob<Request>>();
   /** (instances): tokens that its jobs reserve. */
   readonly #tokens: Float64Array;
@@ -82,8 +84,23 @@ export class BatchJobs<Request extends { readonly id: RequestId }> {
     return this.#held.has(id);
   }
 
-  /** The job runs or has ended. */
+  /** The job runs. */
   unhold(id: RequestId): void {
+    this.#held.delete(id);
+  }
+
+  /** Number of accepted jobs that have not ended. */
+  get openCount(): number {
+    return this.#open.size;
+  }
+
+  accepted(id: RequestId): void {
+    this.#open.add(id);
+  }
+
+  /** The request, a job or not, has ended. */
+  ended(id: RequestId): void {
+    this.#open.delete(id);
     this.#held.delete(id);
   }
 
@@ -115,6 +132,8 @@ export class BatchJobs<Request extends { readonly id: RequestId }> {
   check(tokens: Float64Array): void {
     for (const { tracked } of this.#held.values())
       if (tracked.attempt !== undefined) throw new Error(`Batch jobs broken: job ${tracked.id} is held and runs`);
+    for (const id of this.#open)
+      if (!this.#context.requests.has(id)) throw new Error(`Batch jobs broken: job ${id} has ended and is counted`);
     const wrong = tokens.findIndex((count, i) => count !== this.#tokens[i]);
     if (wrong >= 0)
       throw new Error(

@@ -113,6 +113,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     const progress = config.retries && config.requests.progressOf(request);
     const tracked = { id: request.id, progress, submittedUs: nowUs, attempts: 1, started: false, attempt: undefined };
     requests.set(request.id, tracked);
+    if (decision.job) this.#router.jobs.accepted(request.id);
     this.#router.dispatchOrHold(tracked, request, decision);
   }
 
@@ -120,6 +121,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     if (this.#context.draining) return failure('SHUTTING_DOWN', 'the server is shutting down');
     const noCapacity = this.#router.planner.capacityRefusal(decision);
     if (noCapacity === 'no-instance') return failure('ENGINE_FAILED', 'no instance is left to serve it');
+    if (decision.job) return noCapacity;
     return noCapacity ?? this.overload(this.#context.nowUs, 0);
   }
 
@@ -184,9 +186,9 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     this.#router.endRequest(tracked, event);
   }
 
-  /** The refusal of a request at the limit of accepted requests; else undefined. @param ahead requests that are accepted before it */
+  /** The refusal of a request at the limit of accepted requests, besides batch jobs; else undefined. @param ahead requests that are accepted before it */
   overload(nowUs: number, ahead: number): Refusal | undefined {
-    const accepted = this.#context.requests.size + ahead;
+    const accepted = this.#context.requests.size - this.#router.jobs.openCount + ahead;
     const { queueMax } = this.#context.config;
     if (accepted < queueMax) return undefined;
     return queueFull(accepted, queueMax, this.#router.throughput.retryAfterMs(nowUs, accepted));

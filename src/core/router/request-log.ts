@@ -43,7 +43,7 @@ export class RequestLog {
 
   submitted(
     nowUs: number,
-    { id, prompt, maxTokens, batch = false, priority, sloClass, trace }: GenerationRequest,
+    { id, prompt, maxTokens, batch = false, priority, sloClass, trace, tenant }: GenerationRequest,
   ): void {
     this.#live.set(id, {
       id,
@@ -51,6 +51,7 @@ export class RequestLog {
       priority,
       sloClass,
       trace,
+      tenant,
       maxTokens,
       promptTokens: prompt.length,
       outputTokens: 0,

@@ -301,7 +301,7 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
 
   forget(id: RequestId): void {
     this.#context.requests.delete(id);
-    this.jobs.unhold(id);
+    this.jobs.ended(id);
     this.#context.reportDrained();
   }
 

@@ -28,29 +28,79 @@ const lineSchema = z.strictObject({
   body: z.record(z.string(), z.unknown()),
 });
 
-/** Returns all lines, or their errors. */
-export function readLines(bytes: Uint8Array, endpoint: BatchUrl): readonly BatchLine[] | readonly LineError[] {
-  const texts = new TextDecoder().decode(bytes).split('\n');
-  const numbered = texts.map((text, i) => ({ text, line: i + 1 })).filter(({ text }) => text.trim() !== '');
-  if (numbered.length === 0 || numbered.length > linesMax)
-    return [fault('invalid_file', `it has ${numbered.length} requests; a batch has 1 to ${linesMax}`, null, null)];
-  const lines: BatchLine[] = [];
+/**
+ * The requests of a batch: places of lines in the uploaded bytes, which batches of one file share. A line is parsed
+ * when its request starts.
+ */
+export class BatchInput {
+  readonly #bytes: Uint8Array;
+  /** Start and end of each line. */
+  readonly #spans: readonly (readonly [start: number, end: number])[];
+
+  constructor(bytes: Uint8Array, spans: readonly (readonly [number, number])[]) {
+    this.#bytes = bytes;
+    this.#spans = spans;
+  }
+
+  get length(): number {
+    return this.#spans.length;
+  }
+
+  /** Undefined behind the last line. */
+  at(index: number): BatchLine | undefined {
+    const span = this.#spans[index];
+    if (span === undefined) return undefined;
+    const line: { custom_id: string; body: unknown } = JSON.parse(textOf(this.#bytes, span));
+    return { customId: line.custom_id, body: line.body };
+  }
+
+  /** The lines whose custom ids are not among these. */
+  without(customIds: { has(customId: string): boolean }): BatchInput {
+    const left = this.#spans.filter((_, i) => !customIds.has(this.at(i)?.customId ?? ''));
+    return new BatchInput(this.#bytes, left);
+  }
+}
+
+export const noInput = new BatchInput(new Uint8Array(), []);
+
+/** Returns the input, or the errors of its lines. */
+export function readInput(bytes: Uint8Array, endpoint: BatchUrl): BatchInput | readonly LineError[] {
+  const spans = spansOf(bytes);
+  const filled = spans.filter(({ span }) => textOf(bytes, span).trim() !== '');
+  if (filled.length === 0 || filled.length > linesMax)
+    return [fault('invalid_file', `it has ${filled.length} requests; a batch has 1 to ${linesMax}`, null, null)];
   const errors: LineError[] = [];
   const seen = new Set<string>();
-  for (const { text, line } of numbered) {
-    const read = readLine(text, line, endpoint);
+  for (const { span, line } of filled) {
+    const read = readLine(textOf(bytes, span), line, endpoint);
     if ('code' in read) errors.push(read);
     else if (seen.has(read.customId))
       errors.push(fault('duplicate_custom_id', `custom_id '${read.customId}' is used twice`, 'custom_id', line));
-    else lines.push(read);
-    if (!('code' in read)) seen.add(read.customId);
+    else seen.add(read.customId);
     if (errors.length === errorsMax) break;
   }
-  return errors.length > 0 ? errors : lines;
+  if (errors.length > 0) return errors;
+  return new BatchInput(
+    bytes,
+    filled.map(({ span }) => span),
+  );
 }
 
-export function isErrors(read: readonly BatchLine[] | readonly LineError[]): read is readonly LineError[] {
-  return read[0] !== undefined && 'code' in read[0];
+const newline = 10;
+
+function spansOf(bytes: Uint8Array) {
+  const spans: { span: readonly [number, number]; line: number }[] = [];
+  for (let start = 0; start < bytes.length; ) {
+    const found = bytes.indexOf(newline, start);
+    const end = found < 0 ? bytes.length : found;
+    spans.push({ span: [start, end], line: spans.length + 1 });
+    start = end + 1;
+  }
+  return spans;
+}
+
+function textOf(bytes: Uint8Array, [start, end]: readonly [number, number]): string {
+  return new TextDecoder().decode(bytes.subarray(start, end));
 }
 
 function readLine(text: string, line: number, endpoint: BatchUrl): BatchLine | LineError {

@@ -1,6 +1,6 @@
 // Stored batches: the request, its progress and each response, so that a restarted process continues them.
 import { z } from 'zod';
-import { type BatchLine, batchUrls, isErrors, type LineError, readLines } from './batch-lines.ts';
+import { BatchInput, batchUrls, type LineError, noInput, readInput } from './batch-lines.ts';
 import type { Storage } from './file-store.ts';
 
 export const batchSchema = z.object({
@@ -22,9 +22,9 @@ export interface Batch {
   readonly request: z.infer<typeof batchSchema>;
   readonly createdS: number;
   readonly errors: readonly LineError[];
-  /** Lines of the input; `lines` is empty once the batch has ended. */
+  /** Lines of the input; `input` is empty once the batch has ended. */
   readonly total: number;
-  lines: readonly BatchLine[];
+  input: BatchInput;
   readonly stop: AbortController;
   status: Status;
   /** The time of each state, in seconds. */
@@ -69,7 +69,7 @@ function readAnswer(line: string): z.infer<typeof answerSchema> | undefined {
 
 /** A batch of which no line has been started. */
 export function newBatch(
-  about: Pick<Batch, 'id' | 'tenant' | 'request' | 'createdS' | 'errors' | 'lines' | 'total'>,
+  about: Pick<Batch, 'id' | 'tenant' | 'request' | 'createdS' | 'errors' | 'input' | 'total'>,
 ): Batch {
   return {
     ...about,
@@ -101,7 +101,7 @@ export class BatchRecords {
     }
   }
 
-  save({ tenant, request, stop: _, lines: __, outputs: ___, next: ____, ...batch }: Batch): void {
+  save({ tenant, request, stop: _, input: __, outputs: ___, next: ____, ...batch }: Batch): void {
     if (this.#storage === undefined) return;
     const { folder, owners } = this.#storage;
     folder.write(`${batch.id}.json`, JSON.stringify({ ...batch, asked: request, owner: owners.ownerOf(tenant) }));
@@ -130,11 +130,10 @@ export class BatchRecords {
     const record = storage?.folder.readAs(`${name}.json`, (json) => recordSchema.parse(JSON.parse(json.toString())));
     if (storage === undefined || record === undefined) return undefined;
     const { owner, asked: request, outputFile, errorFile, status, at, completed, failed, ...about } = record;
-    const batch = newBatch({ ...about, request, tenant: storage.owners.tenantOf(owner), lines: [] });
+    const batch = newBatch({ ...about, request, tenant: storage.owners.nameOf(owner), input: noInput });
     Object.assign(batch, { status, at, completed, failed, outputFile, errorFile });
     if (hasEnded(batch)) return batch;
-    const read = readLines(storage.folder.read(`${name}.input`) ?? new Uint8Array(), request.endpoint);
-    const lines = isErrors(read) ? [] : read;
+    const read = readInput(storage.folder.read(`${name}.input`) ?? new Uint8Array(), request.endpoint);
     const done = new Map(
       storage.folder.lines(`${name}.answers`).flatMap((line) => {
         const answer = readAnswer(line);
@@ -144,7 +143,7 @@ export class BatchRecords {
     for (const { kind, line } of done.values()) batch.outputs[kind].push(line);
     batch.completed = batch.outputs.answers.length;
     batch.failed = batch.outputs.errors.length;
-    batch.lines = lines.filter(({ customId }) => !done.has(customId));
+    batch.input = read instanceof BatchInput ? read.without(done) : noInput;
     return batch;
   }
 

@@ -3,6 +3,7 @@ import type { Context, Hono } from 'hono';
 import { readBytes, readJson } from '../http/body.ts';
 import { badField } from '../http/errors.ts';
 import { type Env, refuseMethod } from '../http/route-context.ts';
+import type { Caller } from '../keys/caller.ts';
 import type { EndpointContext } from '../openai/endpoint.ts';
 import { Batches } from './batches.ts';
 import { describeFile, FileStore, type Storage } from './file-store.ts';
@@ -19,15 +20,16 @@ export function addBatchRoutes(
   bodyBytesMax: number,
   stopping: AbortSignal,
   storage: Storage | undefined,
+  callerNamed: (tenant: string) => Caller,
 ): void {
   const files = new FileStore(bodiesMax * bodyBytesMax, within(storage, 'files'));
   addFileRoutes(app, files, bodyBytesMax);
-  const batches = new Batches(context, files, stopping, within(storage, 'batches'));
+  const batches = new Batches({ context, files, stopping, callerNamed }, within(storage, 'batches'));
   const [all, one, cancel] = ['/v1/batches', '/v1/batches/:id', '/v1/batches/:id/cancel'];
-  app.post(all, async (c) => c.json(batches.create(await readJson(c.req.raw, bodyBytesMax), c.get('tenant'))));
-  app.get(all, (c) => c.json(batches.list(c.get('tenant'), c.req.query('after'), limitOf(c))));
-  app.get(one, (c) => c.json(batches.get(c.req.param('id') ?? '', c.get('tenant'))));
-  app.post(cancel, (c) => c.json(batches.cancel(c.req.param('id') ?? '', c.get('tenant'))));
+  app.post(all, async (c) => c.json(batches.create(await readJson(c.req.raw, bodyBytesMax), c.get('caller'))));
+  app.get(all, (c) => c.json(batches.list(c.get('caller').name, c.req.query('after'), limitOf(c))));
+  app.get(one, (c) => c.json(batches.get(c.req.param('id') ?? '', c.get('caller').name)));
+  app.post(cancel, (c) => c.json(batches.cancel(c.req.param('id') ?? '', c.get('caller').name)));
   app.all(all, (c) => refuseMethod(c, 'GET, POST'));
   app.all(one, (c) => refuseMethod(c, 'GET'));
   app.all(cancel, (c) => refuseMethod(c, 'POST'));
@@ -41,17 +43,19 @@ function addFileRoutes(app: Hono<Env>, files: FileStore, bodyBytesMax: number): 
   const [all, one, content] = ['/v1/files', '/v1/files/:id', '/v1/files/:id/content'];
   app.post(all, async (c) => {
     const { filename, bytes } = await uploadOf(c, bodyBytesMax);
-    return c.json(describeFile(files.add({ tenant: c.get('tenant'), filename, purpose: 'batch', bytes })));
+    return c.json(describeFile(files.add(c.get('caller'), { filename, bytes })));
   });
-  app.get(all, (c) => c.json({ object: 'list', data: files.list(c.get('tenant')).map(describeFile), has_more: false }));
-  app.get(one, (c) => c.json(describeFile(files.get(c.req.param('id') ?? '', c.get('tenant')))));
+  app.get(all, (c) =>
+    c.json({ object: 'list', data: files.list(c.get('caller').name).map(describeFile), has_more: false }),
+  );
+  app.get(one, (c) => c.json(describeFile(files.get(c.req.param('id') ?? '', c.get('caller').name))));
   app.get(content, (c) => {
-    const { bytes } = files.get(c.req.param('id') ?? '', c.get('tenant'));
+    const { bytes } = files.get(c.req.param('id') ?? '', c.get('caller').name);
     return new Response(Uint8Array.from(bytes), { headers: { 'content-type': 'application/octet-stream' } });
   });
   app.delete(one, (c) => {
     const id = c.req.param('id') ?? '';
-    files.remove(id, c.get('tenant'));
+    files.remove(id, c.get('caller').name);
     return c.json({ id, object: 'file', deleted: true });
   });
   app.all(all, (c) => refuseMethod(c, 'GET, POST'));

@@ -3,34 +3,48 @@ import { randomUUID } from 'node:crypto';
 import { setMaxListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { ApiError, badField, newRequestId, toApiError } from '../http/errors.ts';
+import type { Caller } from '../keys/caller.ts';
 import { chatCompletions } from '../openai/chat.ts';
 import { completions } from '../openai/completions.ts';
 import type { EndpointCall, EndpointContext } from '../openai/endpoint.ts';
 import { parseBody } from '../openai/fields.ts';
-import { answerLine, type BatchLine, type BatchUrl, isErrors, readLines } from './batch-lines.ts';
+import { answerLine, BatchInput, type BatchLine, type BatchUrl, noInput, readInput } from './batch-lines.ts';
 import { type Batch, BatchRecords, batchSchema, hasEnded, newBatch, type Status } from './batch-records.ts';
 import type { FileStore, Storage } from './file-store.ts';
 
 const windowMs = 24 * 3_600_000;
 const batchesMax = 256;
+/** Bytes that an answer is expected to need. */
+const answerBytes = 1024;
+const retryStoreMs = 10_000;
 /** Requests of a batch that run at once; the others wait here, not in the queue. */
 const concurrentMax = 16;
 
 const nowS = () => Math.floor(Date.now() / 1000);
 
+interface BatchesContext {
+  readonly context: EndpointContext;
+  readonly files: FileStore;
+  /** Aborted to start no more requests and cancel running ones. */
+  readonly stopping: AbortSignal;
+  readonly callerNamed: (tenant: string) => Caller;
+}
+
 /** Runs batches and keeps the latest ones, in memory or in a folder, from which a restarted process continues them. */
 export class Batches {
   readonly #context: EndpointContext;
   readonly #files: FileStore;
+  readonly #callerNamed: (tenant: string) => Caller;
   readonly #batches = new Map<string, Batch>();
 
   readonly #records: BatchRecords;
   readonly #stopping: AbortSignal;
 
-  /** @param stopping aborted to start no more requests and cancel running ones @param storage undefined: batches are lost when the process exits */
-  constructor(context: EndpointContext, files: FileStore, stopping: AbortSignal, storage?: Storage) {
+  /** @param storage undefined: batches are lost when the process exits */
+  constructor({ context, files, stopping, callerNamed }: BatchesContext, storage?: Storage) {
     this.#context = context;
     this.#files = files;
+    this.#callerNamed = callerNamed;
     this.#stopping = stopping;
     this.#records = new BatchRecords(storage);
     stopping.addEventListener('abort', () => {
@@ -42,22 +56,44 @@ export class Batches {
     }
   }
 
-  /** @throws ApiError 400 naming the field, 404 for an unknown file, 429 for one batch too many */
-  create(json: unknown, tenant: string): object {
+  /** @throws ApiError 400 naming the field, 404 for an unknown file, 429 for one batch too many or above a limit of the caller's key */
+  create(json: unknown, caller: Caller): object {
     const request = parseBody(batchSchema, json);
-    const { bytes, purpose } = this.#files.get(request.input_file_id, tenant);
+    const { bytes, purpose } = this.#files.get(request.input_file_id, caller.name);
     if (purpose !== 'batch')
       throw badField('input_file_id', `Cannot run batch: its input is a file of purpose '${purpose}', not 'batch'`);
     this.#evictEnded();
-    const read = readLines(bytes, request.endpoint);
+    const read = readInput(bytes, request.endpoint);
     const id = `batch_${randomUUID().replaceAll('-', '')}`;
-    const [errors, lines] = isErrors(read) ? [read, []] : [[], read];
-    const batch = newBatch({ id, tenant, request, createdS: nowS(), errors, lines, total: lines.length });
+    const [errors, input] = read instanceof BatchInput ? [[], read] : [read, noInput];
+    const about = { id, tenant: caller.name, request, createdS: nowS(), errors, input, total: input.length };
+    const batch = newBatch(about);
     setStatus(batch, errors.length > 0 ? 'failed' : 'in_progress');
-    this.#records.begin(batch, bytes);
+    this.#reserve(batch, caller, bytes.length);
+    try {
+      this.#records.begin(batch, bytes);
+    } catch (error) {
+      this.#files.release(id);
+      throw error;
+    }
     this.#batches.set(id, batch);
     if (errors.length === 0) this.#start(batch);
     return describe(batch);
+  }
+
+  /** Reserves what the answers of a batch will need: about its input, and the text of typical answers. */
+  #reserve({ id, total, tenant }: Batch, { limits }: Caller, inputBytes: number): void {
+    const most = limits.batchRequests;
+    const open = [...this.#batches.values()].filter((batch) => batch.tenant === tenant && !hasEnded(batch));
+    const left = open.reduce((sum, batch) => sum + batch.total - batch.completed - batch.failed, 0);
+    if (most !== undefined && left + total > most) {
+      const figures = `${left} of its requests are left, this batch has ${total}, and its key allows ${most}`;
+      throw new ApiError(429, `Cannot run batch of '${tenant}': ${figures}`, {
+        code: 'key_limit',
+        param: 'batch_requests',
+      });
+    }
+    if (total > 0) this.#files.reserve(id, Math.min(inputBytes, total * answerBytes) + total * answerBytes);
   }
 
   list(tenant: string, after: string | undefined, limit: number): object {
@@ -127,7 +163,7 @@ export class Batches {
 
   async #runLines(batch: Batch): Promise<void> {
     while (!batch.stop.signal.aborted) {
-      const line = batch.lines[batch.next++];
+      const line = batch.input.at(batch.next++);
       if (line === undefined) return;
       await this.#runLine(batch, line);
     }
@@ -170,7 +206,8 @@ export class Batches {
     const call: EndpointCall = {
       requestId,
       startMs,
-      tenant,
+      caller: this.#callerNamed(tenant),
+      line: undefined,
       sloClass: undefined,
       trace: undefined,
       batch: true,
@@ -185,26 +222,29 @@ export class Batches {
     }
   }
 
+  /** Answers stay in memory until they are stored. */
   #finish(batch: Batch): void {
     const { tenant, outputs, id, total } = batch;
     const storeFile = (lines: readonly string[], name: 'output' | 'error'): string | undefined => {
       if (lines.length === 0) return undefined;
-      const bytes = Buffer.from(lines.join(''));
-      const file = { tenant, filename: `${id}_${name}.jsonl`, purpose: 'batch_output', bytes } as const;
-      return this.#files.add(file, `file-${id}-${name}`).id;
+      const file = { tenant, filename: `${id}_${name}.jsonl`, bytes: Buffer.from(lines.join('')) };
+      return this.#files.addOutput(file, `file-${id}-${name}`).id;
     };
     const left = total - batch.completed - batch.failed;
     try {
       batch.outputFile = storeFile(outputs.answers, 'output');
       batch.errorFile = storeFile(outputs.errors, 'error');
-      if (batch.status !== 'expired') setStatus(batch, left > 0 ? 'cancelled' : 'completed');
-      this.#records.save(batch);
+      const ended = { ...batch, at: { ...batch.at } };
+      if (batch.status !== 'expired') setStatus(ended, left > 0 ? 'cancelled' : 'completed');
+      this.#records.save(ended);
+      Object.assign(batch, { status: ended.status, at: ended.at });
     } catch (err) {
-      // The file store is full.
-      setStatus(batch, 'failed');
-      this.#context.logger.error({ err, batch: id }, 'Cannot store the answers of a batch');
+      this.#context.logger.error({ err, batch: id }, 'Cannot store the answers of a batch: trying again');
+      setTimeout(() => this.#finish(batch), retryStoreMs).unref();
+      return;
     }
-    batch.lines = [];
+    this.#files.release(id);
+    batch.input = noInput;
     outputs.answers = [];
     outputs.errors = [];
   }

@@ -3,6 +3,7 @@ import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
 import type { DataFolder, Owners } from '../http/data-folder.ts';
 import { ApiError } from '../http/errors.ts';
+import type { Caller } from '../keys/caller.ts';
 
 const storedSchema = z.object({
   id: z.string().regex(/^[\w-]{1,128}$/),
@@ -24,6 +25,8 @@ export interface Storage {
 }
 
 const filesMax = 256;
+/** A batch writes answers and errors. */
+const outputsOfBatch = 2;
 
 export class FileStore {
   readonly #bytesMax: number;
@@ -31,6 +34,8 @@ export class FileStore {
   readonly #storage: Storage | undefined;
   readonly #files = new Map<string, StoredFile>();
   #bytes = 0;
+  /** Of outputs that running batches will write. */
+  readonly #reserved = new Map<string, number>();
 
   /** @param bytesMax limit of all files together */
   constructor(bytesMax: number, storage?: Storage) {
@@ -39,15 +44,49 @@ export class FileStore {
     if (storage !== undefined) this.#restore(storage);
   }
 
-  /** @param id of an output, which is written only once @throws ApiError 429 without free capacity */
-  add(file: Pick<StoredFile, 'tenant' | 'filename' | 'purpose' | 'bytes'>, id = newId()): StoredFile {
-    const known = this.#files.get(id);
-    if (known !== undefined) return known;
-    const bytes = this.#bytes + file.bytes.length;
-    if (this.#files.size >= filesMax || bytes > this.#bytesMax) {
-      const figures = `${this.#files.size} of ${filesMax} files, ${bytes} of ${this.#bytesMax} bytes with it`;
-      throw new ApiError(429, `Cannot store file: no free capacity: ${figures}: delete some`, { code: 'no_room' });
-    }
+  /** Stores an upload. @throws ApiError 429 without free capacity, or above a limit of the caller's key */
+  add(caller: Caller, { filename, bytes }: Pick<StoredFile, 'filename' | 'bytes'>): StoredFile {
+    this.#refuseAboveLimits(caller, bytes.length);
+    this.#refuseAboveCapacity(1, bytes.length);
+    return this.#store({ tenant: caller.name, filename, purpose: 'batch', bytes }, newId());
+  }
+
+  /** Reserves capacity for the outputs of a batch. @throws ApiError 429 without free capacity */
+  reserve(batch: string, bytes: number): void {
+    this.#refuseAboveCapacity(outputsOfBatch, bytes);
+    this.#reserved.set(batch, bytes);
+  }
+
+  /** The batch has written its outputs, or never will. */
+  release(batch: string): void {
+    this.#reserved.delete(batch);
+  }
+
+  /** Stores an output once. It has a reservation, so that no limit applies. @throws ApiError 503 if it cannot be written */
+  addOutput(file: Pick<StoredFile, 'tenant' | 'filename' | 'bytes'>, id: string): StoredFile {
+    return this.#files.get(id) ?? this.#store({ ...file, purpose: 'batch_output' }, id);
+  }
+
+  #refuseAboveLimits({ name, limits }: Caller, bytes: number): void {
+    const own = this.list(name);
+    const ownBytes = own.reduce((sum, file) => sum + file.bytes.length, bytes);
+    const refused = (param: string, figures: string): ApiError =>
+      new ApiError(429, `Cannot store file of '${name}': ${figures}: delete some`, { code: 'key_limit', param });
+    if (own.length >= (limits.files ?? Number.POSITIVE_INFINITY))
+      throw refused('files', `it has ${own.length} files, its key allows ${limits.files}`);
+    if (ownBytes > (limits.fileBytes ?? Number.POSITIVE_INFINITY))
+      throw refused('file_bytes', `${ownBytes} bytes with it, its key allows ${limits.fileBytes}`);
+  }
+
+  #refuseAboveCapacity(more: number, moreBytes: number): void {
+    const files = this.#files.size + outputsOfBatch * this.#reserved.size + more;
+    const bytes = [...this.#reserved.values()].reduce((sum, each) => sum + each, this.#bytes + moreBytes);
+    if (files <= filesMax && bytes <= this.#bytesMax) return;
+    const figures = `${files} of ${filesMax} files, ${bytes} of ${this.#bytesMax} bytes with it`;
+    throw new ApiError(429, `Cannot store file: no free capacity: ${figures}: delete some`, { code: 'no_room' });
+  }
+
+  #store(file: Pick<StoredFile, 'tenant' | 'filename' | 'purpose' | 'bytes'>, id: string): StoredFile {
     const stored = { ...file, id, createdS: Math.floor(Date.now() / 1000) };
     if (this.#storage !== undefined) this.#write(this.#storage, stored);
     this.#insert(stored);
@@ -94,7 +133,7 @@ export class FileStore {
       const bytes = folder.read(`${name}.bytes`);
       if (about === undefined || bytes === undefined) return [];
       const { owner, ...file } = about;
-      return [{ ...file, tenant: owners.tenantOf(owner), bytes }];
+      return [{ ...file, tenant: owners.nameOf(owner), bytes }];
     });
     for (const file of restored.sort((a, b) => a.createdS - b.createdS)) this.#insert(file);
     // Bytes without a description are from a process that was killed between the two writes.

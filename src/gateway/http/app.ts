@@ -1,10 +1,14 @@
 // The HTTP routes: OpenAI endpoints, health and metrics. Every response has a request id, and every error the OpenAI shape.
+import type { IncomingMessage } from 'node:http';
 import { type Context, Hono } from 'hono';
 import { cors } from 'hono/cors';
 import type { Logger } from 'pino';
 import { z } from 'zod';
 import type { ClusterPort, InferencePort } from '../../core/protocol/ports.ts';
 import { addBatchRoutes } from '../batches/batch-routes.ts';
+import { type ApiKeys, requireAdmin } from '../keys/api-keys.ts';
+import { anyCaller } from '../keys/caller.ts';
+import { CallerUsage } from '../keys/caller-usage.ts';
 import { GatewayMetrics } from '../metrics/metrics.ts';
 import { chatCompletions } from '../openai/chat.ts';
 import { completions } from '../openai/completions.ts';
@@ -16,11 +20,11 @@ import type { OtlpExporter } from '../tracing/otlp-exporter.ts';
 import { describeRequest } from '../tracing/request-trace.ts';
 import { exportTraces } from '../tracing/spans.ts';
 import { traceOf } from '../tracing/trace-context.ts';
-import { ApiKeys } from './auth.ts';
 import { readJson } from './body.ts';
 import { countInstances, describeCluster } from './cluster-view.ts';
 import type { DataFolder } from './data-folder.ts';
 import { ApiError, errorHeaders, newRequestId, toApiError } from './errors.ts';
+import { RequestLine } from './request-line.ts';
 import { callOf, type Env, refuseMethod } from './route-context.ts';
 import type { ServedModel } from './served-model.ts';
 
@@ -32,7 +36,7 @@ export interface GatewayOptions {
   readonly exporter: OtlpExporter | undefined;
   readonly encode: Encode;
   readonly logger: Logger;
-  readonly apiKeys: readonly string[];
+  readonly keys: ApiKeys;
   /** Stores files and batches across restarts; undefined: they are lost when the process exits. */
   readonly data?: DataFolder | undefined;
   /** Origins that browsers may call from, `*` for any; empty: CORS is off. */
@@ -45,6 +49,13 @@ export interface GatewayOptions {
   readonly choicesMax: number;
 }
 
+/** Routes that show or change more than the caller's own requests. */
+const adminRoutes = [
+  ['/metrics', 'read metrics'],
+  ['/api/cluster', 'read the state of the cluster'],
+  ['/api/instances/*', 'change instances'],
+] as const;
+
 type Endpoint = (json: unknown, context: EndpointContext, call: EndpointCall) => Promise<Response>;
 
 /** @param stopping aborted when the server stops: batches then stop */
@@ -54,7 +65,9 @@ export function createApp(
   stopping: AbortSignal = new AbortController().signal,
 ): Hono<Env> {
   const { model, port, logger } = options;
-  const context: EndpointContext = { ...options, metrics };
+  const { keys, choicesMax: queueMax } = options;
+  const usage = new CallerUsage({ nowMs: () => performance.now(), queueMax, sharesQueue: () => keys.areSeveral });
+  const context: EndpointContext = { ...options, metrics, usage };
   const app = new Hono<Env>();
   app.use(observe(logger, metrics));
   if (options.exporter !== undefined) {
@@ -65,17 +78,24 @@ export function createApp(
     });
   }
   if (options.corsOrigins.length > 0) app.use(allowOrigins(options.corsOrigins));
-  const keys = new ApiKeys(options.apiKeys);
   for (const path of ['/v1/*', '/api/*', '/metrics']) {
     app.use(path, async (c, next) => {
-      c.set('tenant', keys.check(c.req.header('authorization')));
+      c.set('caller', keys.callerOf(c.req.header('authorization')));
+      await next();
+    });
+  }
+  for (const [path, what] of adminRoutes) {
+    app.use(path, async (c, next) => {
+      requireAdmin(c.get('caller'), what);
       await next();
     });
   }
   addInfoRoutes(app, options, metrics);
   app.get('/api/cluster', (c) => c.json(describeCluster(model.id, port, options.cluster)));
   app.all('/api/cluster', (c) => refuseMethod(c, 'GET'));
-  app.get('/api/requests/:id', (c) => c.json(describeRequest(c.req.param('id'), options.cluster, options.choicesMax)));
+  app.get('/api/requests/:id', (c) =>
+    c.json(describeRequest(c.req.param('id'), options.cluster, queueMax, c.get('caller'))),
+  );
   app.all('/api/requests/:id', (c) => refuseMethod(c, 'GET'));
   app.post('/api/instances/:number/role', async (c) => {
     const json = await readJson(c.req.raw, options.bodyBytesMax);
@@ -84,7 +104,7 @@ export function createApp(
   app.all('/api/instances/:number/role', (c) => refuseMethod(c, 'POST'));
   addContextRoutes(app, context, options);
   const storage = options.data && { folder: options.data, owners: keys };
-  addBatchRoutes(app, context, options.bodyBytesMax, stopping, storage);
+  addBatchRoutes(app, context, options.bodyBytesMax, stopping, storage, (tenant) => keys.callerNamed(tenant));
   const post = (path: string, endpoint: Endpoint): void => {
     app.post(path, async (c) => endpoint(await readJson(c.req.raw, options.bodyBytesMax), context, callOf(c)));
     app.all(path, (c) => refuseMethod(c, 'POST'));
@@ -104,12 +124,12 @@ function addContextRoutes(app: Hono<Env>, context: EndpointContext, { cluster, b
   app.post('/v1/contexts', async (c) =>
     c.json(await contexts.create(await readJson(c.req.raw, bodyBytesMax), context, callOf(c)), 201),
   );
-  app.get('/v1/contexts', (c) => c.json(contexts.list(c.get('tenant'))));
-  app.get(one, (c) => c.json(contexts.get(c.req.param('id'), c.get('tenant'))));
+  app.get('/v1/contexts', (c) => c.json(contexts.list(c.get('caller'))));
+  app.get(one, (c) => c.json(contexts.get(c.req.param('id'), c.get('caller'))));
   app.post(one, async (c) =>
-    c.json(contexts.renew(c.req.param('id'), await readJson(c.req.raw, bodyBytesMax), c.get('tenant'))),
+    c.json(contexts.renew(c.req.param('id'), await readJson(c.req.raw, bodyBytesMax), c.get('caller'))),
   );
-  app.delete(one, (c) => c.json(contexts.remove(c.req.param('id'), c.get('tenant'))));
+  app.delete(one, (c) => c.json(contexts.remove(c.req.param('id'), c.get('caller'))));
   app.all('/v1/contexts', (c) => refuseMethod(c, 'GET, POST'));
   app.all(one, (c) => refuseMethod(c, 'GET, POST, DELETE'));
 }
@@ -149,26 +169,39 @@ function allowOrigins(origins: readonly string[]) {
   });
 }
 
-/** Assigns a request id, writes one log line per response, and counts responses. */
+const clientIdPattern = /^[\w.:/-]{1,128}$/;
+
+/** Assigns a request id, writes one log line when the response has ended, and counts responses. */
 function observe(logger: Logger, metrics: GatewayMetrics) {
   return async (c: Context<Env>, next: () => Promise<void>): Promise<void> => {
     const requestId = newRequestId();
-    c.set('requestId', requestId);
+    const given = c.req.header('x-request-id');
+    const clientId = given !== undefined && clientIdPattern.test(given) ? given : undefined;
     const startMs = performance.now();
+    const { path, method } = c.req;
+    const line = new RequestLine((fields) => {
+      const ms = Math.round(performance.now() - startMs);
+      if (path.startsWith('/v1/')) logger.info({ ...fields, ms }, 'request');
+      else logger.debug({ ...fields, ms }, 'request');
+    });
+    c.set('requestId', requestId);
+    c.set('responseId', clientId ?? requestId);
     c.set('startMs', startMs);
+    c.set('caller', anyCaller);
+    c.set('line', line);
     await next();
-    c.header('x-request-id', requestId);
+    c.header('x-request-id', clientId ?? requestId);
     const { status } = c.res;
     metrics.response(c.req.routePath, status);
-    const line = {
+    const { name } = c.get('caller');
+    const address = (c.env as { incoming?: IncomingMessage } | undefined)?.incoming?.socket.remoteAddress;
+    line.responded({
       requestId,
-      method: c.req.method,
-      path: c.req.path,
-      status,
-      ms: Math.round(performance.now() - startMs),
-    };
-    if (c.req.path.startsWith('/v1/')) logger.info(line, 'request');
-    else logger.debug(line, 'request');
+      ...(clientId !== undefined && { clientRequestId: clientId }),
+      ...(name !== '' && { tenant: name }),
+      ...(address !== undefined && { address }),
+      ...{ method, path, status },
+    });
   };
 }
 
@@ -179,7 +212,7 @@ function errorResponse(c: Context<Env>, error: unknown, logger: Logger): Respons
   if (apiError.status === 500) logger.error({ requestId, err: error }, 'request failed');
   return new Response(JSON.stringify(apiError.body()), {
     status: apiError.status,
-    headers: errorHeaders(apiError, requestId),
+    headers: errorHeaders(apiError, c.get('responseId')),
   });
 }
 

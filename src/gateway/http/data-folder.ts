@@ -111,8 +111,8 @@ function writeWhole(path: string, bytes: Uint8Array | string): void {
   }
 }
 
-/** Maps tenants to stored owner names and back: tenant names depend on the order of the keys. */
+/** Maps tenants to the owners of stored data and back: the name of a key may change. */
 export interface Owners {
   ownerOf(tenant: string): string;
-  tenantOf(owner: string): string;
+  nameOf(owner: string): string;
 }

@@ -1,17 +1,28 @@
 // Shared by all routes: the context of a call, and the response to a wrong method.
 import type { Context } from 'hono';
+import type { Caller } from '../keys/caller.ts';
 import { type EndpointCall, sloHeader } from '../openai/endpoint.ts';
 import { ApiError } from './errors.ts';
+import type { RequestLine } from './request-line.ts';
 
 export interface Env {
-  Variables: { requestId: string; startMs: number; tenant: string; trace: string | undefined };
+  Variables: {
+    requestId: string;
+    /** The header x-request-id of the response: the client's, or `requestId`. */
+    responseId: string;
+    startMs: number;
+    caller: Caller;
+    line: RequestLine;
+    trace: string | undefined;
+  };
 }
 
 export function callOf(c: Context<Env>): EndpointCall {
   return {
     requestId: c.get('requestId'),
     startMs: c.get('startMs'),
-    tenant: c.get('tenant'),
+    caller: c.get('caller'),
+    line: c.get('line'),
     sloClass: c.req.header(sloHeader),
     batch: false,
     trace: c.get('trace'),

@@ -4,7 +4,6 @@ import type { Socket } from 'node:net';
 import { getRequestListener } from '@hono/node-server';
 import { GatewayMetrics } from '../metrics/metrics.ts';
 import { createApp, type GatewayOptions } from './app.ts';
-import { ApiKeys } from './auth.ts';
 import { ApiError, errorHeaders, newRequestId } from './errors.ts';
 import { RequestQueue } from './request-queue.ts';
 
@@ -21,10 +20,9 @@ export interface Gateway {
 /** @throws Error naming host and port if the server cannot listen there */
 export async function listen(options: GatewayOptions, host: string, port: number): Promise<Gateway> {
   const metrics = new GatewayMetrics(options.port, options.cluster);
-  const keys = new ApiKeys(options.apiKeys);
   const queue = new RequestQueue({
     port: options.port,
-    isAuthorised: (authorization) => keys.accepts(authorization),
+    isAuthorised: (authorization) => options.keys.accepts(authorization),
     onRefused: (requestId, path) => {
       metrics.response(path, 429);
       options.logger.info({ requestId, method: 'POST', path, status: 429 }, 'request');

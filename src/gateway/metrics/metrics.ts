@@ -2,6 +2,7 @@
 import { Counter, Histogram, Registry } from 'prom-client';
 
 import type { ClusterPort, InferencePort, InstanceSnapshot } from '../../core/protocol/ports.ts';
+import type { RequestOutcome } from '../http/request-line.ts';
 import { addAttentionWorkerMetrics } from './attention-worker-metrics.ts';
 import { addLendingLinkMetrics, lendingCounters, lendingGauges } from './lending-metrics.ts';
 import { addPipelineMetrics } from './pipeline-metrics.ts';
@@ -90,6 +91,8 @@ export class GatewayMetrics {
   readonly #duration: Histogram;
   readonly #responses: Counter<'endpoint' | 'status'>;
   readonly #cancelled: Counter;
+  readonly #tenantRequests: Counter<'tenant' | 'outcome'>;
+  readonly #tenantTokens: Counter<'tenant' | 'kind'>;
 
   constructor(port: InferencePort, cluster: ClusterPort) {
     const registers = [this.#registry];
@@ -122,6 +125,18 @@ export class GatewayMetrics {
       help: 'Requests cancelled by a disconnect of the client.',
       registers,
     });
+    this.#tenantRequests = new Counter({
+      name: 'kvasir_tenant_requests_total',
+      help: 'Generating requests that ended, by tenant and outcome: finished, cancelled or failed.',
+      labelNames: ['tenant', 'outcome'],
+      registers,
+    });
+    this.#tenantTokens = new Counter({
+      name: 'kvasir_tenant_tokens_total',
+      help: 'Tokens of requests that ended, by tenant: prompt, cached (of the prompt), and output.',
+      labelNames: ['tenant', 'kind'],
+      registers,
+    });
     for (const [kind, metrics] of [['gauge', gauges] as const, ['counter', counters] as const])
       for (const [name, help, read] of metrics)
         addPulled(this.#registry, { name, help, kind, read: () => [[{}, read(port.snapshot())]] });
@@ -135,9 +150,18 @@ export class GatewayMetrics {
     auditPredictions(this.#registry, cluster, { ttft: latencySeconds, tbt: gapSeconds });
   }
 
-  /** @param startMs arrival of the request by performance.now() */
-  startRequest(startMs: number): RequestTimes {
-    return new RequestTimes(this.#ttft, this.#itl, this.#duration, this.#cancelled, startMs);
+  /** @param startMs arrival of the request by performance.now() @param onFirstToken called once */
+  startRequest(startMs: number, onFirstToken: () => void = () => {}): RequestTimes {
+    const histograms = { ttft: this.#ttft, itl: this.#itl, duration: this.#duration };
+    return new RequestTimes(histograms, this.#cancelled, startMs, onFirstToken);
+  }
+
+  /** A generating request has ended. */
+  ended(tenant: string, { outcome, promptTokens, cachedTokens, outputTokens }: RequestOutcome): void {
+    this.#tenantRequests.inc({ tenant, outcome });
+    this.#tenantTokens.inc({ tenant, kind: 'prompt' }, promptTokens);
+    this.#tenantTokens.inc({ tenant, kind: 'cached' }, cachedTokens);
+    this.#tenantTokens.inc({ tenant, kind: 'output' }, outputTokens);
   }
 
   response(endpoint: string, status: number): void {
@@ -160,40 +184,60 @@ export interface RequestClock {
   tokens(choice: number, count: number): void;
   finished(): void;
   cancelled(): void;
+  /** Undefined before the first token. */
+  readonly ttftMs: number | undefined;
 }
 
 /** For requests without a client that waits. */
-export const unobserved: RequestClock = { tokens: () => {}, finished: () => {}, cancelled: () => {} };
+export const unobserved: RequestClock = {
+  tokens: () => {},
+  finished: () => {},
+  cancelled: () => {},
+  ttftMs: undefined,
+};
 
 /** Clock of one HTTP request: TTFT of its first token, ITL of each choice's gaps. */
 export class RequestTimes implements RequestClock {
-  readonly #ttft: Histogram;
-  readonly #itl: Histogram;
-  readonly #duration: Histogram;
+  readonly #histograms: Readonly<Record<'ttft' | 'itl' | 'duration', Histogram>>;
   readonly #cancelled: Counter;
   readonly #startMs: number;
+  readonly #onFirstToken: () => void;
   readonly #lastMs = new Map<number, number>();
+  #ttftMs: number | undefined;
 
-  constructor(ttft: Histogram, itl: Histogram, duration: Histogram, cancelled: Counter, startMs: number) {
-    this.#ttft = ttft;
-    this.#itl = itl;
-    this.#duration = duration;
+  constructor(
+    histograms: Readonly<Record<'ttft' | 'itl' | 'duration', Histogram>>,
+    cancelled: Counter,
+    startMs: number,
+    onFirstToken: () => void,
+  ) {
+    this.#histograms = histograms;
     this.#cancelled = cancelled;
     this.#startMs = startMs;
+    this.#onFirstToken = onFirstToken;
+  }
+
+  get ttftMs(): number | undefined {
+    return this.#ttftMs;
   }
 
   /** `count` tokens of a choice arrived together: one gap, then gaps of zero. */
   tokens(choice: number, count: number): void {
     const nowMs = performance.now();
     const lastMs = this.#lastMs.get(choice);
-    if (lastMs === undefined) this.#ttft.observe((nowMs - this.#startMs) / 1000);
-    else this.#itl.observe((nowMs - lastMs) / 1000);
-    for (let i = 1; i < count; i++) this.#itl.observe(0);
+    const { ttft, itl } = this.#histograms;
+    if (lastMs === undefined) ttft.observe((nowMs - this.#startMs) / 1000);
+    else itl.observe((nowMs - lastMs) / 1000);
+    for (let i = 1; i < count; i++) itl.observe(0);
+    if (this.#ttftMs === undefined) {
+      this.#ttftMs = Math.round(nowMs - this.#startMs);
+      this.#onFirstToken();
+    }
     this.#lastMs.set(choice, nowMs);
   }
 
   finished(): void {
-    this.#duration.observe((performance.now() - this.#startMs) / 1000);
+    this.#histograms.duration.observe((performance.now() - this.#startMs) / 1000);
   }
 
   cancelled(): void {

@@ -23,6 +23,7 @@ import { TokenNames } from './token-names.ts';
 export async function chatCompletions(json: unknown, context: EndpointContext, call: EndpointCall): Promise<Response> {
   const body = parseBody(chatSchema, json);
   checkModel(body.model, context.model);
+  if (!call.batch) context.usage.check(call.caller);
   checkChoices(1, body.n, context);
   const logprobs = logprobRequest(body);
   const requestedTokens = maxTokens(body);

@@ -26,6 +26,7 @@ const defaultMaxTokens = 16;
 export async function completions(json: unknown, context: EndpointContext, call: EndpointCall): Promise<Response> {
   const body = parseBody(completionSchema, json);
   checkModel(body.model, context.model);
+  if (!call.batch) context.usage.check(call.caller);
   const maxTokens = body.max_tokens ?? defaultMaxTokens;
   if (maxTokens === 0 && body.echo !== true) {
     throw badField(

@@ -5,7 +5,8 @@ import { z } from 'zod';
 import type { PinState } from '../../core/protocol/pin-order.ts';
 import type { ClusterPort, GenerationRequest, PinOrder } from '../../core/protocol/ports.ts';
 import { ApiError, badField } from '../http/errors.ts';
-import { checkModel, type EndpointCall, type EndpointContext } from './endpoint.ts';
+import type { Caller } from '../keys/caller.ts';
+import { checkModel, type EndpointCall, type EndpointContext, saltOf } from './endpoint.ts';
 import { parseBody } from './fields.ts';
 import { chatPrompt, completionPrompts } from './prompt.ts';
 import { clientDisconnected } from './run-choices.ts';
@@ -52,11 +53,12 @@ export class Contexts {
       });
     const id = `ctx-${randomUUID().replaceAll('-', '')}`;
     const ttlS = body.ttl ?? ttlSDefault;
-    const request = requestOf(id, prompt, body.cache_salt ?? '', call.tenant);
+    this.#refuseAboveLimit(call.caller, prompt.length);
+    const request = requestOf(id, prompt, saltOf(body.cache_salt, call.caller), call.caller.name);
     const order = { id, request, ttlUs: ttlS * 1e6 };
     const entry: PinnedContext = {
       id,
-      tenant: call.tenant,
+      tenant: call.caller.name,
       model: body.model,
       createdMs: Date.now(),
       order,
@@ -68,17 +70,17 @@ export class Contexts {
     return describe(entry);
   }
 
-  list(tenant: string): object {
+  list({ name: tenant }: Caller): object {
     const data = [...this.#contexts.values()].filter((entry) => entry.tenant === tenant && entry.pinned !== undefined);
     return { object: 'list', data: data.map(describe) };
   }
 
-  get(id: string, tenant: string): object {
+  get(id: string, { name: tenant }: Caller): object {
     return describe(this.#find(id, tenant));
   }
 
   /** Extends the pin to `ttl` seconds from now; it never becomes shorter. */
-  renew(id: string, json: unknown, tenant: string): object {
+  renew(id: string, json: unknown, { name: tenant }: Caller): object {
     const entry = this.#find(id, tenant);
     const { ttl = ttlSDefault } = parseBody(renewalSchema, json);
     entry.ttlS = ttl;
@@ -88,11 +90,22 @@ export class Contexts {
     return describe(entry);
   }
 
-  remove(id: string, tenant: string): object {
+  remove(id: string, { name: tenant }: Caller): object {
     this.#find(id, tenant);
     this.#contexts.delete(id);
     this.#cluster.unpin(id);
     return { id, object: 'context.deleted', deleted: true };
+  }
+
+  /** @throws ApiError 429 if the caller's contexts would hold more tokens than its key allows */
+  #refuseAboveLimit({ name, limits }: Caller, tokens: number): void {
+    const most = limits.pinnedTokens;
+    if (most === undefined) return;
+    const own = [...this.#contexts.values()].filter(({ tenant }) => tenant === name);
+    const pinned = own.reduce((sum, { order }) => sum + order.request.prompt.length, 0);
+    if (pinned + tokens <= most) return;
+    const figures = `${pinned} tokens are pinned, the prompt has ${tokens}, and the key of '${name}' allows ${most}`;
+    throw new ApiError(429, `Cannot pin a context: ${figures}`, { code: 'key_limit', param: 'pinned_tokens' });
   }
 
   #find(id: string, tenant: string): PinnedContext {

@@ -3,8 +3,11 @@ import type { Logger } from 'pino';
 import type { GenerationRequest, InferencePort, SamplingParams } from '../../core/protocol/ports.ts';
 import { StopMatcher } from '../../text/stop-matcher.ts';
 import { ApiError, badField, toApiError } from '../http/errors.ts';
+import type { RequestLine, RequestOutcome } from '../http/request-line.ts';
 import type { ServedModel } from '../http/served-model.ts';
 import { SseStream } from '../http/sse.ts';
+import type { Caller } from '../keys/caller.ts';
+import { type CallerUsage, unlimitedUse } from '../keys/caller-usage.ts';
 import { type GatewayMetrics, unobserved } from '../metrics/metrics.ts';
 import { ChoiceOutput } from './choice-output.ts';
 import { choiceSeed, type LogprobRequest, samplingParams, stopStrings, stopTokenIds } from './params.ts';
@@ -19,6 +22,7 @@ export interface EndpointContext {
   readonly model: ServedModel;
   readonly port: InferencePort;
   readonly metrics: GatewayMetrics;
+  readonly usage: CallerUsage;
   readonly encode: Encode;
   /** Bytes of a stream buffered for a slow client before its request is cancelled. */
   readonly streamBufferBytesMax: number;
@@ -33,8 +37,9 @@ export interface EndpointCall {
   readonly requestId: string;
   /** Arrival by performance.now(). */
   readonly startMs: number;
-  /** Tenant of the API key. */
-  readonly tenant: string;
+  readonly caller: Caller;
+  /** Undefined for a batch job. */
+  readonly line: RequestLine | undefined;
   /** Value of the header `sloHeader`. */
   readonly sloClass: string | undefined;
   /** Its trace context (`traceOf`), if traces are exported. */
@@ -68,7 +73,8 @@ export function planChoices(
     );
   const n = body.n ?? 1;
   const sloClass = sloClassOf(body, context, call);
-  const priority = body.priority ?? context.sloClasses.get(sloClass ?? '')?.priority ?? 0;
+  const priority = priorityOf(body, sloClass, context, call);
+  const salt = saltOf(body.cache_salt, call.caller);
   const sampling = samplingParams(body, context.model, logprobs);
   const kvBudget = kvBudgetOf(body, context.model, sampling);
   const stopTexts = stopStrings(body);
@@ -94,14 +100,39 @@ export function planChoices(
           priority,
           ...(sloClass !== undefined && { sloClass }),
           ...(kvBudget !== undefined && { kvBudget }),
-          salt: body.cache_salt ?? '',
-          tenant: call.tenant,
+          salt,
+          tenant: call.caller.name,
           ...(call.batch && { batch: true }),
           ...(call.trace !== undefined && { trace: call.trace }),
         },
       };
     }),
   );
+}
+
+/** The root of a prompt's block hashes: callers of different cache groups share no prefix. */
+export function saltOf(salt: string | undefined, { cacheGroup }: Caller): string {
+  return cacheGroup === '' ? (salt ?? '') : `${cacheGroup}\0${salt ?? ''}`;
+}
+
+/** @throws ApiError 403 above the highest priority of the key */
+function priorityOf(
+  { priority }: SharedBody,
+  sloClass: string | undefined,
+  { sloClasses }: EndpointContext,
+  { caller: { name, limits } }: EndpointCall,
+): number {
+  const most = limits.priority ?? Number.MAX_SAFE_INTEGER;
+  if (priority !== undefined && priority > most)
+    throw new ApiError(
+      403,
+      `Cannot accept request of '${name}': 'priority' is ${priority}, its key allows up to ${most}`,
+      {
+        code: 'priority_not_allowed',
+        param: 'priority',
+      },
+    );
+  return Math.min(priority ?? sloClasses.get(sloClass ?? '')?.priority ?? 0, most);
 }
 
 /** @throws ApiError 400 where the server does not allow the budget, or the request scores its prompt */
@@ -171,8 +202,7 @@ export async function runToEnd(
   call: EndpointCall,
 ): Promise<Usage> {
   throwIfDisconnected(call.signal);
-  const times = call.batch ? unobserved : context.metrics.startRequest(call.startMs);
-  const running = new RunningChoices(context.port, choices, handler, times);
+  const running = start(choices, handler, context, call);
   const cancel = (): void => running.cancel();
   call.signal.addEventListener('abort', cancel, { once: true });
   try {
@@ -181,6 +211,42 @@ export async function runToEnd(
     call.signal.removeEventListener('abort', cancel);
   }
   return running.usage;
+}
+
+/**
+ * Starts choices within the limits of their caller, and records what they used when they end.
+ * @throws ApiError if a limit or a choice is refused
+ */
+function start(
+  choices: readonly Choice[],
+  handler: ChoiceHandler,
+  { port, metrics, usage }: EndpointContext,
+  { caller, batch, startMs, line }: EndpointCall,
+): RunningChoices {
+  const prompts = new Set(choices.map(({ request }) => request.prompt));
+  const promptTokens = [...prompts].reduce((sum, { length }) => sum + length, 0);
+  const use = batch ? unlimitedUse : usage.begin(caller, choices.length, promptTokens);
+  const times = batch ? unobserved : metrics.startRequest(startMs, use.started);
+  const record = (outcome: RequestOutcome['outcome'], used: Usage): void => {
+    use.ended(used.completionTokens);
+    const { cachedTokens, completionTokens: outputTokens } = used;
+    const ended = { outcome, promptTokens, cachedTokens, outputTokens, ttftMs: times.ttftMs };
+    if (!batch) metrics.ended(caller.name, ended);
+    line?.ended(ended);
+  };
+  let running: RunningChoices;
+  try {
+    running = new RunningChoices(port, choices, handler, times);
+  } catch (error) {
+    record('failed', { promptTokens, cachedTokens: 0, completionTokens: 0 });
+    throw error;
+  }
+  const { usage: used } = running;
+  running.done.then(
+    () => record('finished', used),
+    (error: unknown) => record(toApiError(error).status === 499 ? 'cancelled' : 'failed', used),
+  );
+  return running;
 }
 
 /**
@@ -198,7 +264,8 @@ export function runStreaming(
   let running: RunningChoices | undefined;
   const cancel = (): void => running?.cancel();
   const stream = new SseStream({ bufferBytesMax: context.streamBufferBytesMax, onDisconnect: cancel });
-  running = new RunningChoices(context.port, choices, handlerFor(stream), context.metrics.startRequest(call.startMs));
+  running = start(choices, handlerFor(stream), context, call);
+  call.line?.streams();
   call.signal.addEventListener('abort', cancel, { once: true });
   const { usage } = running;
   running.done

@@ -3,17 +3,22 @@
 import type { ClusterPort } from '../../core/protocol/ports.ts';
 import type { RequestTrace } from '../../core/protocol/request-trace.ts';
 import { ApiError, describeCause, requestIdOf } from '../http/errors.ts';
+import type { Caller } from '../keys/caller.ts';
 import { type Outcome, predictedTtftUs, tbtOf, ttftOf } from '../metrics/predictions.ts';
 
 type Placement = RequestTrace['placements'][number];
 
-/** @param id from the header x-request-id or the response body @throws ApiError 404 for an unknown id */
-export function describeRequest(id: string, cluster: ClusterPort, choicesMax: number): object {
+/**
+ * @param id from the response body, or from its header x-request-id if the client sent none
+ * @throws ApiError 404 for an unknown id, and for a request of another caller unless the caller is an admin
+ */
+export function describeRequest(id: string, cluster: ClusterPort, choicesMax: number, caller: Caller): object {
   const requestId = requestIdOf(id);
   const choices: object[] = [];
   for (let index = 0; index < choicesMax; index++) {
     const trace = cluster.requestTrace(`${requestId}-${index}`);
-    if (trace !== undefined) choices.push(describeChoice(index, trace));
+    const isOwn = caller.role === 'admin' || (trace?.tenant ?? '') === caller.name;
+    if (trace !== undefined && isOwn) choices.push(describeChoice(index, trace));
   }
   if (choices.length === 0)
     throw new ApiError(

@@ -81,6 +81,27 @@ test('refuses at once at the limit of accepted requests, with a Retry-After by t
   expect(step(submit('d'))[0]).toMatchObject({ event: accepted });
 });
 
+test('batch jobs take no places of the queue', () => {
+  const machine = new Conductor({
+    requests: tokenRequests,
+    queueMax: 2,
+    instances: [{ capacityTokens: 1000 }],
+    batchJobs: { memoryShare: 0.5 },
+  });
+  const submitted = (id: string, batch: boolean) => {
+    const [first] = machine.step(0, { kind: 'submit', request: request(id, [1, 2, 3], { batch }) });
+    machine.check();
+    return first;
+  };
+  for (let i = 0; i < 9; i++) expect(submitted(`job${i}`, true)).toMatchObject({ event: accepted });
+  for (const id of ['a', 'b']) expect(submitted(id, false)).toMatchObject({ event: accepted });
+  expect(submitted('c', false)).toMatchObject({ event: { cause: { reason: 'queue', accepted: 2, queueMax: 2 } } });
+  expect(submitted('job9', true)).toMatchObject({ event: accepted });
+  machine.step(0, reported('job0', finished));
+  machine.step(0, { kind: 'cancel', id: 'job1' });
+  machine.check();
+});
+
 test('Retry-After stays between a second and a minute, also before any request has ended', () => {
   const throughput = new Throughput();
   expect(throughput.retryAfterMs(5, 100)).toBe(1_000);

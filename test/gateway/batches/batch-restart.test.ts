@@ -1,10 +1,13 @@
 // Files and batches in a folder: a restarted gateway continues them, even after a kill during a write.
+import { createHash } from 'node:crypto';
 import { appendFileSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { createApp } from '../../../src/gateway/http/app.ts';
 import { DataFolder } from '../../../src/gateway/http/data-folder.ts';
+import { ApiKeys } from '../../../src/gateway/keys/api-keys.ts';
+import { parseKeys } from '../../../src/gateway/keys/keys-file.ts';
 import { GatewayMetrics } from '../../../src/gateway/metrics/metrics.ts';
 import { accepted, finished, type Script, ScriptedPort, started, tokens } from '../scripted-port.ts';
 import { gatewayOptions, noCluster } from '../world.ts';
@@ -20,12 +23,13 @@ const answering: Script = () => [accepted, started(0), tokens([104, 105]), finis
 const neverAnswers: Script = () => [accepted, started(0), tokens([104])];
 
 /** A gateway that is never closed, as if it were killed. */
-function start(script: Script, apiKeys: readonly string[] = ['k1', 'k2']) {
+function start(script: Script, users: readonly string[] | ApiKeys = ['k1', 'k2']) {
+  const keys = users instanceof ApiKeys ? users : new ApiKeys({ users, admins: [] });
   const port = new ScriptedPort(script);
   const log: string[] = [];
   const data = new DataFolder(path, (line) => log.push(line));
   const stopping = new AbortController();
-  const app = createApp(gatewayOptions(port, { apiKeys, data }), new GatewayMetrics(port, noCluster), stopping.signal);
+  const app = createApp(gatewayOptions(port, { keys, data }), new GatewayMetrics(port, noCluster), stopping.signal);
   const send = async (method: string, url: string, body?: unknown, key = 'k1') => {
     const isForm = body instanceof FormData;
     const init = body === undefined ? {} : { body: isForm ? body : JSON.stringify(body) };
@@ -49,12 +53,16 @@ const line = (i: number) => ({
   body: { model: 'bytes', prompt: [i + 1], max_tokens: 2 },
 });
 
-async function upload({ json }: Gateway, lines: number): Promise<string> {
+function formOf(lines: number): FormData {
   const form = new FormData();
   form.set('purpose', 'batch');
   const text = Array.from({ length: lines }, (_, i) => JSON.stringify(line(i))).join('\n');
   form.set('file', new File([text], 'jobs.jsonl'));
-  return (await json('POST', '/v1/files', form)).id;
+  return form;
+}
+
+async function upload({ json }: Gateway, lines: number): Promise<string> {
+  return (await json('POST', '/v1/files', formOf(lines))).id;
 }
 
 const create = async (gateway: Gateway, file: string) =>
@@ -143,4 +151,36 @@ it('answers 503 when the folder cannot be written, and leaves nothing', async ()
   expect(gateway.log).toEqual([expect.stringMatching(/^Cannot write .*batch_\w+\.input: ENOENT$/)]);
   expect(JSON.parse((await gateway.send('GET', '/v1/batches')).text).data).toEqual([]);
   expect(readdirSync(join(path, 'files'))).toEqual(written);
+});
+
+it('refuses a batch above the limit of the key, and reserves capacity for answers when a batch is created', async () => {
+  const hash = createHash('sha256').update('k1').digest('hex');
+  const limits = 'limits: { batch_requests: 5, files: 2 }';
+  const keys = new ApiKeys({ users: [], admins: [] }, parseKeys(`keys: [{ name: a, sha256: ${hash}, ${limits} }]`));
+  const limited = start(neverAnswers, keys);
+  const file = await upload(limited, 3);
+  const request = { input_file_id: file, endpoint: '/v1/completions', completion_window: '24h' };
+  expect((await limited.json('POST', '/v1/batches', request)).status).toBe('in_progress');
+  const second = await limited.send('POST', '/v1/batches', request);
+  expect([second.status, JSON.parse(second.text).error.param]).toEqual([429, 'batch_requests']);
+  await upload(limited, 1);
+  const third = JSON.parse((await limited.send('POST', '/v1/files', formOf(1))).text);
+  expect(third).toMatchObject({ error: { param: 'files', code: 'key_limit' } });
+});
+
+it('a batch whose answers would find no capacity is refused before it starts', async () => {
+  const open = start(neverAnswers);
+  const file = await upload(open, 30);
+  const request = { input_file_id: file, endpoint: '/v1/completions', completion_window: '24h' };
+  let created = 0;
+  for (;;) {
+    const { status, text } = await open.send('POST', '/v1/batches', request);
+    if (status === 200) created++;
+    else {
+      expect([status, JSON.parse(text).error.code]).toEqual([429, 'no_room']);
+      break;
+    }
+  }
+  // 160,000 bytes for all files: each batch reserves some 33,000.
+  expect(created).toBe(4);
 });

@@ -1,5 +1,6 @@
 // The responses of the gateway, field by field, over a scripted inference port.
 import { describe, expect, it } from 'vitest';
+import { ApiKeys } from '../../../src/gateway/keys/api-keys.ts';
 import { bytesOf } from '../openai/byte-tokenizer.ts';
 import { accepted, finished, type Script, ScriptedPort, scriptedLogprobs, started, tokens } from '../scripted-port.ts';
 import { answering, chat, events, gateway, gatewayOptions } from '../world.ts';
@@ -294,7 +295,7 @@ describe('refusals', () => {
   });
 
   it('requires a key if one is configured', async () => {
-    const { post, app } = gateway(answering('x'), { apiKeys: ['k1', 'k2'] });
+    const { post, app } = gateway(answering('x'), { keys: new ApiKeys({ users: ['k1', 'k2'], admins: [] }) });
     expect((await post('/v1/chat/completions', chat)).status).toBe(401);
     expect((await post('/v1/chat/completions', chat, { authorization: 'Bearer nope' })).status).toBe(401);
     expect((await post('/v1/chat/completions', chat, { authorization: 'Bearer k2' })).status).toBe(200);

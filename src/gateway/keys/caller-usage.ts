@@ -1,0 +1,144 @@
+// What callers use now, against the limits of their keys.
+import { ApiError } from '../http/errors.ts';
+import type { Caller } from './caller.ts';
+
+const minuteMs = 60_000;
+
+/** Refills evenly and holds the amount of one minute at most. Charges may overdraw it. */
+class MinuteBucket {
+  #level: number | undefined;
+  #atMs = 0;
+
+  /** What is left. */
+  level(perMinute: number, nowMs: number): number {
+    const refilled = ((nowMs - this.#atMs) / minuteMs) * perMinute;
+    this.#level = Math.min(perMinute, (this.#level ?? perMinute) + refilled);
+    this.#atMs = nowMs;
+    return this.#level;
+  }
+
+  charge(amount: number): void {
+    this.#level = (this.#level ?? 0) - amount;
+  }
+
+  /** Time until `amount` is left. */
+  waitMs(amount: number, perMinute: number): number {
+    return Math.max(0, ((amount - (this.#level ?? perMinute)) / perMinute) * minuteMs);
+  }
+}
+
+class CallerState {
+  readonly requests = new MinuteBucket();
+  readonly tokens = new MinuteBucket();
+  concurrent = 0;
+  queued = 0;
+  /** Choices that hold a place of the queue. */
+  places = 0;
+}
+
+/** One generating HTTP request. */
+export interface RequestUse {
+  /** Its first token was generated. */
+  started(): void;
+  /** Called once. */
+  ended(outputTokens: number): void;
+}
+
+/** Of batch requests, which have limits of their own. */
+export const unlimitedUse: RequestUse = { started: () => {}, ended: () => {} };
+
+export interface CallerUsageOptions {
+  readonly nowMs: () => number;
+  /** Places of the queue (`--queue`). */
+  readonly queueMax: number;
+  /** True if callers can be told apart: then each may hold as many places of the queue as are free. */
+  readonly sharesQueue: () => boolean;
+}
+
+/**
+ * Limits of one gateway. The queue is shared by dynamic thresholds (Choudhury and Hahne, 1998): a caller may hold as
+ * many places as are free, so that any number of greedy callers leaves places for others.
+ */
+export class CallerUsage {
+  readonly #options: CallerUsageOptions;
+  readonly #states = new Map<string, CallerState>();
+  #places = 0;
+
+  constructor(options: CallerUsageOptions) {
+    this.#options = options;
+  }
+
+  /** Refuses a request before its prompt is tokenized. @throws ApiError 429 naming the limit */
+  check(caller: Caller): void {
+    const state = this.#stateOf(caller);
+    const { requestsPerMinute, tokensPerMinute, concurrentRequests, queuedRequests } = caller.limits;
+    const nowMs = this.#options.nowMs();
+    if (requestsPerMinute !== undefined && state.requests.level(requestsPerMinute, nowMs) < 1)
+      throw exceeded(caller, 'requests_per_minute', requestsPerMinute, state.requests.waitMs(1, requestsPerMinute));
+    if (tokensPerMinute !== undefined && state.tokens.level(tokensPerMinute, nowMs) <= 0)
+      throw exceeded(caller, 'tokens_per_minute', tokensPerMinute, state.tokens.waitMs(1, tokensPerMinute));
+    if (concurrentRequests !== undefined && state.concurrent >= concurrentRequests)
+      throw exceeded(caller, 'concurrent_requests', concurrentRequests, 1000);
+    if (queuedRequests !== undefined && state.queued >= queuedRequests)
+      throw exceeded(caller, 'queued_requests', queuedRequests, 1000);
+  }
+
+  /** @throws ApiError 429 naming the limit */
+  begin(caller: Caller, choices: number, promptTokens: number): RequestUse {
+    this.check(caller);
+    const state = this.#stateOf(caller);
+    this.#takePlaces(caller, state, choices);
+    state.requests.charge(1);
+    state.tokens.charge(promptTokens);
+    state.concurrent++;
+    state.queued++;
+    let isQueued = true;
+    const started = (): void => {
+      if (isQueued) state.queued--;
+      isQueued = false;
+    };
+    const ended = (outputTokens: number): void => {
+      started();
+      state.concurrent--;
+      state.places -= choices;
+      this.#places -= choices;
+      state.tokens.charge(outputTokens);
+    };
+    return { started, ended };
+  }
+
+  #takePlaces(caller: Caller, state: CallerState, choices: number): void {
+    const { queueMax, sharesQueue } = this.#options;
+    const free = queueMax - this.#places;
+    if (sharesQueue() && state.places > 0 && state.places + choices > free) {
+      const figures = `it holds ${state.places} of ${queueMax} places of the queue, and ${free} are free`;
+      throw new ApiError(
+        429,
+        `Cannot accept request of '${caller.name}': ${figures}: a key may hold as many as are free`,
+        {
+          code: 'queue_share',
+          retryAfterMs: 1000,
+        },
+      );
+    }
+    state.places += choices;
+    this.#places += choices;
+  }
+
+  #stateOf({ name }: Caller): CallerState {
+    let state = this.#states.get(name);
+    if (state === undefined) {
+      state = new CallerState();
+      this.#states.set(name, state);
+    }
+    return state;
+  }
+}
+
+function exceeded({ name }: Caller, limit: string, most: number, retryAfterMs: number): ApiError {
+  return new ApiError(429, `Cannot accept request of '${name}': its key has the limit ${limit} of ${most}`, {
+    code: 'key_limit',
+    param: limit,
+    retryAfterMs,
+  });
+}
