@@ -28,9 +28,11 @@ it('quest evicts no tokens and reads pages of layers after the second', () => {
   });
 });
 
-it('a model of sparse layers alone may have lower tiers, and attention workers hold kept tokens by KV heads', () => {
+it('models with and without full layers may have lower tiers, and attention workers hold kept tokens by KV heads', () => {
   expect(read({ sparse: 'first-n', dop: '1,2' })).toBeDefined();
   expect(read({ sparse: 'pyramid', hostMemory: '1g' })).toBeDefined();
+  expect(read({ sparse: 'first-n', hostMemory: '1g' })).toBeDefined();
+  expect(read({ sparse: 'full,64', instances: [{ ssd: 'folder' }] })).toBeDefined();
 });
 
 it('a list has the budget of each layer of the model', () => {
@@ -67,8 +69,6 @@ it.each([
     { sparse: 'uniform', dop: '1,2', instances: [{ role: 'prefill' }, { role: 'decode' }] },
     'use instances of role mixed',
   ],
-  [{ sparse: 'first-n', hostMemory: '1g' }, 'remove --host-memory and --ssd, or have no full layers'],
-  [{ sparse: 'full,64', instances: [{ ssd: 'folder' }] }, 'remove --host-memory and --ssd'],
   [{ sparse: 'uniform', instances: [{}, { role: 'store', hostMemory: '1g' }] }, 'stores hold no kept tokens'],
 ])('refuses %o', (flags, message) => {
   expect(() => read(flags)).toThrow(message);

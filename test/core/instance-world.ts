@@ -95,7 +95,9 @@ export class World {
   constructor(config: Partial<TokenInstanceConfig> = {}) {
     const all = { ...baseConfig, ...config };
     this.instance = createTokenInstance(all);
-    this.engine = new FakeEngine(all.pages, all.groups);
+    const blockPages = all.groups.reduce((sum, { layers }) => sum + layers, 0);
+    const hostPages = all.tiers === undefined ? 0 : (all.tiers.hostBlocks + 1) * blockPages;
+    this.engine = new FakeEngine(all.pages + hostPages, all.groups);
   }
 
   /** One event, its effects, and every invariant. */
@@ -174,6 +176,10 @@ export class World {
         expect(this.running).toBeUndefined();
         expect({ ...effect.shape, sparse: effect.shape.sparse ?? noSparseWork }).toEqual(shapeOf(effect.plan));
         this.running = effect;
+        break;
+      case 'copyPages':
+      case 'loadPages':
+        for (const [i, page] of effect.to.entries()) this.engine.copy(page, this.engine, effect.from[i] as number);
         break;
       case 'abortStep':
         expect(effect.step).toBe(this.running?.step);

@@ -85,12 +85,6 @@ export function addSparseFlags(command: Command): Command {
     );
 }
 
-interface InstanceTierOptions {
-  readonly role: string;
-  readonly hostMemory?: number | undefined;
-  readonly ssd?: string | undefined;
-}
-
 /** Options that sparse KV does not work with. */
 interface OtherOptions extends SparseOptions {
   readonly borrow: boolean;
@@ -99,9 +93,7 @@ interface OtherOptions extends SparseOptions {
   readonly partition: string;
   readonly staggeredBatches?: number | undefined;
   readonly cppGroup?: number | undefined;
-  readonly hostMemory?: number | undefined;
-  readonly ssd?: string | undefined;
-  readonly instances?: readonly InstanceTierOptions[] | undefined;
+  readonly instances?: readonly { readonly role: string }[] | undefined;
 }
 
 /** Undefined: every request keeps all tokens. @throws UsageError */
@@ -172,7 +164,6 @@ function selectionOf({ sparse, sparseObserve, sparsePooling, sparseCache, sparse
 /** The reason why an instance cannot have sparse layers beside its other options. */
 function conflictOf(options: OtherOptions): string | undefined {
   const { instances = [] } = options;
-  const tiers = [options, ...instances];
   const hasWorkers = options.dop !== undefined || options.attentionWorkers !== undefined;
   const conflicts: readonly (readonly [boolean, string])[] = [
     [options.borrow, 'kept tokens cannot be lent: remove --borrow'],
@@ -191,16 +182,8 @@ function conflictOf(options: OtherOptions): string | undefined {
     ],
     [options.cppGroup !== undefined, 'pipeline groups compute all tokens of all layers: remove --cpp-group'],
     [instances.some(({ role }) => role === 'store'), 'stores hold no kept tokens: remove the store'],
-    [
-      hasFullLayers(options) && tiers.some(({ hostMemory, ssd }) => (hostMemory ?? ssd) !== undefined),
-      'lower tiers hold blocks of one kind of layers: remove --host-memory and --ssd, or have no full layers',
-    ],
   ];
   return conflicts.find(([applies]) => applies)?.[1];
-}
-
-function hasFullLayers({ sparse = '', sparseFullLayers }: SparseOptions): boolean {
-  return sparse.includes('full') || (sparseFullLayers ?? defaultFullLayers[sparse] ?? 0) > 0;
 }
 
 /** By layer of the model: true for layers with a budget. @throws UsageError if the layers do not match the model */

@@ -2,7 +2,9 @@
 import { createHash } from 'node:crypto';
 import { dirname, join } from 'node:path';
 import type { TokenInstanceConfig } from '../../core/instance/token-instance.ts';
+import { blockPages } from '../../core/kvcache/layer-groups.ts';
 import type { KvShape } from '../../engine/load-model.ts';
+import type { LayerRef } from '../../graph/program.ts';
 import type { KvPoolHandle } from '../../kernel/backend.ts';
 import { loadNative, type NativeModule } from '../../kernel/native/addon.ts';
 import { NativeBlockStore } from '../../kernel/native/block-store.ts';
@@ -74,10 +76,9 @@ const hostBlocksMin = 64;
 export function tierSizes(settings: InstanceSettings, { groups, pageBytes }: KvShape): TierSizes | undefined {
   const { tiers, contextTokens } = settings;
   if (tiers === undefined) return undefined;
-  const [group, ...others] = groups;
-  if (group === undefined || others.length > 0)
-    throw new Error(`Cannot keep blocks in host memory or on SSD: the model has ${groups.length} layer groups`);
-  const blockBytes = group.layers * pageBytes;
+  if (groups.some(({ window }) => window !== undefined))
+    throw new Error('Cannot keep blocks in host memory or on SSD: layers of the model have a window');
+  const blockBytes = blockPages(groups) * pageBytes;
   const transitBlocks = Math.max(hostBlocksMin, hostContexts * Math.ceil(contextTokens / pageTokens));
   const hostBlocks = tiers.hostBytes === undefined ? transitBlocks : Math.floor(tiers.hostBytes / blockBytes);
   const ssdBlocks = Math.floor((tiers.ssd?.bytes ?? 0) / blockBytes);
@@ -85,7 +86,7 @@ export function tierSizes(settings: InstanceSettings, { groups, pageBytes }: KvS
     throw new Error(`Cannot use --host-memory ${tiers.hostBytes}: one block has ${blockBytes} bytes`);
   if (tiers.ssd !== undefined && ssdBlocks === 0)
     throw new Error(`Cannot use --ssd-size: an instance has ${tiers.ssd.bytes} bytes of it, one block ${blockBytes}`);
-  return { hostBlocks, ssdBlocks, pages: (hostBlocks + 1) * group.layers };
+  return { hostBlocks, ssdBlocks, pages: (hostBlocks + 1) * blockPages(groups) };
 }
 
 export interface OpenedTiers {
@@ -100,6 +101,8 @@ const wordsPerFoundBlock = 6;
 interface TierContext {
   readonly sizes: TierSizes;
   readonly kv: KvShape;
+  /** In the order of computation. */
+  readonly layers: readonly LayerRef[];
   readonly pool: KvPoolHandle;
   readonly isa: string;
   readonly root: BlockRoot;
@@ -113,7 +116,7 @@ export function openTiers(
   place: TierContext,
   wake: () => void,
 ): OpenedTiers {
-  const { sizes, kv, pool, log } = place;
+  const { sizes, kv, pool, layers, log } = place;
   const native = loadNative();
   if (native === undefined)
     throw new Error('Cannot keep blocks in host memory or on SSD: the native kernels are not compiled');
@@ -121,9 +124,9 @@ export function openTiers(
   if (store !== undefined && store.note !== '') log(store.note);
   const live = new LiveTiers({
     copy: (from, to) => native.copyPages(pool, from, to),
-    loader: createLoader(native, pool, kv.groups[0]?.layers ?? 1),
+    loader: createLoader(native, pool, placesOf(kv, layers)),
     pageBytes: kv.pageBytes,
-    blockBytes: (kv.groups[0]?.layers ?? 1) * kv.pageBytes,
+    blockBytes: blockPages(kv.groups) * kv.pageBytes,
     store,
     log,
   });
@@ -137,10 +140,22 @@ export function openTiers(
   return { live, machine: { tiers: { hostBlocks, ssdBlocks }, contents: { onSsd } }, description };
 }
 
-function createLoader(native: NativeModule, pool: KvPoolHandle, layers: number): PageLoader {
+/** Places of the layers in a block, which has the pages of one layer group after another, in the order of computation. */
+function placesOf({ groups }: KvShape, layers: readonly LayerRef[]): readonly number[] {
+  return layers.map(({ group, index }) => blockPages(groups.slice(0, group)) + index);
+}
+
+/** A running step waits for the layers in the order of computation. */
+function createLoader(native: NativeModule, pool: KvPoolHandle, places: readonly number[]): PageLoader {
   const loader = native.createLoader(pool);
+  const inOrder = (pages: Int32Array): Int32Array =>
+    pages.map((_, i) => pages[i - (i % places.length) + places[i % places.length]]);
+  const isInOrder = places.every((place, layer) => place === layer);
   return {
-    begin: (from, to) => native.beginLoading(loader, layers, from, to),
+    begin: (from, to) =>
+      isInOrder
+        ? native.beginLoading(loader, places.length, from, to)
+        : native.beginLoading(loader, places.length, inOrder(from), inOrder(to)),
     finish: () => native.finishLoading(loader),
   };
 }
@@ -149,7 +164,7 @@ function openStore(path: string, { sizes, kv, pool, ...of }: TierContext, wake: 
   makeFolder(dirname(path), 'blocks');
   const identity = identityOf(kv, of);
   return new NativeBlockStore(
-    { pool, pagesOfBlock: kv.groups[0]?.layers ?? 0, path, slots: sizes.ssdBlocks, identity },
+    { pool, pagesOfBlock: blockPages(kv.groups), path, slots: sizes.ssdBlocks, identity },
     wake,
   );
 }
@@ -157,8 +172,9 @@ function openStore(path: string, { sizes, kv, pool, ...of }: TierContext, wake: 
 /** A fingerprint of all inputs of the bits and ids of a block. Instruction sets round differently. */
 function identityOf(
   { groups, kvHeads, headDim, type }: KvShape,
-  { isa, root, hashKey }: Pick<TierContext, 'isa' | 'root' | 'hashKey'>,
+  { isa, root, hashKey, layers }: Pick<TierContext, 'isa' | 'root' | 'hashKey' | 'layers'>,
 ): Uint8Array {
-  const shape = { groups, kvHeads, headDim, type, pageTokens, isa, root, key: [...hashKey] };
+  const order = groups.length > 1 ? { layers } : {};
+  const shape = { groups, kvHeads, headDim, type, pageTokens, isa, root, key: [...hashKey], ...order };
   return createHash('sha256').update(JSON.stringify(shape)).digest();
 }

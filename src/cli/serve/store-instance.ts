@@ -44,7 +44,7 @@ export function createStore(data: InstanceThreadData<InstanceSettings>, own: Thr
   if (sizes === undefined) throw new Error('Cannot start a store: there is neither host memory nor SSD for blocks');
   const pool = backend.createKvPool({ pages: sizes.pages, kvHeads: kv.kvHeads, headDim: kv.headDim, type: kv.type });
   const wake = (): void => loop.wake();
-  const place = { kv, pool, isa: backend.isa, root, hashKey, sizes, log };
+  const place = { kv, layers, pool, isa: backend.isa, root, hashKey, sizes, log };
   const tiers = openTiers(settings.tiers?.ssd, place, wake);
   const machine = createTokenInstance({
     ...{ pages: 0, groups: kv.groups, eviction: settings.eviction, limits: batchLimits, queueMax: 0 },

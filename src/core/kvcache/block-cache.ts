@@ -16,6 +16,7 @@ import { BoundMemory, BoundPages } from './sparsity/bound-pages.ts';
 import { pagesOfLayout, type SlotLayout, SlotMemory } from './sparsity/slot-pages.ts';
 import { LowerTiers, type LowerTiersConfig } from './tiers/lower-tiers.ts';
 import { type TierMover, TierMoves } from './tiers/tier-moves.ts';
+import { WholeGroups } from './whole-groups.ts';
 
 export interface TiersConfig extends Omit<LowerTiersConfig, 'eviction' | 'moves'> {
   /**
@@ -37,7 +38,7 @@ export interface BlockCacheConfig {
   readonly eviction: EvictionKind;
   /** Additional pages that receive the KV of prompts computed by other instances. */
   readonly receivePages?: number | undefined;
-  /** Host memory and SSD below device memory; only for models with one layer group. */
+  /** Host memory and SSD below device memory; only for models without windows. */
   readonly tiers?: TiersConfig | undefined;
   /** Share of the pages that pinned prefixes may occupy; 0 by default. */
   readonly pinShare?: number | undefined;
@@ -70,8 +71,8 @@ export class BlockCache {
   readonly extraRows: ExtraPageRows | undefined;
   readonly #whole: readonly GroupCache[];
   readonly #windowed: readonly GroupCache[];
-  /** The group with the blocks that the cache reports. */
-  readonly #reported: GroupCache;
+  /** The groups with the blocks that the cache reports. */
+  readonly reported: WholeGroups;
   readonly #queue: EvictionQueue;
   /** Tables that belong to no sequence: blocks in transit between instances or tiers. */
   readonly inTransit = new Set<BlockTable>();
@@ -118,15 +119,15 @@ export class BlockCache {
       (group, i) => new GroupCache(group, blockTokens, this.pages, this.#queue, ends[i], extraRows, pageTables?.[i]),
     );
     if (stagingBlocks !== undefined) this.extraRows = this.#createExtraRows(stagingBlocks, receivePages, hostRows);
-    this.#reported = this.groups.find(({ window }) => window === undefined) ?? this.groups[0];
     this.#whole = this.groups.filter(({ window }) => window === undefined);
     this.#windowed = this.groups.filter(({ window }) => window !== undefined);
+    this.reported = new WholeGroups(this.#whole.length > 0 ? this.#whole : this.groups.slice(0, 1));
     if (tiers === undefined) return;
-    if (groups.length > 1)
-      throw new Error(`Cannot keep blocks in lower tiers: ${groups.length} layer groups share them`);
-    const moves = tiers.mover && new TierMoves(this.#reported.pool, this.pages.ids, tiers.mover);
-    this.lower = new LowerTiers({ ...tiers, eviction, moves }, (words, at) => this.#reported.holds(words, at));
-    this.#reported.listener = this.lower;
+    if (this.#windowed.length > 0)
+      throw new Error(`Cannot keep blocks in lower tiers: ${this.#windowed.length} layer groups have a window`);
+    const moves = tiers.mover && new TierMoves(this.reported, this.pages.ids, tiers.mover);
+    this.lower = new LowerTiers({ ...tiers, eviction, moves }, (words, at) => this.reported.holds(words, at));
+    this.reported.setListener(this.lower);
   }
 
   #createExtraRows(stagingBlocks: number, firstPage: number, host: HostRows | undefined): ExtraPageRows {
@@ -147,22 +148,22 @@ export class BlockCache {
   }
 
   /**
-   * From now on `listener` receives every block stored and removed, over all tiers. It observes the first group without
-   * a window, or else the first group.
+   * From now on `listener` receives every block stored and removed, over all tiers. It observes the groups without a
+   * window, or else the first group.
    */
   setListener(listener: TierListener | undefined): void {
-    if (this.lower === undefined) this.#reported.listener = listener;
+    if (this.lower === undefined) this.reported.setListener(listener);
     else this.lower.listener = listener;
   }
 
   /** True if the block of the digest at `words[at..at+4]` is reported as stored. */
   holds(words: Uint32Array, at: number): boolean {
-    return this.#reported.holds(words, at) || this.lower?.holds(words, at) === true;
+    return this.reported.holds(words, at) || this.lower?.holds(words, at) === true;
   }
 
   /** (blocks, 4 words): digests of all blocks that are reported as stored. */
   indexedDigests(): Uint32Array {
-    const here = this.#reported.indexedDigests();
+    const here = this.reported.indexedDigests();
     return this.lower === undefined ? here : this.lower.withLowerTiers(here);
   }
 
@@ -303,16 +304,23 @@ export class BlockCache {
     const { lower } = this;
     if (lower === undefined) throw new Error('Cannot read host memory: it holds no blocks');
     lower.read(chain, from, to, resumed);
-    const own = lower.moves && Int32Array.from({ length: to - from }, (_, i) => table.groups[0].blocks.at(from + i));
+    const hasContents = lower.moves !== undefined;
+    const own = Array.from({ length: hasContents ? to - from : 0 }, (_, i) => this.reported.heldIds(table, from + i));
     this.cacheBlocks(chain, from, to, table);
     // An equal block that was indexed before already has the contents.
-    for (const [i, block] of own?.entries() ?? [])
-      if (table.groups[0].blocks.at(from + i) === block) lower.load(chain, from + i, block);
+    for (const [i, ids] of own.entries()) {
+      const held = this.reported.heldIds(table, from + i);
+      lower.load(
+        chain,
+        from + i,
+        ids.map((id, g) => (held[g] === id ? id : undefined)),
+      );
+    }
   }
 
   /** Starts the loads of all blocks taken from host memory, before any later step. */
   flushLoads(): void {
-    this.lower?.moves?.flush((block, digest) => this.#reported.isIndexedAs(block, digest));
+    this.lower?.moves?.flush();
   }
 
   /**

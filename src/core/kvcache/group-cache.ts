@@ -43,7 +43,7 @@ export class GroupCache {
   readonly #index: BlockIndex;
   readonly #tree: PrefixTree | undefined;
   #changes = 0;
-  /** Receives every block that enters or leaves the index. */
+  /** Receives every block that has entered the index, or is about to leave it. */
   listener: BlockListener | undefined;
 
   constructor(
@@ -89,14 +89,14 @@ export class GroupCache {
     return firstBlockAttended(this.window, position, this.#blockTokens);
   }
 
+  /** The indexed block of the digest at `words[at..at+4]`. */
+  findDigest(words: Uint32Array, at: number): BlockId | undefined {
+    return this.#index.find(words, at);
+  }
+
   /** True if the block of the digest at `words[at..at+4]` is indexed. */
   holds(words: Uint32Array, at: number): boolean {
     return this.#index.find(words, at) !== undefined;
-  }
-
-  /** True if `block` is indexed under this digest. */
-  isIndexedAs(block: BlockId, digest: Uint32Array): boolean {
-    return this.#index.find(digest, 0) === block;
   }
 
   find(chain: BlockChain, index: number): BlockId | undefined {
@@ -254,9 +254,9 @@ export class GroupCache {
     if (this.#tree !== undefined && index > 0 && (parent === undefined || this.#index.depth(parent) !== index))
       throw new Error(`Cannot index a block: its parent is not indexed: block ${block} at depth ${index + 1}`);
     this.#changes++;
-    this.listener?.record(chain.words, index * digestWords, true, index + 1, block);
     this.#index.insert(chain.words, index * digestWords, block, index + 1);
     this.#tree?.insert(block, parent);
+    this.listener?.record(chain.words, index * digestWords, true, index + 1, block);
     this.#queue.stored(this.offset + block, index + 1);
   }
 

@@ -17,7 +17,7 @@ export interface PageReserve {
 export interface PrefixReceiveBuffer extends SsdReadTarget {
   /** The chain's blocks before this one are local already, or have a slot in the buffer. */
   readonly blocks: number;
-  /** (to - from, layers): pages that receive the contents of blocks `from..to`; for models with one layer group. */
+  /** (to - from, layers): pages that receive the contents of blocks `from..to`; for models without windows. */
   pages(from: number, to: number): Int32Array;
   /** Blocks `from..to` have arrived: they are cached from now on. */
   fill(from: number, to: number, origin: BlockOrigin): void;
@@ -34,7 +34,7 @@ export interface PoolReceiveBuffer extends PrefixReceiveBuffer {
 /** Blocks of a chain that are not evicted. */
 export interface PinnedPrefix {
   readonly blocks: number;
-  /** (blocks - from, layers): pages of the blocks' contents; for models with one layer group. */
+  /** (blocks - from, layers): pages of the blocks' contents; for models without windows. */
   pages(from: number): Int32Array;
   close(): void;
 }
@@ -45,19 +45,13 @@ export function localPrefix(cache: BlockCache, chain: BlockChain, blocksMax: num
   return cache.lower?.inHost(chain, device, Math.min(blocksMax, chain.blocks)) ?? device;
 }
 
-/**
- * (blocks, layers): pages of the chain's first `blocks` blocks, which must be local; for models with one layer group.
- */
+/** (blocks, layers): pages of the chain's first `blocks` blocks, which must be local; for models without windows. */
 export function localPages(cache: BlockCache, chain: BlockChain, blocks: number): Int32Array {
-  const [group] = cache.groups;
-  const { layers, pageTable } = group.pool;
-  const pages = new Int32Array(blocks * layers);
+  const { reported, blockPages } = cache;
+  const pages = new Int32Array(blocks * blockPages);
   for (let i = 0; i < blocks; i++) {
-    const block = group.find(chain, i);
-    pages.set(
-      block === undefined ? hostPages(cache, chain, i) : pageTable.subarray(block * layers, (block + 1) * layers),
-      i * layers,
-    );
+    const ids = reported.idsOf(chain, i);
+    pages.set(ids === undefined ? hostPages(cache, chain, i) : reported.pagesOf(ids), i * blockPages);
   }
   return pages;
 }
@@ -174,12 +168,11 @@ class DeviceReceiveBuffer implements PoolReceiveBuffer {
   }
 
   pages(from: number, to = this.blocks): Int32Array {
-    const { layers, pool } = this.#cache.groups[0];
-    const { blocks } = this.#table.groups[0];
-    const pages = new Int32Array((to - from) * layers);
+    const { reported, blockPages } = this.#cache;
+    const pages = new Int32Array((to - from) * blockPages);
     for (let i = from; i < to; i++) {
-      const row = blocks.at(i) * layers;
-      pages.set(pool.pageTable.subarray(row, row + layers), (i - from) * layers);
+      const ids = reported.heldIds(this.#table, i);
+      pages.set(reported.pagesOf(ids), (i - from) * blockPages);
     }
     return pages;
   }

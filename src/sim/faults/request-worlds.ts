@@ -225,8 +225,7 @@ export function sparseWorld(seed: number): RequestWorld {
   const instances = config.instances
     .filter(({ role }) => role !== 'store')
     .map(({ nic, machine: { tiers: _, borrowing: __, stores: ___, ...machine } }): InstanceSpec => {
-      // Lower tiers have one layer group.
-      const below = isWhole && prng.chance(0.7) ? { tiers: { hostBlocks: prng.integer(10, 60), ssdBlocks: 0 } } : {};
+      const below = prng.chance(0.5) ? { tiers: { hostBlocks: prng.integer(10, 60), ssdBlocks: 0 } } : {};
       return { role: 'mixed', nic, machine: { ...machine, ...below, cost, sparsity, blocks: prng.integer(24, 50) } };
     });
   const admission = { ...config.admission, roleSwitch: undefined };

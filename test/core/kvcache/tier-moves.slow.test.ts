@@ -8,10 +8,16 @@ import { evictionKinds } from '../../../src/core/kvcache/eviction.ts';
 import { type PrefixReceiveBuffer, receivePrefix } from '../../../src/core/kvcache/prefix-transfer.ts';
 import type { BlockChain, SsdBlock } from '../../../src/core/protocol/kv-events.ts';
 import { scramble } from '../../../src/util/scramble.ts';
+import type { LayerGroup } from '../../../src/util/step.ts';
 
 const layers = 2;
 const blockTokens = 4;
 const [pagesOfPool, hostBlocks, ssdBlocks] = [12, 6, 30];
+const oneGroup: readonly LayerGroup[] = [{ layers, window: undefined }];
+const fullAndSparse: readonly LayerGroup[] = [
+  { layers: 1, window: undefined },
+  { layers: 1, window: undefined, sparse: true },
+];
 
 /** A path's blocks, each named by the path so far. */
 function chainOf(path: string): BlockChain {
@@ -45,21 +51,20 @@ class World {
   readonly #reads: Read[] = [];
   reused = 0;
 
-  constructor(eviction: (typeof evictionKinds)[number]) {
+  constructor(eviction: (typeof evictionKinds)[number], groups: readonly LayerGroup[]) {
     const copy = (from: Int32Array, to: Int32Array) => {
       for (let i = 0; i < from.length; i++) this.#pages[to[i] ?? 0] = this.#pages[from[i] ?? 0];
     };
     const mover = { copy, load: copy, erase: (slot: number) => void this.#ssd.delete(slot) };
-    const groups = [{ layers, window: undefined }];
     const tiers = { hostBlocks, ssdBlocks, mover };
     this.cache = new BlockCache({ pages: pagesOfPool, groups, blockTokens, eviction, tiers });
   }
 
-  /** Runs a sequence: it reuses cached blocks, computes the rest, and ends. */
-  serve(path: string): void {
+  /** Runs a sequence: it reuses cached blocks, computes the rest, and ends. @param dropped sparse layers lose its blocks */
+  serve(path: string, dropped = false): void {
     const { cache } = this;
     const chain = chainOf(path);
-    const table = new BlockTable(1);
+    const table = new BlockTable(cache.groups.length);
     const start = cache.loadPrefix(chain, chain.blocks, table, { known: new LastMatch(), resumed: false });
     cache.flushLoads();
     for (let i = 0; i < start; i++) this.#expectContents(chain, i, table);
@@ -74,13 +79,16 @@ class World {
     cache.cacheBlocks(chain, start, table.length, table);
     cache.lower?.readStarted();
     cache.lower?.readEnded();
+    if (dropped) cache.useSlots(table, 0, { ...chain, blocks: table.length });
     cache.release(table);
     this.#begin();
   }
 
   #pagesOf(table: BlockTable, i: number): number[] {
-    const block = table.groups[0]?.blocks.at(i) ?? 0;
-    return [...(this.cache.groups[0]?.pool.pageTable.slice(block * layers, (block + 1) * layers) ?? [])];
+    return this.cache.groups.flatMap((group, g) => {
+      const block = table.groups[g]?.blocks.at(i) ?? 0;
+      return [...group.pool.pageTable.slice(block * group.layers, (block + 1) * group.layers)];
+    });
   }
 
   #expectContents(chain: BlockChain, i: number, table: BlockTable): void {
@@ -160,25 +168,31 @@ const steps = fc.array(
   { minLength: 60, maxLength: 160 },
 );
 
-test.each(evictionKinds)('blocks keep their contents through all tiers, evicting by %s', (eviction) => {
-  const reused = { all: 0, ssd: 0 };
-  fc.assert(
-    fc.property(steps, (history) => {
-      const world = new World(eviction);
-      for (const { what, path, luck } of history) {
-        if (what === 'serve') world.serve(path);
-        else if (what === 'written') world.written(luck === 0);
-        else if (what === 'read') world.read(path);
-        else if (what === 'arrived') world.arrived(luck > 2 ? 9 : luck);
-        else if (what === 'stopped') world.stopped();
-        else if (luck < 3) world.cache.invalidate(chainOf(path), path.length);
-        world.check();
-      }
-      reused.all += world.reused;
-      reused.ssd += world.cache.lower?.reads.ssd ?? 0;
-    }),
-    { numRuns: 100 },
-  );
-  expect(reused.all).toBeGreaterThan(500);
-  expect(reused.ssd).toBeGreaterThan(10);
-});
+const cases = [...evictionKinds.map((eviction) => [eviction, oneGroup] as const), ['lru', fullAndSparse] as const];
+
+test.each(cases)(
+  'blocks keep their contents through all tiers, evicting by %s, of layer groups %j',
+  (eviction, groups) => {
+    const reused = { all: 0, ssd: 0 };
+    const numRuns = groups === oneGroup ? 100 : 40;
+    fc.assert(
+      fc.property(steps, (history) => {
+        const world = new World(eviction, groups);
+        for (const { what, path, luck } of history) {
+          if (what === 'serve') world.serve(path, luck === 0);
+          else if (what === 'written') world.written(luck === 0);
+          else if (what === 'read') world.read(path);
+          else if (what === 'arrived') world.arrived(luck > 2 ? 9 : luck);
+          else if (what === 'stopped') world.stopped();
+          else if (luck < 3) world.cache.invalidate(chainOf(path), path.length);
+          world.check();
+        }
+        reused.all += world.reused;
+        reused.ssd += world.cache.lower?.reads.ssd ?? 0;
+      }),
+      { numRuns },
+    );
+    expect(reused.all).toBeGreaterThan(5 * numRuns);
+    expect(reused.ssd).toBeGreaterThan(numRuns / 10);
+  },
+);

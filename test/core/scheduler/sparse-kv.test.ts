@@ -94,6 +94,55 @@ describe('pages', () => {
   });
 });
 
+describe('host memory', () => {
+  const tiers: Settings = {
+    groups,
+    pages: 40,
+    tiers: { hostBlocks: 40, ssdBlocks: 0 },
+    contents: { onSsd: undefined },
+  };
+
+  test('holds blocks of full and sparse layers together, from which the same tokens are kept', () => {
+    const world = new World({ ...tiers, sparsity });
+    const one = request('a', promptOf(1, 200), { maxTokens: 30 });
+    // The second prompt evicts the first one.
+    world.submit(one, request('b', promptOf(2, 260)));
+    world.finishAll();
+    world.submit({ ...one, id: 'again' });
+    expect(world.of('again').events[1]).toEqual({ kind: 'started', cachedTokens: 160, keptTokens: 64 });
+    world.finishAll();
+    expect(world.instance.snapshot().tiers?.reads.host).toBeGreaterThan(0);
+    for (const id of ['a', 'again']) expect(world.of(id).tokens).toEqual(alone(one, { sparsity }));
+  });
+
+  test('serves prompts in turns where others evict them', () => {
+    const world = new World({ ...tiers, pages: 50, tiers: { hostBlocks: 16, ssdBlocks: 0 }, sparsity });
+    const requests = Array.from({ length: 12 }, (_, i) =>
+      request(`r${i}`, promptOf(i % 3, 160 + 16 * (i % 4)), {
+        ...{ maxTokens: 20 + 9 * i, priority: i % 5 },
+        ...(i % 4 === 0 && { kvBudget: 'full' }),
+      }),
+    );
+    for (const one of requests) {
+      world.submit(one);
+      for (let i = 0; i < 9 && world.running !== undefined; i++) world.finishStep();
+    }
+    world.finishAll();
+    for (const one of requests) expect(world.of(one.id).tokens).toEqual(alone(one, { sparsity }));
+    const { preemptions, tiers: moved, pages } = world.instance.snapshot();
+    expect(preemptions).toBeGreaterThan(0);
+    expect(moved?.reads.host).toBeGreaterThan(0);
+    expect(pages.used).toBe(0);
+  });
+
+  test('loses the prompt too if full KV is not kept', () => {
+    const world = new World({ ...tiers, sparsity: { ...sparsity, keepsFull: false } });
+    world.submit(request('a', promptOf(1, 200)));
+    world.finishAll();
+    expect(world.instance.snapshot().tiers?.host.blocks).toBe(0);
+  });
+});
+
 describe('kept tokens', () => {
   test('are the same with a prefix hit, in chunks, and beside other requests', () => {
     const one = request('a', promptOf(1, 300), { maxTokens: 90 });
@@ -217,13 +266,14 @@ const arbitrarySettings = fc.record({
   shape: fc.constantFrom<SparsityConfig['shape']>('uniform', 'pyramid', [20, 70]),
   compactEvery: fc.constantFrom(0, 8),
   keepsFull: fc.boolean(),
+  hostBlocks: fc.constantFrom(0, 5, 30),
 });
 
 test('in random histories every request ends with the output that it gets alone, and nothing leaks', () => {
   let preempted = 0;
   fc.assert(
     fc.property(arbitrarySettings, fc.array(arbitraryAction, { minLength: 5, maxLength: 50 }), (drawn, actions) => {
-      const { spare, tokensMax, all, shape, compactEvery, keepsFull } = drawn;
+      const { spare, tokensMax, all, shape, compactEvery, keepsFull, hostBlocks } = drawn;
       const settings: Settings = {
         groups: all && shape === 'uniform' ? sparseOnly : groups,
         sparsity: { ...sparsity, shape, budget: typeof shape === 'string' ? 40 : undefined, compactEvery, keepsFull },
@@ -233,6 +283,7 @@ test('in random histories every request ends with the output that it gets alone,
         ...settings,
         pages: 8 * 3 + 3 * 8 + spare,
         limits: { ...limits, tokensMax, sequencesMax: 5, logitRowsMax: 10, ...usPerStep },
+        ...(hostBlocks > 0 && { tiers: { hostBlocks, ssdBlocks: 0 }, contents: { onSsd: undefined } }),
       });
       const requests: GenerationRequest[] = [];
       const cancelled = new Set<string>();

@@ -1,13 +1,14 @@
 // Instances over real engines: requests with a KV budget give the same bits in a batch, from cache and in few pages as
 // alone, and requests without one those of full KV.
 import { describe, expect, test } from 'vitest';
+import { openTiers } from '../../../src/cli/serve/instance-tiers.ts';
 import type { SparsityConfig } from '../../../src/core/kvcache/sparsity/sparse-plan.ts';
 import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
 import { Engine } from '../../../src/engine/engine.ts';
 import { greedyTokens } from '../../../src/engine/greedy.ts';
 import { freeModel, loadModel } from '../../../src/engine/load-model.ts';
 import { slotPagesOfState } from '../../../src/util/step.ts';
-import { greedy, request } from '../../core/instance-world.ts';
+import { baseConfig, greedy, limits, request } from '../../core/instance-world.ts';
 import { type NamedBackend, nativeBackends } from '../backends.ts';
 import { embeddedModel } from '../goldens.ts';
 import { someTokens } from '../play.ts';
@@ -68,5 +69,43 @@ describe.skipIf(native === undefined).each(['replace', 'compact', 'quest'] as co
       for (const each of [plain, model]) freeModel(each, backend);
       backend.close();
     });
+  },
+);
+
+test.skipIf(native === undefined)(
+  'prompts loaded from host memory have the bits of computed ones, layer by layer',
+  () => {
+    const backend = (native as NamedBackend).create(2);
+    const load = (sparseLayers?: readonly boolean[]) =>
+      loadModel({ model: embeddedModel, backend, inputs: 'bf16', context: 1024, sparseLayers });
+    const plain = load();
+    const { layers } = plain.config;
+    // The pages of a block do not lie in the order of computation.
+    const model = load(Array.from({ length: layers }, (_, layer) => layer % 2 === 0));
+    const { kv } = model;
+    const [pages, hostBlocks] = [12 * layers, 40];
+    const hostPages = (hostBlocks + 1) * layers;
+    const engineOf = (count: number): Engine =>
+      new Engine({ model, backend, tokensMax, logitRowsMax: 32, kvBytes: count * kv.pageBytes });
+    const [few, plenty] = [engineOf(pages + hostPages), engineOf(200 * layers)];
+    const sparsity = sparsityOf(kv.headDim, 'replace');
+    const [root, hashKey, log] = [baseConfig.root, baseConfig.hashKey, () => undefined];
+    const sizes = { hostBlocks, ssdBlocks: 0, pages: hostPages };
+    const place = { sizes, kv, layers: few.layers, pool: few.pool, isa: backend.isa, root, hashKey, log };
+    const tiers = openTiers(undefined, place, () => undefined);
+    const requests = Array.from({ length: 6 }, (_, i): GenerationRequest => {
+      const prompt = someTokens(200 + i, model.config.vocabSize, i % 2);
+      return request(`r${i}`, prompt, { maxTokens: 12, sampling: { ...greedy, topLogprobs: 0 } });
+    });
+    const limited = { sparsity, pages, limits: { ...limits, tokensMax, sequencesMax: 1, logitRowsMax: 32 } };
+    const { heard, snapshot } = serve(few, requests, { ...limited, ...tiers.machine }, [], tiers.live);
+    for (const one of requests) {
+      const alone = serve(plenty, [one], { sparsity });
+      expect(heard.get(one.id)).toMatchObject({ ...alone.heard.get(one.id), cachedTokens: expect.any(Number) });
+    }
+    expect(snapshot.tiers?.reads.host).toBeGreaterThan(10);
+    for (const engine of [few, plenty]) engine.close();
+    for (const each of [plain, model]) freeModel(each, backend);
+    backend.close();
   },
 );

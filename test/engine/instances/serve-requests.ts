@@ -2,6 +2,7 @@
 import { createTokenInstance, type TokenInstanceConfig } from '../../../src/core/instance/token-instance.ts';
 import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
 import type { Engine } from '../../../src/engine/engine.ts';
+import type { LiveTiers } from '../../../src/runtime/threads/live-tiers.ts';
 import { baseConfig, limits } from '../../core/instance-world.ts';
 
 /** Most rows of a step. */
@@ -13,12 +14,16 @@ interface Generated {
   cachedTokens: number;
 }
 
-/** Runs all requests to their end, and checks every invariant after every step. @param late submitted after 20 steps */
+/**
+ * Runs all requests to their end, and checks every invariant after every step. @param late submitted after 20 steps
+ * @param tiers of an instance with host memory
+ */
 export function serve(
   engine: Engine,
   requests: readonly GenerationRequest[],
   config: Partial<TokenInstanceConfig> = {},
   late: readonly GenerationRequest[] = [],
+  tiers?: LiveTiers,
 ) {
   const machine = createTokenInstance({
     ...baseConfig,
@@ -38,6 +43,7 @@ export function serve(
     machine.check();
     usedPagesMax = Math.max(usedPagesMax, machine.snapshot().pages.used);
     for (const effect of effects) {
+      if (effect.kind === 'copyPages' || effect.kind === 'loadPages') tiers?.carryOut(effect);
       if (effect.kind !== 'emit') continue;
       const to = heard.get(effect.id) as Generated;
       if (effect.event.kind === 'failed') throw new Error(effect.event.message);
@@ -48,7 +54,9 @@ export function serve(
     }
     const run = effects.find((effect) => effect.kind === 'runStep');
     if (run === undefined) return { heard, usedPagesMax, snapshot: machine.snapshot() };
+    tiers?.stepBegins();
     const outcome = engine.run(run.plan, abort);
+    tiers?.stepEnded();
     if (outcome.kind !== 'done') throw new Error('the step was aborted');
     nowUs += 1_000;
     effects = [...machine.step(nowUs, { kind: 'stepDone', step: run.step, result: outcome.result })];

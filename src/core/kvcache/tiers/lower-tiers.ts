@@ -103,7 +103,7 @@ export class LowerTiers implements BlockListener {
   }
 
   #storedInHost(slot: SlotId, block: BlockId | undefined): void {
-    if (block !== undefined) this.moves?.store(block, slot);
+    if (block !== undefined) this.moves?.store(block, slot, this.host.digests, slot * digestWords);
     this.#writes.storedInHost(slot);
   }
 
@@ -159,13 +159,13 @@ export class LowerTiers implements BlockListener {
     this.#newReads += to - from;
   }
 
-  /** The contents of the chain's block at `index`, which is being read, go to a block of the pool. */
-  load(chain: BlockChain, index: number, block: BlockId): void {
+  /** The contents of the chain's block at `index`, which is being read, go to these blocks of the layer groups. */
+  load(chain: BlockChain, index: number, ids: readonly (BlockId | undefined)[]): void {
     const slot = this.host.find(chain.words, index * digestWords);
-    if (slot !== undefined) this.moves?.load(slot, block, digestAt(chain.words, index * digestWords));
+    if (slot !== undefined) this.moves?.load(slot, ids, digestAt(chain.words, index * digestWords));
   }
 
-  /** (slots, layers): pages of slots of host memory, where contents are real. */
+  /** (slots, pages of a block): pages of slots of host memory, where contents are real. */
   pagesIn(slots: readonly SlotId[]): Int32Array {
     return this.moves?.pagesOfSlots(slots) ?? new Int32Array(0);
   }

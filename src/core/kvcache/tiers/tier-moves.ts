@@ -1,7 +1,7 @@
 // Moves of block contents between the tiers of a cache, where contents are real.
 import { digestWords } from '../../../util/blake2s.ts';
 import type { BlockId, SlotId } from '../../protocol/ids.ts';
-import type { BlockPool } from '../block-pool.ts';
+import type { WholeGroups } from '../whole-groups.ts';
 
 /** Carries out moves in this order, and before anything requested later. */
 export interface TierMover {
@@ -9,75 +9,97 @@ export interface TierMover {
   copy(from: Int32Array, to: Int32Array): void;
   /**
    * (blocks, layers) pages of the pool, both: loads what the next launched step reads, or loads at once without a step.
+   * A page that goes to itself is not needed.
    */
   load(from: Int32Array, to: Int32Array): void;
   /** Marks the slot of SSD as empty. */
   erase(slot: SlotId): void;
 }
 
+/** A block that is loaded: its ids in the groups, undefined where a group had it before. */
+interface BlockLoad {
+  readonly slot: SlotId;
+  readonly ids: readonly (BlockId | undefined)[];
+  readonly digest: Uint32Array;
+}
+
 /** The pages of host memory's slots, and the moves of contents to and from them. */
 export class TierMoves {
-  readonly #pool: BlockPool;
+  readonly #whole: WholeGroups;
+  readonly #blockPages: number;
   readonly #hostPage: number;
   readonly #mover: TierMover;
-  #loads: { readonly slot: SlotId; readonly block: BlockId; readonly digest: Uint32Array }[] = [];
+  #loads: BlockLoad[] = [];
 
-  /** @param hostPage first page id of host memory */
-  constructor(pool: BlockPool, hostPage: number, mover: TierMover) {
-    this.#pool = pool;
+  /** @param whole all groups @param hostPage first page id of host memory */
+  constructor(whole: WholeGroups, hostPage: number, mover: TierMover) {
+    this.#whole = whole;
+    this.#blockPages = whole.blockPages;
     this.#hostPage = hostPage;
     this.#mover = mover;
   }
 
   /** The first page of a slot of host memory. */
   pageOf(slot: SlotId): number {
-    return this.#hostPage + slot * this.#pool.layers;
+    return this.#hostPage + slot * this.#blockPages;
   }
 
-  store(block: BlockId, slot: SlotId): void {
-    this.#mover.copy(this.#pagesOf(block), this.#pagesIn(slot));
+  /** @param block its id in the first group; the others have it under the digest at `words[at..at+4]` */
+  store(block: BlockId, slot: SlotId, words: Uint32Array, at: number): void {
+    const ids = this.#whole.groups.map((group, g) => (g === 0 ? block : (group.findDigest(words, at) ?? 0)));
+    this.#mover.copy(this.#whole.pagesOf(ids), this.#pagesIn(slot));
   }
 
   /** Deferred to `flush`: until then the block may be evicted again. */
-  load(slot: SlotId, block: BlockId, digest: Uint32Array): void {
-    this.#loads.push({ slot, block, digest });
+  load(slot: SlotId, ids: readonly (BlockId | undefined)[], digest: Uint32Array): void {
+    this.#loads.push({ slot, ids, digest });
   }
 
-  /**
-   * Starts the loads requested since the last call that are still useful. @param holds true if the block is indexed
-   * under this digest
-   */
-  flush(holds: (block: BlockId, digest: Uint32Array) => boolean): void {
+  /** Starts the loads requested since the last call that are still useful: of blocks indexed under their digests. */
+  flush(): void {
     if (this.#loads.length === 0) return;
-    const useful = this.#loads.filter(({ block, digest }) => holds(block, digest));
+    const rows = this.#loads.flatMap(({ slot, ids, digest }) => {
+      const to = this.#loadedPages(slot, ids, digest);
+      return to === undefined ? [] : [{ slot, to }];
+    });
     this.#loads = [];
-    if (useful.length === 0) return;
-    const { layers } = this.#pool;
-    const to = new Int32Array(useful.length * layers);
-    for (const [i, { block }] of useful.entries()) to.set(this.#pagesOf(block), i * layers);
-    this.#mover.load(this.pagesOfSlots(useful.map(({ slot }) => slot)), to);
+    if (rows.length === 0) return;
+    const to = new Int32Array(rows.length * this.#blockPages);
+    for (const [i, row] of rows.entries()) to.set(row.to, i * this.#blockPages);
+    this.#mover.load(this.pagesOfSlots(rows.map(({ slot }) => slot)), to);
+  }
+
+  /** Where the pages of a slot go: to themselves in groups that need none. Undefined if no group needs them. */
+  #loadedPages(slot: SlotId, ids: readonly (BlockId | undefined)[], digest: Uint32Array): Int32Array | undefined {
+    const pages = this.#pagesIn(slot);
+    let isNeeded = false;
+    let at = 0;
+    for (const [g, group] of this.#whole.groups.entries()) {
+      const { layers, pool } = group;
+      const id = ids[g];
+      if (id !== undefined && group.findDigest(digest, 0) === id) {
+        pages.set(pool.pageTable.subarray(id * layers, (id + 1) * layers), at);
+        isNeeded = true;
+      }
+      at += layers;
+    }
+    return isNeeded ? pages : undefined;
   }
 
   erase(slot: SlotId): void {
     this.#mover.erase(slot);
   }
 
-  /** (slots, layers) */
+  /** (slots, pages of a block) */
   pagesOfSlots(slots: readonly SlotId[]): Int32Array {
-    const { layers } = this.#pool;
-    const pages = new Int32Array(slots.length * layers);
-    for (const [i, slot] of slots.entries()) pages.set(this.#pagesIn(slot), i * layers);
+    const pages = new Int32Array(slots.length * this.#blockPages);
+    for (const [i, slot] of slots.entries()) pages.set(this.#pagesIn(slot), i * this.#blockPages);
     return pages;
   }
 
   #pagesIn(slot: SlotId): Int32Array {
     const first = this.pageOf(slot);
-    return Int32Array.from({ length: this.#pool.layers }, (_, layer) => first + layer);
-  }
-
-  #pagesOf(block: BlockId): Int32Array {
-    const { layers, pageTable } = this.#pool;
-    return pageTable.slice(block * layers, (block + 1) * layers);
+    return Int32Array.from({ length: this.#blockPages }, (_, page) => first + page);
   }
 }
 
