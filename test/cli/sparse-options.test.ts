@@ -28,8 +28,12 @@ it('quest evicts no tokens and reads pages of layers after the second', () => {
   });
 });
 
-it('models with and without full layers may have lower tiers, and attention workers hold kept tokens by KV heads', () => {
-  expect(read({ sparse: 'first-n', dop: '1,2' })).toBeDefined();
+it('models with and without full layers may have lower tiers, and all kinds of attention workers', () => {
+  for (const dop of ['1,2', '2,2', 'auto']) expect(read({ sparse: 'first-n', dop })).toBeDefined();
+  expect(read({ sparse: 'first-n', dop: '1,2', staggeredBatches: 2, partition: 'requests' })).toBeDefined();
+  const instances = [{ role: 'prefill' }, { role: 'decode' }];
+  expect(read({ sparse: 'uniform', dop: '1,2', instances })).toBeDefined();
+  expect(read({ sparse: 'uniform', borrow: true })).toBeDefined();
   expect(read({ sparse: 'pyramid', hostMemory: '1g' })).toBeDefined();
   expect(read({ sparse: 'first-n', hostMemory: '1g' })).toBeDefined();
   expect(read({ sparse: 'full,64', instances: [{ ssd: 'folder' }] })).toBeDefined();
@@ -60,15 +64,10 @@ it.each([
   [{ sparse: 'full,20' }, 'Cannot use a budget of 20 tokens'],
   [{ sparse: 'full,full' }, 'no layer has a budget'],
   [{ sparse: 'full,64', sparseBudget: 64 }, 'Cannot use --sparse-budget with --sparse full,64'],
-  [{ sparse: 'uniform', borrow: true }, 'Cannot use --sparse uniform: kept tokens cannot be lent: remove --borrow'],
-  [{ sparse: 'uniform', dop: '2,2' }, 'write --dop 1,N'],
-  [{ sparse: 'uniform', dop: 'auto' }, 'write --dop 1,N'],
-  [{ sparse: 'uniform', dop: '1,2', staggeredBatches: 2 }, 'remove --staggered-batches'],
-  [{ sparse: 'uniform', dop: '1,2', partition: 'requests' }, 'remove --partition'],
-  [
-    { sparse: 'uniform', dop: '1,2', instances: [{ role: 'prefill' }, { role: 'decode' }] },
-    'use instances of role mixed',
-  ],
+  [{ sparse: 'first-n', borrow: true }, 'full layers cannot be lent beside sparse ones: remove --borrow'],
+  [{ sparse: 'full,64', borrow: true }, 'remove --borrow'],
+  [{ sparse: 'uniform', borrow: true, instances: [{ role: 'prefill' }, { role: 'decode' }] }, 'role mixed'],
+  [{ sparse: 'uniform', cppGroup: 2 }, 'remove --cpp-group'],
   [{ sparse: 'uniform', instances: [{}, { role: 'store', hostMemory: '1g' }] }, 'stores hold no kept tokens'],
 ])('refuses %o', (flags, message) => {
   expect(() => read(flags)).toThrow(message);

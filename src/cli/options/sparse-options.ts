@@ -88,11 +88,9 @@ export function addSparseFlags(command: Command): Command {
 /** Options that sparse KV does not work with. */
 interface OtherOptions extends SparseOptions {
   readonly borrow: boolean;
-  readonly dop?: string | undefined;
-  readonly attentionWorkers?: unknown;
-  readonly partition: string;
-  readonly staggeredBatches?: number | undefined;
   readonly cppGroup?: number | undefined;
+  /** Of an instance that joins a cluster. */
+  readonly role?: string | undefined;
   readonly instances?: readonly { readonly role: string }[] | undefined;
 }
 
@@ -163,27 +161,23 @@ function selectionOf({ sparse, sparseObserve, sparsePooling, sparseCache, sparse
 
 /** The reason why an instance cannot have sparse layers beside its other options. */
 function conflictOf(options: OtherOptions): string | undefined {
-  const { instances = [] } = options;
-  const hasWorkers = options.dop !== undefined || options.attentionWorkers !== undefined;
+  const { instances = [], role = 'mixed' } = options;
+  const hasFull = hasFullLayers(options);
+  const isMixed = role === 'mixed' && instances.every((own) => own.role === 'mixed');
   const conflicts: readonly (readonly [boolean, string])[] = [
-    [options.borrow, 'kept tokens cannot be lent: remove --borrow'],
     [
-      options.dop !== undefined && !options.dop.startsWith('1,'),
-      'batches of several model workers keep all tokens: write --dop 1,N',
+      options.borrow && hasFull,
+      'full layers cannot be lent beside sparse ones: remove --borrow, or write --sparse-full-layers 0',
     ],
-    [(options.staggeredBatches ?? 1) > 1, 'staggered batches keep all tokens: remove --staggered-batches'],
-    [
-      hasWorkers && options.partition !== 'heads',
-      'kept tokens lie at attention workers by KV heads: remove --partition',
-    ],
-    [
-      hasWorkers && instances.some(({ role }) => role !== 'mixed'),
-      'kept tokens are not handed off to attention workers: use instances of role mixed',
-    ],
+    [options.borrow && !isMixed, 'kept tokens are not handed off beside lent memory: use instances of role mixed'],
+    [instances.some((own) => own.role === 'store'), 'stores hold no kept tokens: remove the store'],
     [options.cppGroup !== undefined, 'pipeline groups compute all tokens of all layers: remove --cpp-group'],
-    [instances.some(({ role }) => role === 'store'), 'stores hold no kept tokens: remove the store'],
   ];
   return conflicts.find(([applies]) => applies)?.[1];
+}
+
+function hasFullLayers({ sparse = '', sparseFullLayers }: SparseOptions): boolean {
+  return sparse.includes('full') || (sparseFullLayers ?? defaultFullLayers[sparse] ?? 0) > 0;
 }
 
 /** By layer of the model: true for layers with a budget. @throws UsageError if the layers do not match the model */

@@ -85,6 +85,7 @@ export function batchOf(step: Step, sequences: readonly number[]): StepBatch {
   const place = new Map(rows.map((row, i) => [row, i]));
   const logits = [...step.logitRows.keys()].filter((logit) => place.has(step.logitRows[logit]));
   const { sequenceWorkers } = step;
+  const places = new Map(sequences.map((sequence, i) => [sequence, i]));
   return {
     step: {
       tokens: chosen(step.tokens, rows),
@@ -93,6 +94,9 @@ export function batchOf(step: Step, sequences: readonly number[]): StepBatch {
       groups: step.groups.map((group) => groupOf(group, sequences)),
       remote: [],
       ...(sequenceWorkers && { sequenceWorkers: chosen(sequenceWorkers, sequences) }),
+      ...(step.sparse && { sparse: entriesOf(step.sparse, places) }),
+      ...(step.selections && { selections: entriesOf(step.selections, places) }),
+      ...(step.pageSelections && { pageSelections: entriesOf(step.pageSelections, places) }),
       logitRows: Int32Array.from(logits, (logit) => place.get(step.logitRows[logit]) ?? 0),
       sampling: samplingOf(step.sampling, logits),
     },
@@ -126,6 +130,17 @@ export function resultOf(
     Array.from(result.failedSequences, (at) => batch.sequences[at]),
   );
   return { ...merged, failedSequences: Int32Array.from(failedSequences.sort(ascending)) };
+}
+
+/** The entries of these sequences, which are numbered by their places. */
+function entriesOf<T extends { readonly sequence: number }>(
+  entries: readonly T[],
+  places: ReadonlyMap<number, number>,
+): readonly T[] {
+  return entries.flatMap((entry) => {
+    const sequence = places.get(entry.sequence);
+    return sequence === undefined ? [] : [{ ...entry, sequence }];
+  });
 }
 
 function groupOf(group: StepGroup, sequences: readonly number[]): StepGroup {

@@ -153,8 +153,15 @@ export class Instance<
         config.cost.observe(flight.shape, stepUs);
       flight.owner.commit(flight, event.result, stepUs);
     } else if (event.kind === 'stepFailed') this.#state.emit(results.failAll(flight, event.message));
+    else this.#recomputeSlots(flight.requests);
     for (const component of hooks.afterStep) component.afterStep(flight, stepUs);
     requests.stepEnded(flight.requests);
+  }
+
+  /** The aborted step may have evicted kept tokens: they are selected again. */
+  #recomputeSlots(requests: readonly S[]): void {
+    for (const { sequence, cancelled } of requests)
+      if (sequence.isSelected && !cancelled) this.#state.scheduler.recompute(sequence);
   }
 
   #advance(): void {

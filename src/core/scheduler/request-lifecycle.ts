@@ -5,7 +5,7 @@ import type { InstanceEvent } from '../protocol/events.ts';
 import type { RequestId } from '../protocol/ids.ts';
 import type { GenerationEvent } from '../protocol/ports.ts';
 import { contextTooLong, promptExceedsReceiveBuffer, queueFull } from '../protocol/refusals.ts';
-import { promptOf } from '../protocol/request-size.ts';
+import { promptOf, type RequestSize } from '../protocol/request-size.ts';
 import type { Continuation, Identified, LeaveReason, Submission } from './component.ts';
 import type { RunningRequest } from './executor/executor.ts';
 import type { InstanceInternals } from './instance-internals.ts';
@@ -41,11 +41,16 @@ export class RequestLifecycle<Request extends Identified, S extends RunningReque
     const size = decodeAt === undefined ? full : promptOf(full);
     // Another instance can continue the request if the prompt and one more token fit here.
     const beginsHere = size.promptTokens < ownCapacityTokens;
-    let longest = beginsHere ? capacityTokens : ownCapacityTokens;
-    for (const component of this.#instance.hooks.capacityOf) longest = component.capacityOf(size) ?? longest;
-    const tooLong = contextTooLong(size, longest);
+    const tooLong = contextTooLong(size, this.#longest(size, beginsHere ? capacityTokens : ownCapacityTokens));
     if (tooLong !== undefined || requests.size < config.queueMax) return tooLong;
     return queueFull(requests.size, config.queueMax, this.#throughput.retryAfterMs(nowUs, requests.size));
+  }
+
+  /** Tokens of the longest request like this one. @param most of one whose kind makes no difference */
+  #longest(size: RequestSize, most: number): number {
+    let longest = most;
+    for (const component of this.#instance.hooks.capacityOf) longest = component.capacityOf(size) ?? longest;
+    return longest;
   }
 
   schedule(request: Request, continuation: Continuation): void {
@@ -151,13 +156,15 @@ export class RequestLifecycle<Request extends Identified, S extends RunningReque
     return wasExpected;
   }
 
-  /** Borrowed memory is lost: fails waiting requests that exceed the capacity that is left. */
+  /** Memory is lost: fails waiting requests that exceed the capacity that is left. */
   failTooLong(): void {
-    const { requests, capacityTokens } = this.#instance;
+    const { requests, executor, capacityTokens } = this.#instance;
     for (const running of requests.waitingBeyond(capacityTokens)) {
-      const { promptLength, lengthMax } = running.sequence;
-      const size = { promptTokens: promptLength, outputTokensMax: lengthMax - promptLength + 1 };
-      const refusal = contextTooLong(size, capacityTokens);
+      const { promptLength, lengthMax, hasBudget } = running.sequence;
+      const size = hasBudget
+        ? executor.size(executor.requestOf(running))
+        : { promptTokens: promptLength, outputTokensMax: lengthMax - promptLength + 1 };
+      const refusal = contextTooLong(size, hasBudget ? this.#longest(size, capacityTokens) : capacityTokens);
       if (refusal !== undefined) this.#end(running, refusal, false);
     }
   }

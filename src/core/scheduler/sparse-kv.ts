@@ -63,7 +63,7 @@ export class SparseKv<Request extends Identified, S extends RunningRequest> exte
   }
 
   override snapshot(): Partial<InstanceSnapshot> {
-    const { kvCache, scheduler } = this.#context;
+    const { kvCaches, scheduler } = this.#context;
     let sequences = 0;
     let slotTokens = 0;
     for (const { table, readsPart } of scheduler.running) {
@@ -75,7 +75,7 @@ export class SparseKv<Request extends Identified, S extends RunningRequest> exte
       sparse: {
         sequences,
         slotTokens,
-        slotPages: kvCache.slots.pages + kvCache.bounds.pages,
+        slotPages: kvCaches.all.reduce((sum, { slots, bounds }) => sum + slots.pages + bounds.pages, 0),
         selections: this.#selections,
         promptTokens: this.#promptTokens,
         keptTokens: this.#keptTokens,

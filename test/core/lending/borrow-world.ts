@@ -2,6 +2,7 @@
 // allows.
 import { expect } from 'vitest';
 import { createTokenInstance, type TokenInstance } from '../../../src/core/instance/token-instance.ts';
+import type { SparsityConfig } from '../../../src/core/kvcache/sparsity/sparse-plan.ts';
 import type { BorrowingTotals } from '../../../src/core/lending/debtor/borrower-config.ts';
 import { blocksLendable, type LendingPolicy } from '../../../src/core/lending/lending-policy.ts';
 import { GManager } from '../../../src/core/lending/manager/gmanager.ts';
@@ -20,7 +21,8 @@ import { FakeEngine } from '../scheduler/fake-engine.ts';
 import { FakePrefixDriver } from '../transfer/fake-prefix-driver.ts';
 import type { BlockCopy, MoveInFlight } from './borrow-copies.ts';
 
-const groups = [{ layers: 2, window: undefined }] as const;
+const dense = [{ layers: 2, window: undefined }] as const;
+const sparse = [{ layers: 2, window: undefined, sparse: true }] as const;
 export const rangeBlocks = rangeTokens / pageTokens;
 const stagingBlocks = 2 * rangeBlocks;
 const times = {
@@ -62,6 +64,8 @@ export interface BorrowWorldOptions {
   readonly aheadOfUse?: boolean;
   /** Steps wait for all arriving blocks; otherwise some steps do not. */
   readonly patient?: boolean;
+  /** Requests keep only some tokens. */
+  readonly sparsity?: SparsityConfig | undefined;
   /** One for each instance. */
   readonly tiers?: { readonly hostBlocks: number; readonly ssdBlocks: number } | undefined;
 }
@@ -93,7 +97,9 @@ export class BorrowWorld {
   /** (instances): blocks that each may lend. */
   readonly #lendable: readonly number[];
 
-  constructor({ blocks, settles, seed, changes, hostBlocks = 0, aheadOfUse, patient, tiers }: BorrowWorldOptions) {
+  constructor(options: BorrowWorldOptions) {
+    const { blocks, settles, seed, changes, hostBlocks = 0, aheadOfUse, patient, tiers, sparsity } = options;
+    const groups = sparsity === undefined ? dense : sparse;
     this.#patient = patient === true;
     const policy = { ...defaultPolicy, ...changes };
     const lendable = blocks.map((total) => blocksLendable({ total, available: total, lent: 0 }, policy));
@@ -107,7 +113,7 @@ export class BorrowWorld {
       createTokenInstance({
         ...baseConfig,
         ...{ groups, pages: total * 2, limits: { ...limits, sequencesMax: 6 } },
-        ...{ aheadOfUse, contents: { onSsd: undefined }, tiers },
+        ...{ aheadOfUse, contents: { onSsd: undefined }, tiers, sparsity },
         borrowing: {
           ...{ instance, policy, times, stagingBlocks, rangeBlocks },
           ...{ hostBlocks, hostFirstPage: (total + stagingBlocks + tierBlocks) * 2 },
@@ -344,8 +350,11 @@ export class BorrowWorld {
     this.running.delete(at);
     this.prefixes.runLoads(at);
     const { step, plan } = running;
-    if (aborts) this.step(at, { kind: 'stepAborted', step });
-    else {
+    if (aborts) {
+      // Rows over kept tokens have changed them.
+      if (plan.sparse !== undefined && plan.remote.length === 0) engine.abort(plan, plan.tokens.length);
+      this.step(at, { kind: 'stepAborted', step });
+    } else {
       const result = engine.run(plan, this.prefixes.missing(at, this.#pending.get(at) ?? [], patient));
       this.remoteSteps += Number(plan.remote.length > 0);
       this.unanswered += result.failedSequences.length;

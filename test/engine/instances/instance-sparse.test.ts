@@ -1,12 +1,16 @@
 // Instances over real engines: requests with a KV budget give the same bits in a batch, from cache and in few pages as
 // alone, and requests without one those of full KV.
 import { describe, expect, test } from 'vitest';
+import { openAttentionWorkers } from '../../../src/cli/serve/attention/attention-workers.ts';
 import { openTiers } from '../../../src/cli/serve/instance-tiers.ts';
+import type { InstanceSettings } from '../../../src/cli/serve/worker-settings.ts';
 import type { SparsityConfig } from '../../../src/core/kvcache/sparsity/sparse-plan.ts';
 import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
 import { Engine } from '../../../src/engine/engine.ts';
 import { greedyTokens } from '../../../src/engine/greedy.ts';
 import { freeModel, loadModel } from '../../../src/engine/load-model.ts';
+import type { NativeBackend } from '../../../src/kernel/native/native.ts';
+import { overAttentionWorkers } from '../../../src/runtime/attention-workers/staggered-steps.ts';
 import { slotPagesOfState } from '../../../src/util/step.ts';
 import { baseConfig, greedy, limits, request } from '../../core/instance-world.ts';
 import { type NamedBackend, nativeBackends } from '../backends.ts';
@@ -107,5 +111,46 @@ test.skipIf(native === undefined)(
     for (const engine of [few, plenty]) engine.close();
     for (const each of [plain, model]) freeModel(each, backend);
     backend.close();
+  },
+);
+
+test.skipIf(native === undefined).each([
+  ['heads', 1, 2, 'replace'],
+  ['heads', 2, 3, 'quest'],
+  ['requests', 1, 1, 'compact'],
+  ['requests', 1, 2, 'replace'],
+] as const)(
+  'attention workers by %s, with %i model workers and %i batches, give the bits of one instance, by %s',
+  async (partition, modelWorkers, batches, rule) => {
+    const backend = (native as NamedBackend).create(1) as NativeBackend;
+    const load = (attention: 'pages' | 'workers', sparseLayers?: readonly boolean[]) =>
+      loadModel({ model: embeddedModel, backend, inputs: 'bf16', context: 1024, attention, sparseLayers });
+    const plain = load('pages');
+    const { layers } = plain.config;
+    const isSparse = Array.from({ length: layers }, (_, layer) => layer >= layers - 2);
+    const [model, here] = [load('workers', isSparse), load('pages', isSparse)];
+    const memory = { backend, tokensMax, logitRowsMax: 32 };
+    const kvBytes = 80 * layers * model.kv.pageBytes;
+    const attention = { partition, form: 'ranges', modelWorkers, batches, threads: 2 } as const;
+    const settings = { attentionWorkers: attention, threads: 2, instances: 1, contextTokens: 1024 } as InstanceSettings;
+    const workers = await openAttentionWorkers(settings, backend, model, { kvBytes, receivePages: 0 }, () => undefined);
+    if (workers === undefined) throw new Error('no workers');
+    const { pages, live, replicas, linked } = workers;
+    const engine = new Engine({ ...memory, model, kvBytes, pagesAtWorkers: pages });
+    const alone = new Engine({ ...memory, model: here, kvBytes });
+    const sparsity = sparsityOf(model.kv.headDim, rule);
+    const requests = [150, 260, 90, 200].map((length, i) =>
+      request(`r${i}`, someTokens(length, model.config.vocabSize, 5 + i), {
+        ...{ maxTokens: 40, sampling: { ...greedy, topLogprobs: 0 } },
+        ...(i === 2 && { kvBudget: 'full' }),
+      }),
+    );
+    const { run } = overAttentionWorkers(engine, live, ({ rows, keyRows }) => rows + keyRows / 100, replicas);
+    const { heard } = serve({ run, pages, model }, requests, { sparsity, ...workers.machine });
+    expect([...heard]).toEqual([...serve(alone, requests, { sparsity }).heard]);
+    for (const worker of linked) worker.close();
+    for (const each of [engine, alone]) each.close();
+    for (const each of [plain, model, here]) freeModel(each, backend);
+    for (const each of [...replicas, backend]) each.close();
   },
 );

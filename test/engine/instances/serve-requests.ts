@@ -19,7 +19,7 @@ interface Generated {
  * @param tiers of an instance with host memory
  */
 export function serve(
-  engine: Engine,
+  engine: Pick<Engine, 'run' | 'pages' | 'model'>,
   requests: readonly GenerationRequest[],
   config: Partial<TokenInstanceConfig> = {},
   late: readonly GenerationRequest[] = [],

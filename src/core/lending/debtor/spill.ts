@@ -58,9 +58,9 @@ function spillEnd(home: Home, most: number, stay: (sequence: Sequence) => number
 /** Number of blocks from `end` on that can leave. */
 function movable({ batcher, cache, mover, rangeBlocks }: Home, sequence: Sequence, end: number, stay: number): number {
   const { movesOut = [], broken = false } = mover.registry.maps.get(sequence) ?? {};
-  // Blocks that are being received or sent stay in place.
-  const isInTransfer = sequence.arriving !== undefined || sequence.copier?.isWaiting === true;
-  if (isInTransfer || broken || (movesOut[0]?.first ?? sequence.remoteFrom) < sequence.remoteFrom) return 0;
+  // Blocks that are being received or sent stay in place, and so do those of sequences with a KV budget.
+  const staysHere = sequence.hasBudget || sequence.arriving !== undefined || sequence.copier?.isWaiting === true;
+  if (staysHere || broken || (movesOut[0]?.first ?? sequence.remoteFrom) < sequence.remoteFrom) return 0;
   const computed = Math.floor(sequence.computed / cache.blockTokens);
   // The blocks of a sequence over capacity may leave before they are computed.
   const goesAhead = batcher.capacity.isOverCapacity(sequence) && computed >= stay;

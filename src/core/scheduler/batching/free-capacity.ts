@@ -69,8 +69,9 @@ export class FreeCapacity {
    * True if the pages of this instance cannot hold the sequence at its maximum length. Its maximum memory is then reserved
    * before it starts, here or on other instances. A sequence that fits waits for local memory, which is faster.
    */
-  isOverCapacity({ lengthMax }: Sequence): boolean {
+  isOverCapacity({ lengthMax, hasBudget }: Sequence): boolean {
     const { blockTokens, blockPages, pages } = this.#caches.first;
+    if (hasBudget) return false;
     return this.#overflow?.reservesWhole === true && Math.ceil(lengthMax / blockTokens) * blockPages > pages.total;
   }
 

@@ -197,6 +197,11 @@ export class Sequence {
     return this.sparsity && Math.max(0, this.promptLength - this.sparsity.observed);
   }
 
+  /** It has a KV budget: all of its memory lies at home. */
+  get hasBudget(): boolean {
+    return this.sparsity !== undefined || this.pageChoice !== undefined;
+  }
+
   /** Its prompt is computed, and it has a KV budget: it holds no blocks of sparse layers any more. */
   get isSelected(): boolean {
     return this.sparsity !== undefined && this.computed >= this.promptLength;
@@ -204,13 +209,12 @@ export class Sequence {
 
   /** It has a KV budget and its prompt is computed: its rows read some keys only, so their results are its own. */
   get readsPart(): boolean {
-    return (this.sparsity !== undefined || this.pageChoice !== undefined) && this.computed >= this.promptLength;
+    return this.hasBudget && this.computed >= this.promptLength;
   }
 
   /** Known tokens that the next step may compute: with a KV budget, no step has rows of the prompt and later ones. */
   get plannable(): number {
-    const isWhole = this.sparsity === undefined && this.pageChoice === undefined;
-    return isWhole || this.readsPart ? this.remaining : this.promptLength - this.computed;
+    return !this.hasBudget || this.readsPart ? this.remaining : this.promptLength - this.computed;
   }
 
   /** At most `rows` rows of the next step, so that one step computes all rows that select; 0: they do not fit. */
