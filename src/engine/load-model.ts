@@ -93,11 +93,7 @@ function load(files: ModelFiles, options: LoadOptions): LoadedModel {
   const { config } = files;
   const context = contextOf(config, options.context);
   const { compiled: plain, typeOf } = compileModel(files, context, weights, inputs, options.attention);
-  const { sparseLayers } = options;
-  const compiled =
-    sparseLayers === undefined
-      ? plain
-      : { ...plain, program: withSparseLayers(plain.program, (layer) => sparseLayers[layer]) };
+  const compiled = withLayers(plain, options.sparseLayers);
   const segments = compiled.linears.map((source) => checkedSegments(files, source, typeOf));
   const vectorData = compiled.vectors.map((source) => vectorValues(files, source, context));
   const linears = packAll(files, backend, compiled.linears, segments, linearsOf(options.sharedWith));
@@ -117,6 +113,13 @@ function load(files: ModelFiles, options: LoadOptions): LoadedModel {
     weightsBytes: linearBytes + vectorBytes,
     packedTypes: typesBySize(segments.flat()),
   };
+}
+
+/** @param sparse undefined: all layers keep all tokens */
+function withLayers<T extends { readonly program: Program }>(compiled: T, sparse: readonly boolean[] | undefined): T {
+  return sparse === undefined
+    ? compiled
+    : { ...compiled, program: withSparseLayers(compiled.program, (layer) => sparse[layer]) };
 }
 
 function compileModel(
@@ -146,9 +149,11 @@ function compileModel(
  */
 export function kvShapeOf(
   files: ModelFiles,
-  { weights = 'native', inputs = 'bf16', context }: Pick<LoadOptions, 'weights' | 'inputs' | 'context'>,
+  options: Pick<LoadOptions, 'weights' | 'inputs' | 'context' | 'sparseLayers'>,
 ): { readonly kv: KvShape; readonly layers: readonly LayerRef[] } {
-  const { compiled } = compileModel(files, contextOf(files.config, context), weights, inputs);
+  const { weights = 'native', inputs = 'bf16', context, sparseLayers } = options;
+  const { compiled: plain } = compileModel(files, contextOf(files.config, context), weights, inputs);
+  const compiled = withLayers(plain, sparseLayers);
   return { kv: kvShape(files.config, kvTypeOf(inputs), compiled), layers: layersOf(compiled.program) };
 }
 

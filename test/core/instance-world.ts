@@ -92,7 +92,11 @@ export class World {
   /** Rows of each step that ended well. */
   readonly stepRows: number[] = [];
 
-  constructor(config: Partial<TokenInstanceConfig> = {}) {
+  readonly #others: (effect: InstanceEffect) => void;
+
+  /** @param others receives the effects of transfers between instances */
+  constructor(config: Partial<TokenInstanceConfig> = {}, others: (effect: InstanceEffect) => void = () => {}) {
+    this.#others = others;
     const all = { ...baseConfig, ...config };
     this.instance = createTokenInstance(all);
     const blockPages = all.groups.reduce((sum, { layers }) => sum + layers, 0);
@@ -194,6 +198,8 @@ export class World {
       case 'fault':
         this.faults.push(effect.message);
         break;
+      default:
+        this.#others(effect);
     }
   }
 }

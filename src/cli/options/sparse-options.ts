@@ -163,14 +163,13 @@ function selectionOf({ sparse, sparseObserve, sparsePooling, sparseCache, sparse
 function conflictOf(options: OtherOptions): string | undefined {
   const { instances = [], role = 'mixed' } = options;
   const hasFull = hasFullLayers(options);
-  const isMixed = role === 'mixed' && instances.every((own) => own.role === 'mixed');
+  const isMixed = role === 'mixed' && instances.every((own) => own.role === 'mixed' || own.role === 'store');
   const conflicts: readonly (readonly [boolean, string])[] = [
     [
       options.borrow && hasFull,
       'full layers cannot be lent beside sparse ones: remove --borrow, or write --sparse-full-layers 0',
     ],
     [options.borrow && !isMixed, 'kept tokens are not handed off beside lent memory: use instances of role mixed'],
-    [instances.some((own) => own.role === 'store'), 'stores hold no kept tokens: remove the store'],
     [options.cppGroup !== undefined, 'pipeline groups compute all tokens of all layers: remove --cpp-group'],
   ];
   return conflicts.find(([applies]) => applies)?.[1];

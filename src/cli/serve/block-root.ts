@@ -5,13 +5,21 @@ import type { BlockRoot } from '../../runtime/threads/thread-protocol.ts';
 import type { ModelFiles } from '../../weights/types.ts';
 import type { ModelOptions } from '../options/options.ts';
 
-export function blockRoot(files: ModelFiles, { weights, inputs }: Pick<ModelOptions, 'weights' | 'inputs'>): BlockRoot {
+/** @param sparseLayers by layer: true for layers with a budget; undefined: none has one */
+export function blockRoot(
+  files: ModelFiles,
+  { weights, inputs }: Pick<ModelOptions, 'weights' | 'inputs'>,
+  sparseLayers: readonly boolean[] = [],
+): BlockRoot {
   const { positions, attention } = files.config;
+  // Where both kinds exist, a block has the pages of one kind after those of the other.
+  const hasBoth = sparseLayers.includes(true) && sparseLayers.includes(false);
   return {
     modelFingerprint: modelFingerprint(files),
     weightForm: weights,
     inputForm: inputs,
     kvType: kvTypeOf(inputs),
     rope: JSON.stringify([positions, attention]),
+    ...(hasBoth && { sparseLayers: sparseLayers.map(Number).join('') }),
   };
 }

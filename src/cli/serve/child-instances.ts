@@ -43,7 +43,7 @@ export class ChildInstances {
         ...(computes(own) ? flagsOf(options, own, instances.filter(computes).length) : storeFlags(options)),
         ...tierFlags(options, own, i, instances.length),
         ...(computes(own) && servedLending(options) ? borrowFlags(options, own) : []),
-        ...(computes(own) ? sparseFlags(options) : []),
+        ...sparseFlags(options),
       ];
       return new RestartedProcess<JoinedMessage>({
         name: `Instance ${name}`,

@@ -1,4 +1,5 @@
 // Connects the thread of an instance to other instances: messages over the bus, pages over the transport.
+import { blockPages } from '../../core/kvcache/layer-groups.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
 import type { KvShape } from '../../engine/load-model.ts';
@@ -30,9 +31,8 @@ interface PagedMemory {
 
 /** KV bytes of a token in a prefix transfer; undefined for a model with window layers, which are not transferred. */
 export function fetchBytesPerToken({ groups, pageBytes }: KvShape): number | undefined {
-  const [group, ...others] = groups;
-  if (group === undefined || group.window !== undefined || others.length > 0) return undefined;
-  return (group.layers * pageBytes) / pageTokens;
+  if (groups.some(({ window }) => window !== undefined)) return undefined;
+  return (blockPages(groups) * pageBytes) / pageTokens;
 }
 
 /** Undefined if the instance neither sends nor receives prompts. @param over replaces the messenger by one over it */

@@ -61,7 +61,7 @@ function load(
     const layers = sparse && sparseLayers(sparse, files.config.layers);
     const forms = { weights, inputs, context, attention, sparseLayers: layers } as const;
     const model = loadModel({ model: files, backend, ...forms, sharedWith: loaded?.model });
-    const root = blockRoot(files, { weights, inputs });
+    const root = blockRoot(files, { weights, inputs }, layers);
     return { model, root };
   } finally {
     files.close();
@@ -238,7 +238,7 @@ function describe(settings: InstanceSettings, backend: Backend, model: LoadedMod
     ...{ isa, threads, contextTokens },
     weightBytes: model.weightsBytes,
     fetchBytesPerToken:
-      isa === 'reference' || (attentionWorkers ?? sparse) !== undefined ? undefined : fetchBytesPerToken(model.kv),
+      isa === 'reference' || attentionWorkers !== undefined ? undefined : fetchBytesPerToken(model.kv),
     stageLayers: sparse === undefined ? stageLayers(settings, backend, model) : undefined,
     aheadOfUse: aheadOfUse(settings, backend),
   };

@@ -15,7 +15,7 @@ import { joinedLending, servedLending } from '../options/borrow-options.ts';
 import { computes, defaultInstance, type InstanceJoinOptions, type ServeOptions } from '../options/options.ts';
 import { servedPipeline } from '../options/pipeline-options.ts';
 import { admissionSettings } from '../options/slo-options.ts';
-import { servedSparsity } from '../options/sparse-options.ts';
+import { servedSparsity, sparseLayers } from '../options/sparse-options.ts';
 import { blockRoot } from './block-root.ts';
 import { logRdmaDevice } from './host/rdma-device.ts';
 import { tierSettings } from './instance-tiers.ts';
@@ -117,7 +117,7 @@ export function openClusterInstance(
       lending: rules && clusterManagerSettings(rules),
       ...{ role: options.role, roleSwitch: options.roleSwitch, keepsRole: attentionWorkers !== undefined },
       pages: { host: options.pagesHost, port: options.pagesPort, token: options.token, transport: options.transport },
-      root: blockRoot(files, options),
+      root: blockRoot(files, options, sparse && sparseLayers(sparse, files.config.layers)),
       vocabSize: files.config.vocabSize,
       log,
     });

@@ -141,10 +141,18 @@ export function budgetRange(
   context: number,
 ): ServedModel['kvBudget'] {
   if (sparsity === undefined) return undefined;
-  sparseLayers(sparsity, config.layers);
-  if (config.attention.window !== undefined)
-    throw new UsageError('Cannot use --sparse: layers with a window keep their window, and the model has some');
   const { shape, recent } = sparsity;
+  const { attention, positions } = config;
+  const isSparse = sparseLayers(sparsity, config.layers);
+  const slides = (layer: number): boolean =>
+    attention.window !== undefined && attention.window < context && attention.layers?.[layer] !== 'full';
+  const refuse = (why: string): never => {
+    throw new UsageError(`Cannot use --sparse: ${why}`);
+  };
+  if (positions.kind === 'alibi') refuse('kept tokens have no ALiBi positions, which the model has');
+  if (shape === 'list' && isSparse.some((sparse, layer) => sparse && slides(layer)))
+    refuse('layers with a window keep their window: write full for these layers');
+  if (!isSparse.some((sparse, layer) => sparse && !slides(layer))) refuse('every layer of the model has a window');
   return shape === 'list' ? { least: undefined, most: undefined } : { least: budgetMin(recent), most: context };
 }
 

@@ -12,6 +12,7 @@ import type {
   ReadyMessage,
 } from '../../runtime/threads/thread-protocol.ts';
 import { openModel } from '../../weights/open-model.ts';
+import { sparseLayers } from '../options/sparse-options.ts';
 import { createBackend } from './backend.ts';
 import { blockRoot } from './block-root.ts';
 import { createHandOffs, createThreadLog, fetchBytesPerToken } from './instance-links.ts';
@@ -63,11 +64,12 @@ export function createStore(data: InstanceThreadData<InstanceSettings>, own: Thr
   return { loop, ready: { description, root, shared: undefined } };
 }
 
-function shapeOf({ model, weights, inputs, contextTokens }: InstanceSettings) {
+function shapeOf({ model, weights, inputs, contextTokens, sparse }: InstanceSettings) {
   const files = openModel(model);
   try {
-    const shape = kvShapeOf(files, { weights, inputs, context: contextTokens });
-    return { ...shape, root: blockRoot(files, { weights, inputs }) satisfies BlockRoot };
+    const layers = sparse && sparseLayers(sparse, files.config.layers);
+    const shape = kvShapeOf(files, { weights, inputs, context: contextTokens, sparseLayers: layers });
+    return { ...shape, root: blockRoot(files, { weights, inputs }, layers) satisfies BlockRoot };
   } finally {
     files.close();
   }

@@ -13,6 +13,8 @@ export interface BlockRoot {
   readonly kvType: string;
   /** Rope base, scaling and rotary dimensions, in any fixed spelling. */
   readonly rope: string;
+  /** 1 for each layer with a KV budget, and 0 for the others; undefined: all layers are of one kind. */
+  readonly sparseLayers?: string | undefined;
 }
 
 /** Increased when the layout or the arithmetic of blocks changes. */
@@ -36,6 +38,7 @@ export function rootDigest(root: BlockRoot, salt: string, key: Uint32Array): Uin
     ...words(root.inputForm),
     ...words(root.kvType),
     ...words(root.rope),
+    ...(root.sparseLayers === undefined ? [] : words(root.sparseLayers)),
     ...words(salt),
   );
   const digest = new Uint32Array(digestWords);

@@ -136,12 +136,13 @@ const fields = {
   inputForm: 'inputs',
   kvType: 'keys and values',
   rope: 'positions',
+  sparseLayers: 'sparse layers',
 } as const satisfies Record<keyof BlockRoot, string>;
 
 /** The first format that differs, in words; undefined: none. */
 export function formsDiffer(theirs: BlockRoot, own: BlockRoot): string | undefined {
   const wrong = (Object.keys(fields) as (keyof BlockRoot)[]).find((field) => theirs[field] !== own[field]);
-  return wrong && `the cluster has ${fields[wrong]} ${theirs[wrong]}, this one has ${own[wrong]}`;
+  return wrong && `the cluster has ${fields[wrong]} ${theirs[wrong] ?? 'none'}, this one has ${own[wrong] ?? 'none'}`;
 }
 
 /** Identity of a block namespace in hex: equal roots and keys give equal block hashes. */

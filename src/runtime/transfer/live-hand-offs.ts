@@ -1,6 +1,7 @@
 // Carries out an instance's transfers of prompts: messages to peers of this process or others, and pages through the native messenger.
 
 import type { TokenInstance } from '../../core/instance/token-instance.ts';
+import { blockPages } from '../../core/kvcache/layer-groups.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { InstanceEvent, PeerMessage } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId, StepNumber } from '../../core/protocol/ids.ts';
@@ -95,7 +96,7 @@ export class LiveHandOffs {
     this.#inFlight = new InFlightPages(options.messenger);
     this.#links = new LinkCounters(options.messenger);
     const { messenger, pageBytes, shape } = options;
-    const layers = shape.groups[0]?.layers ?? 1;
+    const layers = blockPages(shape.groups);
     const sendWire = (to: InstanceIndex, wire: PrefixWire): void => this.sendWire(to, wire);
     this.prefixes = new LivePrefixes({ messenger, layers, pageBytes, links: this.#links, post: sendWire });
   }

@@ -258,6 +258,7 @@ export const root = z.strictObject({
   inputForm: text,
   kvType: text,
   rope: text,
+  sparseLayers: text.optional(),
 });
 const instanceAnnouncement = z.strictObject({
   ...memberFields,

@@ -2,11 +2,13 @@
 // as many at once as their pages allow.
 import { describe, expect, test } from 'vitest';
 import type { SparsityConfig } from '../../../src/core/kvcache/sparsity/sparse-plan.ts';
+import type { InstanceEvent } from '../../../src/core/protocol/events.ts';
 import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
 import { Prng } from '../../../src/util/prng.ts';
 import type { LayerGroup } from '../../../src/util/step.ts';
 import { limits, promptOf, request, World } from '../instance-world.ts';
 import { BorrowWorld } from '../lending/borrow-world.ts';
+import { FakePrefixDriver } from '../transfer/fake-prefix-driver.ts';
 
 const sparsity: SparsityConfig = {
   ...{ shape: 'uniform', budget: 64, recent: 8, observed: 40, pooling: { kind: 'max', width: 1 }, headReduce: 'max' },
@@ -108,6 +110,42 @@ describe('lent memory', () => {
     expect(world.lastOf('long')).toMatchObject({ code: 'CONTEXT_TOO_LONG' });
   });
 });
+
+test.each([0, 30])(
+  'a prefix of another instance gives the same kept tokens, with %i blocks of host memory',
+  (hostBlocks) => {
+    const own = [
+      { layers: 1, window: undefined },
+      { layers: 1, window: undefined, sparse: true },
+    ] as const;
+    const contents = { onSsd: undefined };
+    const settings: Settings = { groups: own, sparsity };
+    const tiers = hostBlocks > 0 ? { hostBlocks, ssdBlocks: 0 } : undefined;
+    const events: (readonly [to: number, InstanceEvent])[] = [];
+    const worlds = [0, 1].map(
+      (at) => new World({ ...settings, tiers, contents, pages: 60 }, (effect) => driver.apply(at, effect)),
+    );
+    const engines = worlds.map(({ engine }) => engine);
+    const driver = new FakePrefixDriver(engines, 0, (_, to, event) => void events.push([to, event]));
+    const one = request('a', promptOf(1, 200), { maxTokens: 30 });
+    worlds[1].submit(one);
+    worlds[1].finishAll();
+    const prefix = { from: 1, blocks: 6, patienceUs: 1e12, transferUs: 0 };
+    worlds[0].deliver({ kind: 'submit', request: one, prefix });
+    while (events.length > 0 || driver.options().length > 0) {
+      const [to, event] = events.shift() ?? [];
+      if (event === undefined || to === undefined) driver.options()[0]?.();
+      else {
+        driver.onEvent(to, event);
+        worlds[to].deliver(event);
+      }
+    }
+    worlds[0].finishAll();
+    expect(worlds[0].of('a').events[1]).toEqual({ kind: 'started', cachedTokens: 160, keptTokens: 64 });
+    expect(worlds[0].of('a').tokens).toEqual(alone(one, settings));
+    expect(worlds[0].of('a').tokens).toEqual(worlds[1].of('a').tokens);
+  },
+);
 
 describe('admission', () => {
   /** Sequences that decode together. */

@@ -21,6 +21,7 @@ const groups: readonly LayerGroup[] = [
   { layers: 1, window: undefined },
   { layers: 2, window: undefined, sparse: true },
 ];
+const besideWindow: readonly LayerGroup[] = [{ layers: 1, window: 50 }, ...groups];
 const sparseOnly: readonly LayerGroup[] = [{ layers: 3, window: undefined, sparse: true }];
 /** Two layers with 64 tokens, and as many pages of states. */
 const slotPages = 2 * 2 + 4;
@@ -213,7 +214,7 @@ test('a step that evicts kept tokens is not aborted for one of its requests', ()
 
 test('requires steps that hold the rows of a selection', () => {
   expect(() => new World({ groups, sparsity: { ...sparsity, observed: 241 } })).toThrow('a step has 240 for them');
-  expect(() => new World({ groups: [{ layers: 3, window: undefined }], sparsity })).toThrow('found 0 and 0');
+  expect(() => new World({ groups: [{ layers: 3, window: undefined }], sparsity })).toThrow('found 0');
 });
 
 describe('chosen pages', () => {
@@ -266,6 +267,7 @@ const arbitrarySettings = fc.record({
   shape: fc.constantFrom<SparsityConfig['shape']>('uniform', 'pyramid', [20, 70]),
   compactEvery: fc.constantFrom(0, 8),
   keepsFull: fc.boolean(),
+  window: fc.constantFrom(false, false, true),
   hostBlocks: fc.constantFrom(0, 5, 30),
 });
 
@@ -273,17 +275,17 @@ test('in random histories every request ends with the output that it gets alone,
   let preempted = 0;
   fc.assert(
     fc.property(arbitrarySettings, fc.array(arbitraryAction, { minLength: 5, maxLength: 50 }), (drawn, actions) => {
-      const { spare, tokensMax, all, shape, compactEvery, keepsFull, hostBlocks } = drawn;
+      const { spare, tokensMax, all, shape, compactEvery, keepsFull, window, hostBlocks } = drawn;
       const settings: Settings = {
-        groups: all && shape === 'uniform' ? sparseOnly : groups,
+        groups: window ? besideWindow : all && shape === 'uniform' ? sparseOnly : groups,
         sparsity: { ...sparsity, shape, budget: typeof shape === 'string' ? 40 : undefined, compactEvery, keepsFull },
       };
       const usPerStep = { stepUsDecoding: 20_000, stepUsPrefill: 20_000 };
       const world = new World({
         ...settings,
-        pages: 8 * 3 + 3 * 8 + spare,
+        pages: 8 * (window ? 4 : 3) + 3 * 8 + spare,
         limits: { ...limits, tokensMax, sequencesMax: 5, logitRowsMax: 10, ...usPerStep },
-        ...(hostBlocks > 0 && { tiers: { hostBlocks, ssdBlocks: 0 }, contents: { onSsd: undefined } }),
+        ...(hostBlocks > 0 && !window && { tiers: { hostBlocks, ssdBlocks: 0 }, contents: { onSsd: undefined } }),
       });
       const requests: GenerationRequest[] = [];
       const cancelled = new Set<string>();

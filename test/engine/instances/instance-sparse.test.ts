@@ -1,5 +1,6 @@
 // Instances over real engines: requests with a KV budget give the same bits in a batch, from cache and in few pages as
 // alone, and requests without one those of full KV.
+import { existsSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
 import { openAttentionWorkers } from '../../../src/cli/serve/attention/attention-workers.ts';
 import { openTiers } from '../../../src/cli/serve/instance-tiers.ts';
@@ -14,7 +15,7 @@ import { overAttentionWorkers } from '../../../src/runtime/attention-workers/sta
 import { slotPagesOfState } from '../../../src/util/step.ts';
 import { baseConfig, greedy, limits, request } from '../../core/instance-world.ts';
 import { type NamedBackend, nativeBackends } from '../backends.ts';
-import { embeddedModel } from '../goldens.ts';
+import { embeddedModel, sharedModels } from '../goldens.ts';
 import { someTokens } from '../play.ts';
 import { serve, tokensMax } from './serve-requests.ts';
 
@@ -152,5 +153,45 @@ test.skipIf(native === undefined).each([
     for (const each of [engine, alone]) each.close();
     for (const each of [plain, model, here]) freeModel(each, backend);
     for (const each of [...replicas, backend]) each.close();
+  },
+);
+
+const windowed = `${sharedModels}/random/gemma2`;
+
+test.skipIf(native === undefined || !existsSync(windowed))(
+  'layers with a window beside full and sparse ones give the bits of a single request in a batch',
+  () => {
+    const backend = (native as NamedBackend).create(2);
+    let noWindow = 0;
+    const files = { model: windowed, backend, weights: 'bf16', inputs: 'bf16' } as const;
+    const plain = loadModel(files);
+    const { layers } = plain.config;
+    // Layers with a window ignore the budget; the first other layer stays full.
+    const isFull = (layer: number) => plain.config.attention.layers?.[layer] === 'full' && noWindow++ === 0;
+    const model = loadModel({ ...files, sparseLayers: Array.from({ length: layers }, (_, layer) => !isFull(layer)) });
+    expect(model.kv.groups.map(({ window, sparse }) => [window !== undefined, sparse === true]).sort()).toEqual([
+      [false, false],
+      [false, true],
+      [true, false],
+    ]);
+    const engineOf = (pages: number): Engine =>
+      new Engine({ model, backend, tokensMax, logitRowsMax: 32, kvBytes: pages * model.kv.pageBytes });
+    const [few, plenty] = [engineOf(22 * layers), engineOf(100 * layers)];
+    const sparsity = sparsityOf(model.kv.headDim, 'replace');
+    const shared = someTokens(100, model.config.vocabSize, 3);
+    const requests = [150, 1, 200].map((length, i) => {
+      const prompt = [...shared, ...someTokens(length, model.config.vocabSize, 11 + i)];
+      return request(`r${i}`, prompt, { maxTokens: 50, sampling: { ...greedy, topLogprobs: 0 }, priority: i });
+    });
+    const { heard, snapshot } = serve(few, requests.slice(0, 2), { sparsity }, requests.slice(2));
+    for (const one of requests) {
+      const { cachedTokens: _, ...alone } = serve(plenty, [one], { sparsity }).heard.get(one.id) ?? {};
+      expect(heard.get(one.id)).toMatchObject(alone);
+    }
+    expect(snapshot.pages.used).toBe(0);
+    expect(snapshot.sparse?.selections).toBeGreaterThanOrEqual(3);
+    for (const engine of [few, plenty]) engine.close();
+    for (const each of [plain, model]) freeModel(each, backend);
+    backend.close();
   },
 );

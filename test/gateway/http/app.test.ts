@@ -186,6 +186,9 @@ describe('a KV budget', () => {
     [sparse, 32, "this server accepts 33 to 100, or 'full'"],
     [sparse, 101, "this server accepts 33 to 100, or 'full'"],
     [sparse, 0, "'kv_budget': Too small: expected number to be >=1: got 0"],
+    [sparse, -5, "'kv_budget': Too small: expected number to be >=1: got -5"],
+    [sparse, 50.5, "'kv_budget': expected a number of tokens or 'full': got 50.5"],
+    [sparse, 2 ** 60, "'kv_budget'"],
     [sparse, '50', "'kv_budget': expected a number of tokens or 'full'"],
   ])('is refused with 400: %#', async (more, kvBudget, message) => {
     const { post } = gateway(answering('x'), more);

@@ -68,14 +68,11 @@ export class SparsePlan {
   readonly #layers: number;
   readonly #blockTokens: number;
 
-  /** @throws Error unless exactly one layer group is sparse, and none has a window */
+  /** @throws Error unless exactly one layer group is sparse */
   constructor(config: SparsityConfig, groups: readonly LayerGroup[], blockTokens: number) {
     const sparse = groups.filter((group) => group.sparse === true);
-    const windows = groups.filter(({ window }) => window !== undefined);
-    if (sparse.length !== 1 || windows.length > 0)
-      throw new Error(
-        `Cannot keep a KV budget: one layer group is sparse, and none has a window: found ${sparse.length} and ${windows.length}`,
-      );
+    if (sparse.length !== 1)
+      throw new Error(`Cannot keep a KV budget: one layer group must be sparse: found ${sparse.length}`);
     this.config = config;
     this.groups = groups.length;
     this.group = groups.findIndex((group) => group.sparse);
