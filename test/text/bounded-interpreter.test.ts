@@ -94,6 +94,6 @@ describe('a template may', () => {
   it('use the methods and filters with size checks', () => {
     const source =
       "{{ 'a-b-c'.split('-') | join('+') }} {{ 'a b'.split() }} {{ 'x'.replace('x', 'yy') }} {{ {'k': [1]} | tojson(indent=2) }} {{ 'a\\nb' | indent(2) }}";
-    expect(render(source)).toBe('a+b+c ["a", "b"] yy {\n  "k": [\n    1\n  ]\n} a\n  b');
+    expect(render(source)).toBe("a+b+c ['a', 'b'] yy {\n  \"k\": [\n    1\n  ]\n} a\n  b");
   });
 });

@@ -37,7 +37,7 @@ describe('chat templates', () => {
     );
     const variables = { enable_thinking: false };
     expect(template.render({ messages: [], bosToken: '<s>', eosToken: '</s>', variables })).toBe(
-      '<s></s>falseno tools',
+      '<s></s>Falseno tools',
     );
   });
 
@@ -45,7 +45,7 @@ describe('chat templates', () => {
     const template = new ChatTemplate(
       '{% for i in range(3) %}{{ i }}{% endfor %}{% for i in range(5, 1, -2) %}{{ i }}{% endfor %}{{ none is none }}{{ True and not False }}',
     );
-    expect(template.render({ messages: [] })).toBe('01253truetrue');
+    expect(template.render({ messages: [] })).toBe('01253TrueTrue');
   });
 
   test('strftime_now formats the given time', () => {

@@ -1,6 +1,8 @@
 // Runs a chat template within limits of work and memory, because templates come with model files and are not reviewed.
 
-import { type Environment, Interpreter } from '@huggingface/jinja';
+import type { Environment } from '@huggingface/jinja';
+import { type Evaluated, filterName, JinjaInterpreter, known, type Members, type Node } from './jinja-interpreter.ts';
+import type { Value } from './python-values.ts';
 
 /** Items of any list that a template makes; the library uses a few kilobytes for each. */
 export const listItemsMax = 20_000;
@@ -17,40 +19,10 @@ const itemsPerWork = 2;
 const workPerRound = 5;
 const indentMax = 64;
 
-/** A node of a parsed template. */
-interface Node {
-  readonly type: string;
-}
-
-/** A value of a running template, with the library's type name. */
-interface Value {
-  readonly type: string;
-  readonly value: unknown;
-}
-
-/** The members of the library's class that are used here; its own types are not exported. */
-type LibraryInterpreter = new (
-  environment: Environment,
-) => {
-  evaluate(node: Node | undefined, environment: Environment): Value;
-  run(program: unknown): Value;
-};
-
-const Library: LibraryInterpreter = Interpreter;
-
-/** A node with its members, which depend on the type. */
-type Members = Node & Readonly<Record<string, unknown>>;
-
-/** A node that was evaluated before its parent, so that the size of a result is checked before the result is built. */
-interface Evaluated extends Node {
-  readonly type: 'Evaluated';
-  readonly known: Value;
-}
-
 const expandingFilters: ReadonlySet<string> = new Set(['replace', 'join', 'indent', 'tojson', 'string']);
 
 /** @throws Error when a limit is exceeded, as for any other failure of a template */
-export class BoundedInterpreter extends Library {
+export class BoundedInterpreter extends JinjaInterpreter {
   #workLeft: number;
   readonly #charactersMax: number;
   /** Nodes with a value that is written out as text. */
@@ -78,6 +50,10 @@ export class BoundedInterpreter extends Library {
       : super.evaluate(this.#prepared(members, environment), environment);
     this.#charge(node, value);
     return value;
+  }
+
+  protected override spend(work: number): void {
+    this.#spend(work);
   }
 
   #spend(work: number): void {
@@ -142,7 +118,7 @@ export class BoundedInterpreter extends Library {
   }
 
   #evaluated(node: unknown, environment: Environment): Evaluated {
-    return { type: 'Evaluated', known: this.evaluate(node as Node, environment) };
+    return known(this.evaluate(node as Node, environment));
   }
 
   #checkFilter(name: string, operand: Value, args: readonly Value[]): void {
@@ -185,6 +161,10 @@ export class BoundedInterpreter extends Library {
     if (method.type !== 'FunctionValue' || typeof run !== 'function') return method;
     const measured = (args: Value[], scope: Environment): unknown => {
       if (name === 'replace') this.#checkReplacement(object.known, args);
+      if (name === 'join' && args[0] !== undefined) {
+        const size = sizeOf(args[0], this.#charactersMax) + lengthOf(args[0]) * lengthOf(object.known);
+        this.#checkLength(size);
+      }
       if (name === 'split') checkItems(pieceCount(object.known.value, args[0]?.value));
       return run.call(method, args, scope);
     };
@@ -211,12 +191,7 @@ function isSum({ operator }: Members): boolean {
 function isMethod({ type, computed, property }: Members): boolean {
   if (type !== 'MemberExpression' || !isNode(property)) return false;
   if (computed === true) return property.type !== 'SliceExpression' && property.type !== 'IntegerLiteral';
-  return property.value === 'replace' || property.value === 'split';
-}
-
-function filterName(filter: Members): string {
-  const name = filter.type === 'CallExpression' ? filter.callee : filter;
-  return isNode(name) && typeof name.value === 'string' ? name.value : '';
+  return ['replace', 'split', 'join'].includes(String(property.value));
 }
 
 /** Approximate length of a value written out; counting stops soon after `most`. */

@@ -1,8 +1,9 @@
 // Renders a conversation with the model's own Jinja template.
 
-import { Environment, Template } from '@huggingface/jinja';
+import { Environment, parse, tokenize } from '@huggingface/jinja';
 import { oneLine } from '../../util/one-line.ts';
 import { BoundedInterpreter, listItemsMax } from './bounded-interpreter.ts';
+import { prepareSource } from './jinja-source.ts';
 import { formatTime } from './strftime.ts';
 
 export interface TextPart {
@@ -41,13 +42,13 @@ export class ChatTemplate {
   readonly source: string;
   /** The parse error of an unusable template. The model can still serve completions. */
   readonly problem: string | undefined;
-  readonly #program: Template['parsed'] | undefined;
+  readonly #program: ReturnType<typeof parse> | undefined;
 
   constructor(source: string) {
     this.source = source;
     try {
       checkSource(source);
-      this.#program = new Template(source).parsed;
+      this.#program = parse(tokenize(prepareSource(source)));
     } catch (error) {
       this.problem = `the model's chat template does not parse: ${messageOf(error)}`;
     }
