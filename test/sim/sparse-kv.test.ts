@@ -72,6 +72,14 @@ describe('simulated sparse KV', () => {
     );
   });
 
+  it('runs an output of 8,000 tokens in the memory of the prompt and its slots', async () => {
+    // 1,000 tokens have 32 blocks, and 300 slots have 10.
+    const long = { input: '1000', output: '8000', requests: '3', clients: '1', cacheBlocks: '43' };
+    const outcome = await simulate({ ...long, sparse: 'uniform', sparseBudget: '300' });
+    expect([outcome.completedRequests, outcome.preemptions]).toEqual([3, 0]);
+    expect((await simulate(long)).completedRequests).toBe(0);
+  });
+
   it('preempts and computes again where memory is short', async () => {
     const outcome = await simulate({ sparse: 'uniform', sparseBudget: '100', cacheBlocks: '60' });
     expect(outcome.completedRequests).toBe(16);

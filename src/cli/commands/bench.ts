@@ -22,6 +22,8 @@ const benches: CommandLoaders = {
   'dist-attention': async () => (await import('../bench/dist-attention.ts')).distAttentionCommand(),
   borrow: async () => (await import('../bench/borrow.ts')).borrowCommand(),
   sparsity: async () => (await import('../bench/sparsity.ts')).sparsityCommand(),
+  'sparse-serving': async () => (await import('../bench/sparse-serving.ts')).sparseServingCommand(),
+  'sparse-decode': async () => (await import('../bench/sparse-decode.ts')).sparseDecodeCommand(),
   soak: async () => (await import('../bench/soak.ts')).soakCommand(),
 };
 

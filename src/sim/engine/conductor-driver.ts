@@ -66,7 +66,10 @@ export class ConductorDriver {
   #create(restarted: boolean): Conductor<LengthRequest> {
     const { config, sloOf, messageCounts, instances } = this.#host;
     const capacityTokens = instances.map((instance) => instance.capacityTokens);
-    return createConductor(config, sloOf, capacityTokens, { restarted, messageCounts });
+    const longestTokens = instances.map(({ capacityTokens, components }) =>
+      Math.max(capacityTokens, components.sparseKv?.longestTokens ?? 0),
+    );
+    return createConductor(config, sloOf, { capacityTokens, longestTokens }, { restarted, messageCounts });
   }
 
   #scheduleWake(): void {
@@ -144,11 +147,14 @@ export class ConductorDriver {
   }
 }
 
-/** @param capacityTokens (instances) @param options restarted: no instance is known yet */
+/**
+ * @param memory (instances): tokens of full KV that fit, and those of the longest request, which may keep fewer
+ * @param options restarted: no instance is known yet
+ */
 export function createConductor(
   { instances, linkBytesPerSecond, faults, ...config }: SimulationConfig,
   sloOf: SloRule,
-  capacityTokens: readonly number[],
+  { capacityTokens, longestTokens }: Readonly<Record<'capacityTokens' | 'longestTokens', readonly number[]>>,
   { restarted, messageCounts }: { readonly restarted: boolean; readonly messageCounts: MessageCounts | undefined },
 ): Conductor<LengthRequest> {
   const placement = lengthPlacement(config.placement, instances, linkBytesPerSecond, config.pipeline);
@@ -160,7 +166,7 @@ export function createConductor(
   return new Conductor({
     instances: instances.map(({ role, startUs }, i) => {
       const standby = startUs !== undefined;
-      return { capacityTokens: capacityTokens[i], role, standby, absent: restarted || standby };
+      return { capacityTokens: longestTokens[i], role, standby, absent: restarted || standby };
     }),
     queueMax: config.queueMax,
     requests: lengthRequests,

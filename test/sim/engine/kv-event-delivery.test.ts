@@ -12,7 +12,8 @@ const { silentUs } = defaultFaultTimes;
 
 it('drops the blocks of an instance with events missing for too long', () => {
   const faults = { seed: 1, faults: [], times: defaultFaultTimes };
-  const conductor = createConductor({ ...config, faults }, sloRule(config.admission, config.instances), [100, 100], {
+  const memory = { capacityTokens: [100, 100], longestTokens: [100, 100] };
+  const conductor = createConductor({ ...config, faults }, sloRule(config.admission, config.instances), memory, {
     restarted: false,
     messageCounts: undefined,
   });
