@@ -21,9 +21,9 @@ const benches: CommandLoaders = {
   'attention-workers': async () => (await import('../bench/attention-workers.ts')).attentionWorkersCommand(),
   'dist-attention': async () => (await import('../bench/dist-attention.ts')).distAttentionCommand(),
   borrow: async () => (await import('../bench/borrow.ts')).borrowCommand(),
-  sparsity: async () => (await import('../bench/sparsity.ts')).sparsityCommand(),
-  'sparse-serving': async () => (await import('../bench/sparse-serving.ts')).sparseServingCommand(),
-  'sparse-decode': async () => (await import('../bench/sparse-decode.ts')).sparseDecodeCommand(),
+  sparsity: async () => (await import('../bench/sparsity/quality.ts')).sparsityCommand(),
+  'sparse-serving': async () => (await import('../bench/sparsity/serving.ts')).sparseServingCommand(),
+  'sparse-decode': async () => (await import('../bench/sparsity/decode.ts')).sparseDecodeCommand(),
   soak: async () => (await import('../bench/soak.ts')).soakCommand(),
 };
 

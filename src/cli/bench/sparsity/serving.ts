@@ -1,14 +1,14 @@
 // `kvasir bench sparse-serving`: throughput with full and with sparse KV in the same KV memory.
 import { Command } from 'commander';
-import { benchSparseServing } from '../../bench/sparsity/serving.ts';
-import { pageTokens } from '../../util/step.ts';
-import { openModel } from '../../weights/open-model.ts';
-import { addFormFlags, modelOptionsSchema, readOptions } from '../options/options.ts';
-import { sparseFields, sparseSettings } from '../options/sparse-options.ts';
-import { locateModel } from '../serve/model/locate-model.ts';
-import { openServing } from '../serve/open-serving.ts';
-import { printTable } from '../terminal/table.ts';
-import { benchModelSchema, count, counts, progress, threadsFlag } from './options.ts';
+import { benchSparseServing } from '../../../bench/sparsity/serving.ts';
+import { pageTokens } from '../../../util/step.ts';
+import { openModel } from '../../../weights/open-model.ts';
+import { addFormFlags, modelOptionsSchema, readOptions } from '../../options/options.ts';
+import { sparseFields, sparseSettings } from '../../options/sparse-options.ts';
+import { locateModel } from '../../serve/model/locate-model.ts';
+import { openServing } from '../../serve/open-serving.ts';
+import { printTable } from '../../terminal/table.ts';
+import { benchModelSchema, count, counts, progress, threadsFlag } from '../options.ts';
 
 const schema = benchModelSchema.extend({
   sparse: sparseFields.sparse.default('uniform'),

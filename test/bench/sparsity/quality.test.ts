@@ -1,20 +1,20 @@
 // The sparsity bench: generated prompts, scores, chosen keys, and its rows on the embedded model.
 import { afterAll, describe, expect, test } from 'vitest';
-import { benchSparsity, profileSparsity, type SparsityBenchOptions } from '../../src/bench/sparsity/bench.ts';
-import { parseChoices } from '../../src/bench/sparsity/choices.ts';
-import { positionRange, topIndices, weightSums } from '../../src/bench/sparsity/key-scores.ts';
-import { LayeredModel } from '../../src/bench/sparsity/layered-model.ts';
-import { SparseSequence } from '../../src/bench/sparsity/methods.ts';
-import { recallPlot } from '../../src/bench/sparsity/plot.ts';
-import { concentration, profileOf, valuesForMass } from '../../src/bench/sparsity/profile.ts';
-import { fillerText, type RecallTask, recallCase, recallTasks } from '../../src/bench/sparsity/recall.ts';
-import { isGreedy, logLikelihood, perplexityScore } from '../../src/bench/sparsity/scoring.ts';
-import { attendChosen, chooseKept, keepRandom, keepWindow } from '../../src/bench/sparsity/sparse-attention.ts';
-import { freeModel, loadModel } from '../../src/engine/load-model.ts';
-import { textOf } from '../../src/engine/model-text.ts';
-import { openModel } from '../../src/weights/open-model.ts';
-import { backends } from '../engine/backends.ts';
-import { embeddedModel } from '../engine/goldens.ts';
+import { benchSparsity, profileSparsity, type SparsityBenchOptions } from '../../../src/bench/sparsity/bench.ts';
+import { parseChoices } from '../../../src/bench/sparsity/choices.ts';
+import { positionRange, topIndices, weightSums } from '../../../src/bench/sparsity/key-scores.ts';
+import { LayeredModel } from '../../../src/bench/sparsity/layered-model.ts';
+import { SparseSequence } from '../../../src/bench/sparsity/methods.ts';
+import { recallPlot } from '../../../src/bench/sparsity/plot.ts';
+import { concentration, profileOf, valuesForMass } from '../../../src/bench/sparsity/profile.ts';
+import { fillerText, type RecallTask, recallCase, recallTasks } from '../../../src/bench/sparsity/recall.ts';
+import { isGreedy, logLikelihood, perplexityScore } from '../../../src/bench/sparsity/scoring.ts';
+import { attendChosen, chooseKept, keepRandom, keepWindow } from '../../../src/bench/sparsity/sparse-attention.ts';
+import { freeModel, loadModel } from '../../../src/engine/load-model.ts';
+import { textOf } from '../../../src/engine/model-text.ts';
+import { openModel } from '../../../src/weights/open-model.ts';
+import { backends } from '../../engine/backends.ts';
+import { embeddedModel } from '../../engine/goldens.ts';
 
 const [fastest] = backends.slice(-1);
 const backend = fastest.create(2);

@@ -1,12 +1,12 @@
 // Benches of sparse KV on requests and steps: closed loops over a scripted instance, and decode steps of the embedded model.
 import { afterAll, expect, test } from 'vitest';
-import { benchSparseDecode, decodeMethods } from '../../src/bench/sparsity/decode.ts';
-import { benchSparseServing } from '../../src/bench/sparsity/serving.ts';
-import type { GenerationEvent, GenerationRequest, InferencePort } from '../../src/core/protocol/ports.ts';
-import { emptySnapshot } from '../../src/runtime/snapshots/metric-snapshots.ts';
-import { openModel } from '../../src/weights/open-model.ts';
-import { backends } from '../engine/backends.ts';
-import { embeddedModel } from '../engine/goldens.ts';
+import { benchSparseDecode, decodeMethods } from '../../../src/bench/sparsity/decode.ts';
+import { benchSparseServing } from '../../../src/bench/sparsity/serving.ts';
+import type { GenerationEvent, GenerationRequest, InferencePort } from '../../../src/core/protocol/ports.ts';
+import { emptySnapshot } from '../../../src/runtime/snapshots/metric-snapshots.ts';
+import { openModel } from '../../../src/weights/open-model.ts';
+import { backends } from '../../engine/backends.ts';
+import { embeddedModel } from '../../engine/goldens.ts';
 
 const [fastest] = backends.slice(-1);
 const backend = fastest.create(2);

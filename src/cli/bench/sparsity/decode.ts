@@ -4,14 +4,14 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Command } from 'commander';
 import { z } from 'zod';
-import { oneBillion, writeRandomLlama } from '../../bench/random-gguf.ts';
-import { benchSparseDecode, decodeMethods } from '../../bench/sparsity/decode.ts';
-import { openModel } from '../../weights/open-model.ts';
-import { addFormFlags, modelOptionsSchema, readOptions } from '../options/options.ts';
-import { withBackend } from '../serve/backend.ts';
-import { locateModel } from '../serve/model/locate-model.ts';
-import { printTable } from '../terminal/table.ts';
-import { benchModelSchema, count, counts, list, progress, threadsFlag } from './options.ts';
+import { oneBillion, writeRandomLlama } from '../../../bench/random-gguf.ts';
+import { benchSparseDecode, decodeMethods } from '../../../bench/sparsity/decode.ts';
+import { openModel } from '../../../weights/open-model.ts';
+import { addFormFlags, modelOptionsSchema, readOptions } from '../../options/options.ts';
+import { withBackend } from '../../serve/backend.ts';
+import { locateModel } from '../../serve/model/locate-model.ts';
+import { printTable } from '../../terminal/table.ts';
+import { benchModelSchema, count, counts, list, progress, threadsFlag } from '../options.ts';
 
 const schema = benchModelSchema.extend({
   threads: modelOptionsSchema.shape.threads,

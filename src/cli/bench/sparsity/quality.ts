@@ -8,21 +8,21 @@ import {
   type SparsityProfileReport,
   type SparsityReport,
   sparsityTasks,
-} from '../../bench/sparsity/bench.ts';
-import { type ChoiceCase, parseChoices } from '../../bench/sparsity/choices.ts';
-import { sparsityMethods } from '../../bench/sparsity/methods.ts';
-import { recallPlot } from '../../bench/sparsity/plot.ts';
-import { recallTasks } from '../../bench/sparsity/recall.ts';
-import { round } from '../../bench/statistics.ts';
-import { textOf } from '../../engine/model-text.ts';
-import { pageTokens } from '../../util/step.ts';
-import { openModel } from '../../weights/open-model.ts';
-import { modelFlag, modelOptionsSchema, readOptions } from '../options/options.ts';
-import { withBackend } from '../serve/backend.ts';
-import { locateModel } from '../serve/model/locate-model.ts';
-import { printTable } from '../terminal/table.ts';
-import { UsageError } from '../usage-error.ts';
-import { count, counts, list, progress, threadsFlag } from './options.ts';
+} from '../../../bench/sparsity/bench.ts';
+import { type ChoiceCase, parseChoices } from '../../../bench/sparsity/choices.ts';
+import { sparsityMethods } from '../../../bench/sparsity/methods.ts';
+import { recallPlot } from '../../../bench/sparsity/plot.ts';
+import { recallTasks } from '../../../bench/sparsity/recall.ts';
+import { round } from '../../../bench/statistics.ts';
+import { textOf } from '../../../engine/model-text.ts';
+import { pageTokens } from '../../../util/step.ts';
+import { openModel } from '../../../weights/open-model.ts';
+import { modelFlag, modelOptionsSchema, readOptions } from '../../options/options.ts';
+import { withBackend } from '../../serve/backend.ts';
+import { locateModel } from '../../serve/model/locate-model.ts';
+import { printTable } from '../../terminal/table.ts';
+import { UsageError } from '../../usage-error.ts';
+import { count, counts, list, progress, threadsFlag } from '../options.ts';
 
 const schema = modelOptionsSchema.pick({ model: true, threads: true }).extend({
   methods: list(z.enum(sparsityMethods), ['full', 'pyramid', 'quest', 'window', 'random', 'oracle']),
