@@ -34,7 +34,11 @@ async function streamOf(
   onToken: (count: number) => void = () => {},
 ): Promise<readonly string[]> {
   const body = { model: 'kvasir-tiny-q8_0', prompt, max_tokens: 200, ignore_eos: true, temperature: 0, stream: true };
-  const response = await fetch(`${server.url}/v1/completions`, { method: 'POST', body: JSON.stringify(body) });
+  const response = await fetch(`${server.url}/v1/completions`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify(body),
+  });
   const tokens: string[] = [];
   let text = '';
   try {

@@ -25,6 +25,7 @@ async function completionsOf(server: RunningServer): Promise<readonly unknown[]>
     const body = { prompt, max_tokens: 24, ignore_eos: true, temperature: 0.8, seed, logprobs: 2 };
     const response = await fetch(`${server.url}/v1/completions`, {
       method: 'POST',
+      headers: { 'content-type': 'application/json' },
       body: JSON.stringify({ model: 'kvasir-tiny-q8_0', ...body }),
     });
     const { choices } = (await response.json()) as { readonly choices: unknown };
@@ -42,7 +43,11 @@ async function streamOf(
   onToken: (count: number) => Promise<void> = async () => {},
 ): Promise<readonly string[]> {
   const body = { model: 'kvasir-tiny-q8_0', prompt, max_tokens: 400, ignore_eos: true, temperature: 0, stream: true };
-  const response = await fetch(`${server.url}/v1/completions`, { method: 'POST', body: JSON.stringify(body) });
+  const response = await fetch(`${server.url}/v1/completions`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify(body),
+  });
   const tokens: string[] = [];
   let text = '';
   for await (const part of response.body?.pipeThrough(new TextDecoderStream()) ?? []) {
@@ -167,7 +172,12 @@ describe.skipIf(loadNative() === undefined)('serve --dop (needs the native kerne
     const cancelled = Array.from({ length: 16 }, async (_, i) => {
       const body = { model: 'kvasir-tiny-q8_0', prompt: livePrompt(10 + i, 900), max_tokens: 50, ignore_eos: true };
       const signal = AbortSignal.timeout(40 * i);
-      await fetch(`${server.url}/v1/completions`, { method: 'POST', body: JSON.stringify(body), signal }).then(
+      await fetch(`${server.url}/v1/completions`, {
+        method: 'POST',
+        headers: { 'content-type': 'application/json' },
+        body: JSON.stringify(body),
+        signal,
+      }).then(
         (response) => response.text(),
         () => undefined,
       );

@@ -6,7 +6,19 @@ import { type RunningServer, startServer, until } from './server.ts';
 let server: RunningServer;
 let client: OpenAI;
 beforeAll(async () => {
-  server = await startServer(['--threads', '1', '--api-key', 'one', 'other', '--context', '512', '--kv-memory', '32m']);
+  server = await startServer([
+    '--threads',
+    '1',
+    '--api-key',
+    'one',
+    'other',
+    '--admin-key',
+    'ops',
+    '--context',
+    '512',
+    '--kv-memory',
+    '32m',
+  ]);
   client = new OpenAI({ baseURL: `${server.url}/v1`, apiKey: 'one', maxRetries: 0 });
 });
 afterAll(() => server.stop());
@@ -84,7 +96,7 @@ describe('/v1/batches', () => {
     expect(counts?.total).toBe(40);
     expect(counts?.completed).toBeLessThan(40);
     const isIdle = async () => {
-      const text = await (await fetch(`${server.url}/metrics`, { headers: { authorization: 'Bearer one' } })).text();
+      const text = await (await fetch(`${server.url}/metrics`, { headers: { authorization: 'Bearer ops' } })).text();
       return text.includes('\nkvasir_kv_pages_used 0\n') && text.includes('\nkvasir_requests_running 0\n');
     };
     await until(isIdle);

@@ -91,7 +91,11 @@ function residentBytes(): number | undefined {
 
 async function goodAnswer(): Promise<string> {
   const body = { model: facts.model, prompt: 'Once upon a time', max_tokens: 8, temperature: 0 };
-  const answer = await fetch(`${server.url}/v1/completions`, { method: 'POST', body: JSON.stringify(body) });
+  const answer = await fetch(`${server.url}/v1/completions`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify(body),
+  });
   expect(answer.status).toBe(200);
   const { choices } = (await answer.json()) as { choices: { text: string }[] };
   return choices[0]?.text ?? '';
@@ -150,7 +154,11 @@ const extremes: readonly object[] = [
 describe('extreme requests', () => {
   it.each(extremes)('%j is served', async (fields) => {
     const extreme = { model: facts.model, prompt: 'A fox', max_tokens: 4, return_token_ids: true, ...fields };
-    const answer = await fetch(`${server.url}/v1/completions`, { method: 'POST', body: JSON.stringify(extreme) });
+    const answer = await fetch(`${server.url}/v1/completions`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify(extreme),
+    });
     expect(await answer.text()).toMatch(/"choices":\[\{.*"token_ids"/);
     expect(answer.status).toBe(200);
   });
@@ -158,13 +166,17 @@ describe('extreme requests', () => {
 
 const good = '{"model":"kvasir-tiny-q8_0","prompt":[5],"max_tokens":1}';
 const head = (more: string, length: string | number = good.length): string =>
-  `POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: ${length}\r\n${more}`;
+  `POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nHost: localhost\r\nContent-Length: ${length}\r\n${more}`;
 const broken: readonly (readonly [what: string, bytes: string, status: number])[] = [
   ['no HTTP at all', 'hello\r\n\r\n', 400],
-  ['a version from the future', 'GET /v1/models HTTP/9.7\r\nHost: x\r\n\r\n', 400],
-  ['no host', `POST /v1/completions HTTP/1.1\r\nContent-Length: ${good.length}\r\n\r\n${good}`, 400],
-  ['an unknown method', `FETCH /v1/models HTTP/1.1\r\nHost: x\r\n\r\n`, 400],
-  ['a space in the address', 'GET /v1/mo dels HTTP/1.1\r\nHost: x\r\n\r\n', 400],
+  ['a version from the future', 'GET /v1/models HTTP/9.7\r\nHost: localhost\r\n\r\n', 400],
+  [
+    'no host',
+    `POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: ${good.length}\r\n\r\n${good}`,
+    400,
+  ],
+  ['an unknown method', `FETCH /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n`, 400],
+  ['a space in the address', 'GET /v1/mo dels HTTP/1.1\r\nHost: localhost\r\n\r\n', 400],
   ['a header without a name', `${head(': x\r\n')}\r\n${good}`, 400],
   ['a header with a control character', `${head('x-a: a\0b\r\n')}\r\n${good}`, 400],
   ['a negative length', `${head('', -1)}\r\n${good}`, 400],
@@ -173,13 +185,13 @@ const broken: readonly (readonly [what: string, bytes: string, status: number])[
   ['a length and chunks', `${head('Transfer-Encoding: chunked\r\n')}\r\n0\r\n\r\n`, 400],
   [
     'a chunk with an invalid size',
-    'POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n',
+    'POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n',
     400,
   ],
-  ['headers without an end', `GET /health HTTP/1.1\r\nHost: x\r\nx-a: ${'a'.repeat(70_000)}\r\n\r\n`, 431],
+  ['headers without an end', `GET /health HTTP/1.1\r\nHost: localhost\r\nx-a: ${'a'.repeat(70_000)}\r\n\r\n`, 431],
   ['an expectation', `${head('Expect: a miracle\r\n')}\r\n${good}`, 417],
-  ['a tunnel', 'CONNECT example.com:443 HTTP/1.1\r\nHost: x\r\n\r\n', 405],
-  ['an invalid address', 'GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n', 400],
+  ['a tunnel', 'CONNECT example.com:443 HTTP/1.1\r\nHost: localhost\r\n\r\n', 405],
+  ['an invalid address', 'GET http://[ HTTP/1.1\r\nHost: localhost\r\n\r\n', 400],
 ];
 
 /** Sends bytes and reads until the response is complete or the server closes. */

@@ -222,6 +222,9 @@ const noObject: Kind = (prng, facts) => {
     'application/x-www-form-urlencoded',
   ]);
   const headers = { 'content-type': type };
+  // A server without keys on loopback reads no body that a web page may send without asking.
+  if (type.startsWith('text/') || type.endsWith('urlencoded'))
+    return { ...post(endpoint, body), headers, status: 415, field: 'content-type', code: /^unsupported_media_type$/ };
   return { ...post(endpoint, body), headers, status: 400, field: undefined, code: /^invalid_(json|value)$/ };
 };
 
@@ -256,7 +259,7 @@ const wrongMethod: Kind = (prng, facts) => {
   return {
     method: prng.pick(methods),
     path,
-    headers: {},
+    headers: { 'content-type': 'application/json' },
     body,
     status: 405,
     field: undefined,
@@ -289,7 +292,8 @@ const unknownPath: Kind = (prng) => {
     `/v1/models/${'x'.repeat(2000)}`,
   ]);
   const method = path.startsWith('/v1/models/') ? 'GET' : prng.pick(['GET', 'POST', 'DELETE']);
-  return { method, path, headers: {}, body: method === 'POST' ? '{}' : '', status: 404, field: undefined, code: /_/ };
+  const headers = { 'content-type': 'application/json' };
+  return { method, path, headers, body: method === 'POST' ? '{}' : '', status: 404, field: undefined, code: /_/ };
 };
 
 /** Kinds by frequency. */

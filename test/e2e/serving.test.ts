@@ -30,6 +30,7 @@ const story = (more: object = {}) => ({
 function post(server: RunningServer, body: object, signal?: AbortSignal): Promise<Response> {
   return fetch(`${server.url}/v1/completions`, {
     method: 'POST',
+    headers: { 'content-type': 'application/json' },
     body: JSON.stringify(body),
     ...(signal && { signal }),
   });
@@ -60,7 +61,11 @@ describe('serving', () => {
   it('cancels a client that stops reading', async () => {
     const server = await serve();
     const body = JSON.stringify(story({ max_tokens: 7000, stream: true, logprobs: 20, n: 8 }));
-    const stalled = request(`${server.url}/v1/completions`, { method: 'POST' }, (incoming) => incoming.pause());
+    const stalled = request(
+      `${server.url}/v1/completions`,
+      { method: 'POST', headers: { 'content-type': 'application/json' } },
+      (incoming) => incoming.pause(),
+    );
     stalled.on('error', () => {});
     stalled.end(body);
     await until(async () => (await metric(server, 'kvasir_requests_cancelled_total')) === 1);

@@ -93,7 +93,11 @@ describe('prefill and decode instances', () => {
   it('change roles under load, and no request fails', async () => {
     const server = await start(['--config', 'test/e2e/apart.yaml']);
     const role = (instance: number, to: string) =>
-      fetch(`${server.url}/api/instances/${instance}/role`, { method: 'POST', body: JSON.stringify({ role: to }) });
+      fetch(`${server.url}/api/instances/${instance}/role`, {
+        method: 'POST',
+        headers: { 'content-type': 'application/json' },
+        body: JSON.stringify({ role: to }),
+      });
     const texts = (answers: readonly Response[]) =>
       Promise.all(
         answers.map(async (answer) => ((await answer.json()) as { choices: { text: string }[] }).choices[0]?.text),

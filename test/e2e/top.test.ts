@@ -15,7 +15,11 @@ beforeAll(async () => {
   server = await startServer([...apart, '--api-key', 'secret']);
   const prompt = Array.from({ length: 200 }, (_, i) => 5 + ((i * 11) % 400));
   const body = JSON.stringify({ model: 'kvasir-tiny-q8_0', prompt, max_tokens: 8, temperature: 0, ignore_eos: true });
-  const answer = await fetch(`${server.url}/v1/completions`, { method: 'POST', headers: { authorization }, body });
+  const answer = await fetch(`${server.url}/v1/completions`, {
+    method: 'POST',
+    headers: { authorization, 'content-type': 'application/json' },
+    body,
+  });
   expect(answer.status).toBe(200);
 });
 afterAll(() => server.stop());

@@ -52,6 +52,7 @@ export async function complete({ url, model }: Target, { kind, maxTokens }: Know
   try {
     const response = await fetch(`${url}/v1/completions`, {
       method: 'POST',
+      headers: { 'content-type': 'application/json' },
       body: JSON.stringify({ model, prompt, ...sampling }),
     });
     if (response.status !== 200) return { status: response.status, text, finished, error: await response.text() };

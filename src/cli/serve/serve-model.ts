@@ -2,6 +2,7 @@
 import type { Logger } from 'pino';
 import type { ClusterPort, InferencePort } from '../../core/protocol/ports.ts';
 import { DataFolder } from '../../gateway/http/data-folder.ts';
+import { isLoopback } from '../../gateway/http/local-origin.ts';
 import type { ServedModel } from '../../gateway/http/served-model.ts';
 import { type Gateway, listen } from '../../gateway/http/server.ts';
 import { ApiKeys } from '../../gateway/keys/api-keys.ts';
@@ -79,10 +80,8 @@ function openKeys(
   return { keys, close };
 }
 
-const loopback = /^(localhost|127(\.\d{1,3}){3}|::1)$/;
-
 function warnWithoutKeys({ host }: ServeOptions, keys: ApiKeys, logger: Logger): void {
-  if (keys.areRequired || loopback.test(host)) return;
+  if (keys.areRequired || isLoopback(host)) return;
   logger.warn(`Listening on ${host} without API keys: every host that reaches it may use the model; see --api-key`);
 }
 

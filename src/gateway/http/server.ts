@@ -5,6 +5,7 @@ import { getRequestListener } from '@hono/node-server';
 import { GatewayMetrics } from '../metrics/metrics.ts';
 import { createApp, type GatewayOptions } from './app.ts';
 import { ApiError, errorHeaders, newRequestId } from './errors.ts';
+import { isLoopback, refusalOfForeignPage } from './local-origin.ts';
 import { RequestQueue } from './request-queue.ts';
 
 /** Longer than proxies keep idle connections, so that the server never closes one while a request arrives. */
@@ -39,15 +40,18 @@ export async function listen(options: GatewayOptions, host: string, port: number
       return new Response(body, { status, headers });
     },
   });
+  const guardsPages = isLoopback(host) && !options.keys.areRequired;
   const admitted = queue.wrap((incoming, outgoing) => void listener(incoming, outgoing));
   // Node refuses requests without a host, expectations and tunnels with an empty body; this server responds in the OpenAI shape.
   const server = createServer({ keepAliveTimeout: keepAliveMs, requireHostHeader: false }, (incoming, outgoing) => {
     const { httpVersion, headers } = incoming;
-    if (httpVersion === '1.1' && headers.host === undefined) refuse(400, outgoing);
+    const foreign = guardsPages ? refusalOfForeignPage(incoming) : undefined;
+    if (httpVersion === '1.1' && headers.host === undefined) refuse(badRequest(400), outgoing);
+    else if (foreign !== undefined) refuse(closing(foreign), outgoing);
     else admitted(incoming, outgoing);
   });
   const responses = new OpenResponses(server);
-  server.on('checkExpectation', (_, outgoing: ServerResponse) => refuse(417, outgoing));
+  server.on('checkExpectation', (_, outgoing: ServerResponse) => refuse(badRequest(417), outgoing));
   server.on('connect', (_, socket: Socket) => socket.end(rawRefusal(405)));
   server.on('clientError', (error: NodeJS.ErrnoException, socket: Socket) => refuseBytes(error, socket));
   await new Promise<void>((resolve, reject) => {
@@ -124,17 +128,26 @@ const badRequestReasons = {
 
 type BadStatus = keyof typeof badRequestReasons;
 
+interface ClosingResponse {
+  readonly status: number;
+  readonly headers: Record<string, string>;
+  readonly body: string;
+}
+
+function badRequest(status: BadStatus): ClosingResponse {
+  return closing(new ApiError(status, `Cannot read request: ${badRequestReasons[status]}`, { code: 'bad_request' }));
+}
+
 /** The response to a request that does not reach the app; its connection is closed. */
-function badRequest(status: BadStatus): { status: number; headers: Record<string, string>; body: string } {
-  const error = new ApiError(status, `Cannot read request: ${badRequestReasons[status]}`, { code: 'bad_request' });
+function closing(error: ApiError): ClosingResponse {
+  const { status } = error;
   const body = JSON.stringify(error.body());
   const length = String(Buffer.byteLength(body));
   const headers = { ...errorHeaders(error, newRequestId()), connection: 'close', 'content-length': length };
   return { status, headers, body };
 }
 
-function refuse(status: BadStatus, outgoing: ServerResponse): void {
-  const { headers, body } = badRequest(status);
+function refuse({ status, headers, body }: ClosingResponse, outgoing: ServerResponse): void {
   outgoing.writeHead(status, headers).end(body);
 }
 

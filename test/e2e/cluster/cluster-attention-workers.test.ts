@@ -91,7 +91,11 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
         [true, true],
       ]);
       const role = `${gateway.url}/api/instances/${decode?.instance}/role`;
-      const answer = await fetch(role, { method: 'POST', body: JSON.stringify({ role: 'prefill' }) });
+      const answer = await fetch(role, {
+        method: 'POST',
+        headers: { 'content-type': 'application/json' },
+        body: JSON.stringify({ role: 'prefill' }),
+      });
       expect([answer.status, await answer.text()]).toEqual([409, expect.stringContaining('its role is fixed')]);
     });
 

@@ -30,6 +30,7 @@ async function start(
   const body = { model, prompt, max_tokens: outputs, temperature: 0.8, seed: 3, ignore_eos: true, logprobs: 2 };
   const response = await fetch(`${gateway.url}/v1/completions`, {
     method: 'POST',
+    headers: { 'content-type': 'application/json' },
     body: JSON.stringify({ ...body, stream: true }),
     signal,
   });

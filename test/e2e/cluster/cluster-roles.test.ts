@@ -94,7 +94,11 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       const sentBytes = () => metricSum(gateway(1), 'kvasir_instance_sent_bytes_total');
       const before = await sentBytes();
       const late = { model, prompt: promptOf(5), slo_class: 'never' };
-      const answer = await fetch(`${gateway(0).url}/v1/completions`, { method: 'POST', body: JSON.stringify(late) });
+      const answer = await fetch(`${gateway(0).url}/v1/completions`, {
+        method: 'POST',
+        headers: { 'content-type': 'application/json' },
+        body: JSON.stringify(late),
+      });
       expect(answer.status).toBe(429);
       expect(await answer.json()).toMatchObject({
         error: { refusal: { at: 'decode', reason: 'tbt', most_ms: 0.001 } },
@@ -130,7 +134,13 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
     it('switches roles under load from either gateway, without a failed request', async () => {
       const role = async (which: number, instance: number, to: string) => {
         const path = `/api/instances/${instance}/role`;
-        return (await fetch(gateway(which).url + path, { method: 'POST', body: JSON.stringify({ role: to }) })).status;
+        return (
+          await fetch(gateway(which).url + path, {
+            method: 'POST',
+            headers: { 'content-type': 'application/json' },
+            body: JSON.stringify({ role: to }),
+          })
+        ).status;
       };
       const rolesAt = async (which: number) => (await viewOf(which)).instances.map((instance) => instance.role);
       const decoders = async (which: number) => (await rolesAt(which)).filter((each) => each === 'decode').length;

@@ -33,6 +33,7 @@ async function complete(
 ): Promise<{ readonly text: string; readonly cachedTokens: number }> {
   const response = await fetch(`${gateway.url}/v1/completions`, {
     method: 'POST',
+    headers: { 'content-type': 'application/json' },
     body: JSON.stringify({ model, prompt: tokens, max_tokens: 4, temperature: 0, ignore_eos: true }),
   });
   const { choices, usage } = (await response.json()) as {

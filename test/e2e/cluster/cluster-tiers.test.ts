@@ -16,6 +16,7 @@ const blockBytes = 6 * 2 ** 14;
 async function complete(gateway: RunningServer): Promise<{ readonly text: string; readonly cachedTokens: number }> {
   const response = await fetch(`${gateway.url}/v1/completions`, {
     method: 'POST',
+    headers: { 'content-type': 'application/json' },
     body: JSON.stringify({ model, prompt, max_tokens: 1, temperature: 0, ignore_eos: true }),
   });
   const { choices, usage } = (await response.json()) as {

@@ -43,6 +43,7 @@ if (!natsInstalled && process.env.CI === undefined) {
       one = await gateway();
       const early = await fetch(`${one.url}/v1/completions`, {
         method: 'POST',
+        headers: { 'content-type': 'application/json' },
         body: JSON.stringify({ model, prompt: 'Hi' }),
       });
       expect(early.status).toBe(503);

@@ -29,6 +29,7 @@ export class Stream {
     const sampled = { temperature: 0.8, seed: kind, max_tokens: maxTokens, ignore_eos: true };
     const response = await fetch(`${gateway.url}/v1/completions`, {
       method: 'POST',
+      headers: { 'content-type': 'application/json' },
       body: JSON.stringify({
         ...{ model, prompt: `Story ${kind}: once upon a time`, stream: true, ...sampled },
         ...other,

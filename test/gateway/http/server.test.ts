@@ -3,6 +3,7 @@ import { type AddressInfo, connect, createServer } from 'node:net';
 import { afterEach, describe, expect, it } from 'vitest';
 import type { GatewayOptions } from '../../../src/gateway/http/app.ts';
 import { type Gateway, listen } from '../../../src/gateway/http/server.ts';
+import { ApiKeys } from '../../../src/gateway/keys/api-keys.ts';
 import { accepted, type Script, ScriptedPort, started, tokens } from '../scripted-port.ts';
 import { answering, gatewayOptions } from '../world.ts';
 
@@ -33,7 +34,7 @@ function exchange(gateway: Gateway, bytes: string, enough?: RegExp): Promise<str
 }
 
 const body = JSON.stringify({ model: 'bytes', prompt: 'x' });
-const head = 'POST /v1/completions HTTP/1.1\r\nHost: x\r\n';
+const head = 'POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nHost: localhost\r\n';
 const whole = `${head}Content-Length: ${body.length}\r\n\r\n${body}`;
 const chunk = (text: string): string => `${text.length.toString(16)}\r\n${text}\r\n`;
 
@@ -48,7 +49,7 @@ describe('HTTP', () => {
     const { gateway } = await serve(answering('yes'));
     const expecting = `${head}Expect: 100-continue\r\nContent-Length: ${body.length}\r\n\r\n${body}`;
     expect(await exchange(gateway, expecting, /"usage"/)).toMatch(/^HTTP\/1.1 100 .*HTTP\/1.1 200 .*"text":"yes"/s);
-    const both = await exchange(gateway, `GET /health HTTP/1.1\r\nHost: x\r\n\r\n${whole}`, /"usage"/);
+    const both = await exchange(gateway, `GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n${whole}`, /"usage"/);
     expect(both).toMatch(/"status":"ok".*"text":"yes"/s);
   });
 
@@ -76,9 +77,9 @@ describe('HTTP', () => {
     ['no HTTP at all', '\x16\x03\x01\r\n\r\n', 400],
     ['two lengths', `${head}Content-Length: 1\r\nContent-Length: 2\r\n\r\n{}`, 400],
     ['an invalid host', 'GET /health HTTP/1.1\r\nHost: a b/c\r\n\r\n', 400],
-    ['too many headers', `GET /health HTTP/1.1\r\nHost: x\r\nA: ${'a'.repeat(20_000)}\r\n\r\n`, 431],
-    ['a wrong method', 'PUT /v1/models HTTP/1.1\r\nHost: x\r\n\r\n', 405],
-    ['OPTIONS without CORS', 'OPTIONS /v1/completions HTTP/1.1\r\nHost: x\r\n\r\n', 405],
+    ['too many headers', `GET /health HTTP/1.1\r\nHost: localhost\r\nA: ${'a'.repeat(20_000)}\r\n\r\n`, 431],
+    ['a wrong method', 'PUT /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n', 405],
+    ['OPTIONS without CORS', 'OPTIONS /v1/completions HTTP/1.1\r\nHost: localhost\r\n\r\n', 405],
   ])('%s: an error of the OpenAI shape with a request id', async (_name, bytes, status) => {
     const { gateway } = await serve(answering('x'));
     const answer = await exchange(gateway, bytes, /\}\}$/);
@@ -87,6 +88,23 @@ describe('HTTP', () => {
     expect(JSON.parse(answer.slice(answer.indexOf('\r\n\r\n')))).toMatchObject({
       error: { type: 'invalid_request_error', param: null },
     });
+  });
+
+  it('a server without keys on loopback serves no request that a web page can send', async () => {
+    const { gateway } = await serve(answering('x'));
+    const send = async (host: string, type: string, at = gateway) => {
+      const type_ = type === '' ? '' : `Content-Type: ${type}\r\n`;
+      const sent = `POST /v1/completions HTTP/1.1\r\nHost: ${host}\r\n${type_}Content-Length: ${body.length}\r\n\r\n${body}`;
+      return Number((await exchange(at, sent, /\}\}?$/)).slice(9, 12));
+    };
+    for (const host of ['localhost:8000', '127.0.0.1', '[::1]:8000'])
+      expect(await send(host, 'application/json; charset=utf-8')).toBe(200);
+    expect(await send('evil.example:8000', 'application/json')).toBe(403);
+    for (const type of ['text/plain', 'application/x-www-form-urlencoded', ''])
+      expect(await send('localhost', type)).toBe(415);
+    const keys = new ApiKeys({ users: ['k'], admins: [] });
+    const { gateway: keyed } = await serve(answering('x'), { keys });
+    expect(await send('name.example', 'text/plain', keyed)).toBe(401);
   });
 
   it('serves HTTP/1.0 without a host', async () => {
