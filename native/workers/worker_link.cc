@@ -17,28 +17,55 @@ constexpr auto kHeartbeatCheckInterval = std::chrono::milliseconds(100);  // int
 
 }  // namespace
 
-std::shared_ptr<const uint64_t> link_owner(const HostPort& address) {
+namespace {
+
+/** The owners of the links of this process, by address. */
+class LinkOwners {
+ public:
+  std::shared_ptr<const uint64_t> of(const HostPort& address) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Known& known = known_[key_of(address)];
+    if (auto owner = known.owner.lock()) return owner;
+    const auto owner = std::make_shared<const uint64_t>(process_ | ++known.generation);
+    known.owner = owner;
+    return owner;
+  }
+  /** The next link to the address has another owner. */
+  void end_generation(const HostPort& address, const std::shared_ptr<const uint64_t>& owner) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Known& known = known_[key_of(address)];
+    if (known.owner.lock() == owner) known.owner.reset();
+  }
+
+ private:
   struct Known {
     std::weak_ptr<const uint64_t> owner;
     uint16_t generation = 0;
   };
-  static std::mutex mutex;
-  static std::map<std::string, Known> addresses;
-  static const uint64_t process = [] {
+
+  static std::string key_of(const HostPort& address) { return address.host + ":" + std::to_string(address.port); }
+  static uint64_t random_process() {
     std::random_device random;
     return (uint64_t{random()} << 32 | random()) & ~kOwnerGenerations;
-  }();
-  const std::lock_guard<std::mutex> lock(mutex);
-  Known& known = addresses[address.host + ":" + std::to_string(address.port)];
-  if (auto owner = known.owner.lock()) return owner;
-  const auto owner = std::make_shared<const uint64_t>(process | ++known.generation);
-  known.owner = owner;
-  return owner;
+  }
+
+  std::mutex mutex_;
+  std::map<std::string, Known> known_;
+  const uint64_t process_ = random_process();
+};
+
+LinkOwners& link_owners() {
+  static LinkOwners owners;
+  return owners;
 }
+
+}  // namespace
+
+std::shared_ptr<const uint64_t> link_owner(const HostPort& address) { return link_owners().of(address); }
 
 WorkerLink::WorkerLink(Isa isa, const KvLayout& layout, const HostPort& address, Transport transport, const HashKey& key, std::chrono::milliseconds deadline,
                        AttentionForm form, int first_page)
-    : isa_(isa), layout_(layout), deadline_(deadline), form_(form), first_page_(first_page), owner_(link_owner(address)), connection_(open_connection(address, transport, key, layout, kConnectMs, ended_)) {
+    : isa_(isa), layout_(layout), deadline_(deadline), form_(form), first_page_(first_page), address_(address), owner_(link_owner(address)), connection_(open_connection(address, transport, key, layout, kConnectMs, ended_)) {
   const std::string name = "Cannot use attention worker " + address.host + ":" + std::to_string(address.port) + ": ";
   ModelWorkerHello own;
   own.owner = *owner_;
@@ -156,8 +183,14 @@ void WorkerLink::send(WorkerFrame& frame, std::initializer_list<iovec> body) {
     counts_.bytes_out += part.iov_len;
   }
   parts.push_back({&sum, sizeof sum});
-  if (!send_parts(std::move(parts))) broken_ = true;
+  if (!send_parts(std::move(parts))) fail();
   counts_.bytes_out += sizeof frame;
+}
+
+/** Frames of the broken link may still be on their way: links that are opened from now on end the others. */
+void WorkerLink::fail() {
+  broken_ = true;
+  if (!is_closing_) link_owners().end_generation(address_, owner_);
 }
 
 /** The attention worker reads nothing while it computes: the deadline is that of its heartbeats. */
@@ -209,19 +242,19 @@ bool WorkerLink::receive_frame(AttentionFrame& frame, std::vector<float>& values
     while (!connection_->await_readable(std::min(deadline, Clock::now() + kPollInterval), ended_)) {
       if (__atomic_load_n(abort, __ATOMIC_RELAXED) != 0) return false;
       if (Clock::now() < deadline) continue;
-      broken_ = true;
+      fail();
       return false;
     }
     const bool valid = connection_->receive(&frame, sizeof frame, deadline, ended_) && is_valid_worker_header(frame);
     is_result = valid && frame.kind == AttentionFrameKind::result;
     if (is_result || (valid && frame.kind == AttentionFrameKind::heartbeat)) continue;
-    broken_ = true;
+    fail();
     return false;
   }
   MessageReader body(*connection_, isa_, Clock::now() + deadline_, ended_);
   const bool valid = frame.step == call.step && frame.call == call.call && frame.bytes == call.bytes && body.receive(values, frame.bytes / sizeof(float)) &&
                      body.receive_sum();
-  if (!valid) broken_ = true;
+  if (!valid) fail();
   return valid;
 }
 

@@ -35,7 +35,7 @@ struct WorkerShare {
 
 /**
  * The owner of the process's links to an address. Links that are open at the same time have one owner. After they have
- * closed, the next ones are of a new generation.
+ * closed, or one of them broke, the next ones are of a new generation.
  */
 std::shared_ptr<const uint64_t> link_owner(const HostPort& address);
 
@@ -74,8 +74,11 @@ class WorkerLink {
    * steps.
    */
   bool send_pages(const std::vector<int32_t>& pages, const std::vector<uint8_t>& bytes);
-  /** Breaks the link. From any thread. */
-  void shut_down() { connection_->shut_down(); }
+  /** Breaks the link; the others of its generation stay open. From any thread. */
+  void shut_down() {
+    is_closing_ = true;
+    connection_->shut_down();
+  }
   /** Waits for the result of the oldest call. False if the link is or gets broken, or `abort` was set. */
   bool receive(std::vector<float>& values, const int32_t* abort);
 
@@ -91,6 +94,7 @@ class WorkerLink {
   bool send_parts(std::vector<iovec> parts);
   bool receive_heartbeat();
   bool receive_frame(AttentionFrame& frame, std::vector<float>& values, const int32_t* abort);
+  void fail();
 
   const Isa isa_;
   const KvLayout layout_;
@@ -98,6 +102,8 @@ class WorkerLink {
   const AttentionForm form_;
   const int first_page_;
   std::atomic<bool> ended_{false};
+  std::atomic<bool> is_closing_{false};
+  const HostPort address_;
   const std::shared_ptr<const uint64_t> owner_;
   std::unique_ptr<Connection> connection_;
   int pages_ = 0;

@@ -150,8 +150,11 @@ describe.skipIf(nativeBackends.length === 0)(
         };
         expect([await sent(0), await sent(1)], `${kind} ${anomaly}`).toEqual([anomaly === 'late', true]);
         if (senders[0].isBroken) {
+          // The worker is lost: all its links are opened again.
           senders[0].close();
+          links[0].close();
           expect((await inject()).spoilt).toBe(1);
+          links = [model.connect(ports[0], 2), links[1]];
           senders[0] = model.sender(ports[0], 2);
           expect(await sent(0)).toBe(true);
         }

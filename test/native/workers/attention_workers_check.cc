@@ -214,6 +214,19 @@ void supersede(const Shard& shard) {
   expect(!shard.link->receive(none, &kNoAbort) && std::chrono::steady_clock::now() < deadline, "a superseded link ends");
 }
 
+/** A link that is opened after another one broke ends those that are still open: they are of its generation. */
+void end_broken_generation(const Shard& shard, Transport transport) {
+  const auto connect = [&] { return std::make_unique<WorkerLink>(Isa::portable, kShard, HostPort{"127.0.0.1", shard.worker->port()}, transport, key(), std::chrono::milliseconds(20000)); };
+  const auto stores = [](WorkerLink& link) { return link.send_pages({kPages}, std::vector<uint8_t>(kShard.page_bytes())); };
+  const auto earlier = connect(), broken = connect();
+  expect(stores(*earlier), "a link of a generation stores pages");
+  std::vector<float> none;
+  broken->send_keys({}, {}, 1);
+  expect(!broken->receive(none, &kNoAbort) && !earlier->is_broken(), "keys without a step break their link alone");
+  const auto later = connect();
+  expect(stores(*later) && !stores(*earlier), "the next link ends the generation of a broken one");
+}
+
 /** The sequence of the step keeps tokens in slots (kind 0), selects tokens (1) or reads some pages (2). */
 template <class Value>
 void add_sparse_lie(ShardStep& step, int kind, const Value& value) {
@@ -424,6 +437,7 @@ int main(int argc, char** argv) {
     refuse_other_owners(*shards[0]);
     steps.run(shards, false);
     supersede(*shards[0]);
+    end_broken_generation(*shards[0], transport);
     // A worker that ends breaks its link, and the next step fails without an answer.
     shards[1]->worker = nullptr;
     std::vector<float> none;
