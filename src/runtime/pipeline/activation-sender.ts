@@ -70,6 +70,11 @@ export class ActivationSender {
     return this.#links.all;
   }
 
+  /** How often the bytes of links have changed. */
+  get linkChanges(): number {
+    return this.#links.changes;
+  }
+
   /** Called before the step over the chunk. Returns the send buffer for its activations; undefined: `ended` reads them from the step's output. */
   begin(to: InstanceIndex, id: RequestId, chunk: Activations): RowPages | undefined {
     this.#dropArrived();

@@ -44,6 +44,10 @@ export class ActivationTransfer {
     return this.#sender.links;
   }
 
+  get linkChanges(): number {
+    return this.#sender.linkChanges;
+  }
+
   /** Chunks of the request will come from that member. */
   expect(id: RequestId, from: InstanceIndex): void {
     this.#receiver.expect(id, from);

@@ -57,6 +57,11 @@ export class PipelineRunner {
     return this.#transfer?.links ?? [];
   }
 
+  /** How often the bytes of links have changed: some do without an event. */
+  get linkChanges(): number {
+    return this.#transfer?.linkChanges ?? 0;
+  }
+
   /** Runs one chunk through the layers of the range: waits for its input activations, and sends its output with the last operation. @param id the request */
   run({ plan, range, activationsOut }: RunStep, id: RequestId, abort: Int32Array): StepOutcome {
     if (range === undefined) throw new Error('Cannot run a pipeline step: it has no layer range');

@@ -62,6 +62,8 @@ export class InstanceLoop {
   #plannedStep: RunStep | undefined;
   /** The state has changed since the last report. */
   #changed = false;
+  /** Changes of the pipeline's links that were reported. */
+  #linkChanges = 0;
   #closed = false;
   #isRunning = false;
   readonly #alarm = new Alarm(() => this.wake());
@@ -358,11 +360,14 @@ export class InstanceLoop {
 
   /** Publishes one message for each iteration with outputs, and one before the thread sleeps if the state has changed. */
   #report(): void {
+    const linkChanges = this.#pipeline?.linkChanges ?? 0;
+    this.#changed ||= linkChanges !== this.#linkChanges;
     const hasOutputs =
       this.#events.length + this.#prefilled.length + this.#released.length + this.#pins.length > 0 ||
       (this.#changed && this.#plannedStep === undefined);
     if (!hasOutputs || this.#closed) return;
     this.#changed = false;
+    this.#linkChanges = linkChanges;
     const message: OutputsMessage = {
       kind: 'events',
       events: this.#events,

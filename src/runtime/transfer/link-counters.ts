@@ -14,11 +14,17 @@ interface Link {
 export class LinkCounters {
   readonly #messenger: Pick<Messenger, 'transportTo'>;
   readonly #links = new Map<InstanceIndex, Link>();
+  #changes = 0;
   /** By name, the bytes in flight of each stream. */
   readonly #streams = new Map<string, { readonly link: Link; bytes: number }>();
 
   constructor(messenger: Pick<Messenger, 'transportTo'>) {
     this.#messenger = messenger;
+  }
+
+  /** How often the bytes have changed. */
+  get changes(): number {
+    return this.#changes;
   }
 
   /** In the order of first use. */
@@ -37,6 +43,7 @@ export class LinkCounters {
     this.#links.set(to, link);
     const known = this.#streams.get(stream) ?? { link, bytes: 0 };
     this.#streams.set(stream, known);
+    this.#changes++;
     link.receiveBuffer = receiveBuffer;
     link.bytes += bytes;
     link.backlogBytes += bytes;
@@ -47,6 +54,7 @@ export class LinkCounters {
   streamEnded(stream: string): void {
     const known = this.#streams.get(stream);
     if (known === undefined) return;
+    this.#changes++;
     known.link.backlogBytes -= known.bytes;
     this.#streams.delete(stream);
   }

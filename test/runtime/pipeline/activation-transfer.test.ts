@@ -258,6 +258,23 @@ describe('activations between members', () => {
     },
   );
 
+  it('change the links when they leave late, and when they have arrived, without an event', () => {
+    const members = pair();
+    const [{ transfer }] = members;
+    members[0].compute('r', chunkAt(0), activationsOf(1, chunkAt(0)));
+    expect([transfer.linkChanges, transfer.links]).toEqual([0, []]);
+    members[0].disconnected = true;
+    members[1].transfer.expect('r', 1);
+    const [grant] = members[1].sentWires.splice(0);
+    if (grant?.kind !== 'activationsBuffer') throw new Error('no receive buffer is granted');
+    transfer.onMessage(2, { ...grant, number: 1 });
+    const bytes = 4 * columns * (chunkAt(0).tokens - chunkAt(0).from);
+    expect([transfer.linkChanges, transfer.links]).toMatchObject([1, [{ bytes, backlogBytes: bytes }]]);
+    members[0].makeUnreachable();
+    transfer.poll(0);
+    expect([transfer.linkChanges, transfer.links]).toMatchObject([2, [{ bytes, backlogBytes: 0 }]]);
+  });
+
   it('of an ended prompt free their receive buffer, and another one is granted', () => {
     const members = pair();
     members[1].transfer.expect('r', 1);
