@@ -39,8 +39,6 @@ struct RdmaMemory {
 struct RdmaConnection::Endpoint {
   explicit Endpoint(const std::shared_ptr<RdmaDevice>& device) : pair(device, memory.data, RdmaMemory::kWritable, RdmaMemory::kBytes) { fill_random(&probe, sizeof probe); }
 
-  RdmaOffer offer() const;
-  bool connect(const RdmaOffer& peer);
   bool probe_peer(const RdmaOffer& peer, Deadline deadline, const std::atomic<bool>& ended);
   bool is_probed() const { return memory.words().probe.load(std::memory_order_acquire) == probe; }
 
@@ -57,7 +55,7 @@ using std::chrono::milliseconds;
 
 /** A first write that takes longer does not arrive: the adapters have no route to each other. */
 constexpr int kProbeMs = 5000;
-/** Bytes that are read before the peer gets to know. */
+/** Bytes that are read before the peer receives their number. */
 constexpr uint64_t kReportBytes = kRingBytes / 8;
 static_assert(kRingWaitBytes + Connection::kReserveBytes + kReportBytes <= kRingBytes, "a receiver and a sender that wait never wait for each other");
 /** Sleeps of a sender that waits for space: no notification wakes it. */
@@ -125,8 +123,7 @@ RdmaMemory::RdmaMemory() { throw std::runtime_error("this system has no RDMA"); 
 
 uint64_t RdmaOffer::sum() const { return header_checksum(*this, kSeed); }
 
-RdmaOffer RdmaConnection::Endpoint::offer() const {
-  const QueuePairAddress& at = pair.address();
+RdmaOffer RdmaOffer::of(const QueuePairAddress& at, uint64_t probe) {
   RdmaOffer offer;
   offer.usable = 1;
   offer.memory = at.memory;
@@ -141,17 +138,10 @@ RdmaOffer RdmaConnection::Endpoint::offer() const {
   return offer;
 }
 
-bool RdmaConnection::Endpoint::connect(const RdmaOffer& peer) {
-  QueuePairAddress address;
-  address.memory = peer.memory;
-  address.key = peer.key;
-  address.number = peer.number;
-  address.first_packet = peer.first_packet;
-  address.lid = peer.lid;
-  address.link_layer = peer.link_layer;
-  address.mtu = peer.mtu;
-  std::memcpy(address.gid.raw, peer.gid, sizeof peer.gid);
-  return pair.connect(address);
+QueuePairAddress RdmaOffer::address() const {
+  QueuePairAddress address = {memory, key, number, first_packet, lid, link_layer, mtu, {}};
+  std::memcpy(address.gid.raw, gid, sizeof gid);
+  return address;
 }
 
 /** Writes the peer's probe into its memory. */
@@ -180,11 +170,11 @@ void RdmaConnection::try_device(const std::shared_ptr<RdmaDevice>& device) { End
 
 std::unique_ptr<Connection> RdmaConnection::agree_as_sender(Socket socket, const std::shared_ptr<RdmaDevice>& device, Deadline deadline, const std::atomic<bool>& ended) {
   std::unique_ptr<Endpoint> endpoint = try_endpoint(device);
-  const RdmaOffer own = endpoint == nullptr ? RdmaOffer{} : endpoint->offer();
+  const RdmaOffer own = endpoint == nullptr ? RdmaOffer{} : RdmaOffer::of(endpoint->pair.address(), endpoint->probe);
   RdmaOffer peer;
   if (!send_offer(socket, own, deadline, ended) || !socket.receive(&peer, sizeof peer, deadline, ended) || !is_well_formed(peer)) return nullptr;
   if (!is_usable(peer, own)) return peer.usable == 0 || own.usable == 0 ? over_tcp(std::move(socket)) : nullptr;
-  const bool writes = endpoint->connect(peer) && endpoint->probe_peer(peer, deadline, ended);
+  const bool writes = endpoint->pair.connect(peer.address()) && endpoint->probe_peer(peer, deadline, ended);
   if (!send_verdict(socket, writes, deadline, ended)) return nullptr;
   const Verdict verdict = receive_verdict(socket, deadline, ended);
   if (verdict == Verdict::broken) return nullptr;
@@ -194,10 +184,10 @@ std::unique_ptr<Connection> RdmaConnection::agree_as_sender(Socket socket, const
 
 std::unique_ptr<Connection> RdmaConnection::agree_as_receiver(Socket socket, const std::shared_ptr<RdmaDevice>& device, Deadline deadline, const std::atomic<bool>& ended) {
   std::unique_ptr<Endpoint> endpoint = try_endpoint(device);
-  RdmaOffer own = endpoint == nullptr ? RdmaOffer{} : endpoint->offer();
+  RdmaOffer own = endpoint == nullptr ? RdmaOffer{} : RdmaOffer::of(endpoint->pair.address(), endpoint->probe);
   RdmaOffer peer;
   if (!socket.receive(&peer, sizeof peer, deadline, ended) || !is_well_formed(peer)) return nullptr;
-  const bool usable = is_usable(peer, own) && endpoint->connect(peer);
+  const bool usable = is_usable(peer, own) && endpoint->pair.connect(peer.address());
   // The sender writes as soon as it has the offer.
   if (!usable) own = RdmaOffer{};
   if (!send_offer(socket, own, deadline, ended)) return nullptr;

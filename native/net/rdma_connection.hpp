@@ -34,6 +34,10 @@ struct RdmaOffer {
   uint8_t link_layer = 0, mtu = 0;
   uint8_t gid[16] = {};
   uint64_t checksum = 0;
+
+  /** A usable offer. @param probe the word that the peer writes first */
+  static RdmaOffer of(const QueuePairAddress& at, uint64_t probe);
+  QueuePairAddress address() const;
   /** The checksum that it must have. */
   uint64_t sum() const;
 };
@@ -81,7 +85,7 @@ class RdmaConnection final : public RingConnection {
   std::unique_ptr<Endpoint> endpoint_;
   mutable std::atomic<bool> ended_{false};
   mutable std::atomic<int64_t> hung_up_at_{0};  // nanoseconds of the steady clock; 0: the socket is open
-  // Of the receiving thread: bytes consumed, and those of them that the peer knows.
+  // Of the receiving thread: bytes consumed, and those of them that were reported to the peer.
   mutable uint64_t read_ = 0, reported_ = 0;
   // Of the sending thread: bytes written, those known to be complete, and the tickets of the others.
   struct Unfinished {

@@ -317,21 +317,10 @@ void check_hostile_writes() {
     const Offering peer(ends);
     std::vector<uint8_t> memory(1 << 17);
     QueuePair pair(device, memory.data(), memory.size() / 2, memory.size());
-    RdmaOffer offer, answer;
-    const QueuePairAddress& own = pair.address();
-    offer.usable = 1;
-    offer.memory = own.memory;
-    offer.key = own.key;
-    offer.number = own.number;
-    offer.first_packet = own.first_packet;
-    offer.link_layer = own.link_layer;
-    offer.mtu = own.mtu;
-    std::memcpy(offer.gid, own.gid.raw, sizeof offer.gid);
+    RdmaOffer offer = RdmaOffer::of(pair.address(), 0), answer;
     offer.checksum = offer.sum();
     peer.send(offer);
     expect(peer.receives(answer) && answer.usable == 1, "a usable offer was refused");
-    QueuePairAddress theirs = {answer.memory, answer.key, answer.number, answer.first_packet, answer.lid, answer.link_layer, answer.mtu, {}};
-    std::memcpy(theirs.gid.raw, answer.gid, sizeof answer.gid);
     ends.far = nullptr;
     const auto written = [&](uint64_t value, uint64_t offset) {
       const uint64_t ticket = pair.write({}, {value, offset}, true);
@@ -341,7 +330,7 @@ void check_hostile_writes() {
       });
       return !pair.has_failed();
     };
-    expect(pair.connect(theirs) && written(answer.probe, offsetof(RdmaWords, probe)), "a write within the memory fails");
+    expect(pair.connect(answer.address()) && written(answer.probe, offsetof(RdmaWords, probe)), "a write within the memory fails");
     const uint8_t works = 1;
     uint8_t verdict = 0;
     peer.socket.send(&works, 1, in_milliseconds(3000), kNeverEnded);
