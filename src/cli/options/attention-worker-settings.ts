@@ -277,10 +277,15 @@ export interface AttentionWorkerOptions extends ModelOptions {
   readonly transport: ProcessTransport;
 }
 
+/** The options of `join` that an attention worker has. */
+const workerOptionNames: ReadonlySet<string> = new Set([
+  ...['role', 'shard', 'model', 'weights', 'inputs', 'context', 'threads', 'kvMemory'],
+  ...['pagesHost', 'pagesPort', 'transport', 'token'],
+]);
+
 /** @throws UsageError if an option is missing, or has no effect in this role */
 export function attentionWorkerOptions(options: JoinOptions, given: Record<string, unknown>): AttentionWorkerOptions {
-  const unused = ['nats', 'cluster', 'name', 'borrow', 'hostMemory', 'ssd', 'ssdSize', 'pinMemory', 'roleSwitch'];
-  const wrong = [...unused, ...dopOptionNames].find((name) => given[name] !== undefined);
+  const wrong = Object.keys(given).find((name) => given[name] !== undefined && !workerOptionNames.has(name));
   const refuse = (why: string): never => {
     throw new UsageError(`Cannot use --role attention: ${why}`);
   };

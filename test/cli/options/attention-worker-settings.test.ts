@@ -1,6 +1,10 @@
 // Which attention workers instances of `serve` and `join` use, and combinations that are refused with the option to change.
 import { describe, expect, test } from 'vitest';
-import { servedAttentionWorkers, withWorkerRoles } from '../../../src/cli/options/attention-worker-settings.ts';
+import {
+  attentionWorkerOptions,
+  servedAttentionWorkers,
+  withWorkerRoles,
+} from '../../../src/cli/options/attention-worker-settings.ts';
 import {
   type InstanceJoinOptions,
   joinOptionsSchema,
@@ -20,6 +24,26 @@ const token = 'a secret of this test';
 const [prefill, decode, mixed] = ['prefill', 'decode', 'mixed'].map((role) => ({ role }));
 const shared = { partition: 'heads', form: 'ranges', modelWorkers: 1, batches: 1 };
 const two = { processes: 2, transport: 'auto' };
+
+test('an attention worker has a shard and a token, and refuses options without effect', () => {
+  const workerOf = (flags: Record<string, unknown>) =>
+    attentionWorkerOptions(readOptions(joinOptionsSchema, flags), flags);
+  const flags = { role: 'attention', shard: '1/2', token, threads: '3', kvMemory: '1g', transport: 'tcp' };
+  expect(workerOf(flags)).toMatchObject({ shard: { index: 0, workers: 2 }, token, threads: 3, kvMemory: 2 ** 30 });
+  for (const [name, value] of [
+    ['nats', nats],
+    ['dop', '1,2'],
+    ['sparse', 'pyramid'],
+    ['eviction', 'lru'],
+    ['recheck', true],
+    ['logFormat', 'json'],
+  ] as const)
+    expect(() => workerOf({ ...flags, [name]: value })).toThrow(
+      /^Cannot use --role attention: --[a-z-]+ has no effect/,
+    );
+  expect(() => workerOf({ ...flags, shard: undefined })).toThrow('--shard I/N is missing');
+  expect(() => workerOf({ ...flags, token: undefined })).toThrow('--token is missing');
+});
 
 test('a decode instance of a cluster has attention workers as threads, processes or at addresses', () => {
   expect(joined({ role: 'decode', dop: '1,2' })).toEqual({ ...shared, threads: 2 });
