@@ -152,7 +152,8 @@ describe('sizing a chunk', () => {
         groups: 1,
       });
     };
-    budget.endDecode();
+    const beside = { keepsShort: false, alone: false };
+    budget.endDecode(beside);
     const rows = budget.rowsFor(prompt(4_000), false);
     expect(budget.rowsFor(prompt(rows + 20), false)).toBe(rows + 20);
     expect(budget.rowsFor(prompt(rows * 2), false)).toBe(rows);
@@ -163,7 +164,7 @@ describe('sizing a chunk', () => {
     }
     const decodeUs = cost.predictUs(budget.shape);
     expect(decodeUs).toBeGreaterThan(limits.stepUsDecoding);
-    budget.endDecode();
+    budget.endDecode(beside);
     expect(budget.rowsFor(prompt(4_000), false)).toBe(cost.rowsWithin(decodeUs * 1.5, budget.shape, 0));
     expect(budget.rowsFor(prompt(4_000), false)).toBeGreaterThan(20);
   });

@@ -40,6 +40,30 @@ describe('many requests at once', () => {
     expect(world.instance.snapshot().cachedTokens).toBe(93 * pageTokens);
   });
 
+  test('a long step is for a prompt without company: beside another request it is split', () => {
+    const split = { ...limits, stepUsDecoding: 10_000, stepUsPrefill: 10_000 };
+    const world = new World({ pages: 400, limits: { ...split, stepUsAlone: 60_000 } });
+    world.submit(request('alone', promptOf(1, 128), { maxTokens: 30 }));
+    world.finishStep();
+    expect(world.of('alone').tokens).toHaveLength(1);
+    world.submit(request('next', promptOf(2, 128)));
+    world.finishStep();
+    world.finishStep();
+    expect(world.of('next').tokens).toEqual([]);
+    world.finishAll();
+    const without = new World({ pages: 400, limits: split });
+    without.submit(request('alone', promptOf(1, 128)));
+    without.finishStep();
+    expect(without.of('alone').tokens).toEqual([]);
+    without.finishAll();
+    for (const [id, among] of [
+      ['alone', world],
+      ['next', world],
+      ['alone', without],
+    ] as const)
+      expect(among.of(id).events.at(-1)).toMatchObject({ kind: 'finished' });
+  });
+
   test('the next request computes a shared prefix when the one that computes it is cancelled', () => {
     const world = new World({ pages: 4000 });
     const requests = ['a', 'b', 'c'].map((id, i) => request(id, [...promptOf(9, 1000), i, i]));

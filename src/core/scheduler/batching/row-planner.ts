@@ -95,7 +95,7 @@ export class RowPlanner {
     for (let i = 0; i < running.length; i++) running[i].planned = 0;
     this.#waiting.arrange(running);
     this.#planDecode();
-    this.#budget.endDecode(keepsShort);
+    this.#budget.endDecode({ keepsShort, alone: this.#onlineRequests <= 1 });
     this.#planPrefill();
     if (this.#running.last?.background === true || this.#waiting.last?.background === true) this.#planBackground();
     let planned = 0;
@@ -142,6 +142,10 @@ export class RowPlanner {
       steps = Math.min(steps, table.length * this.#blockTokens - computed, steadySparseSteps(sequence));
     }
     return steps;
+  }
+
+  get #onlineRequests(): number {
+    return firstBackground(this.#running.items) + firstBackground(this.#waiting.items);
   }
 
   /** True if a sequence waits for another reason than memory. */

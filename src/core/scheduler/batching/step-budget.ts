@@ -29,6 +29,8 @@ export interface BatchLimits {
   /** Maximum predicted time of a step, with and without decode rows beside the prefill. */
   readonly stepUsDecoding: number;
   readonly stepUsPrefill: number;
+  /** Maximum predicted time of a step of one prompt while no other online request runs or waits; default: `stepUsPrefill`. */
+  readonly stepUsAlone?: number;
   /** Limits of batch jobs. */
   readonly background?: BackgroundLimits;
   /** Tenants of one priority are served in order of arrival, not by served tokens. */
@@ -51,6 +53,14 @@ const steadyMax = 512;
  */
 export function shortPrefillUs({ stepUsDecoding, stepUsPrefill }: BatchLimits): number {
   return Math.min(stepUsPrefill, 2 * stepUsDecoding);
+}
+
+/** What a step's prefill runs beside. */
+export interface StepCompany {
+  /** Work of other components waits for the end of the step. */
+  readonly keepsShort: boolean;
+  /** At most one online request runs or waits. */
+  readonly alone: boolean;
 }
 
 /** Counts rows as they are planned. */
@@ -102,13 +112,11 @@ export class StepBudget {
     this.#scored = 0;
   }
 
-  /**
-   * All decode rows are planned: sets the time that prefill may fill.
-   * @param keepsShort work of other components waits for the end of the step
-   */
-  endDecode(keepsShort = false): void {
-    const { stepUsDecoding, stepUsPrefill } = this.#limits;
-    if (this.#shape.decodeRows === 0) this.#us = keepsShort ? shortPrefillUs(this.#limits) : stepUsPrefill;
+  /** All decode rows are planned: sets the time that prefill may fill. */
+  endDecode({ keepsShort, alone }: StepCompany): void {
+    const { stepUsDecoding, stepUsPrefill, stepUsAlone = stepUsPrefill } = this.#limits;
+    if (this.#shape.decodeRows === 0 && keepsShort) this.#us = shortPrefillUs(this.#limits);
+    else if (this.#shape.decodeRows === 0) this.#us = alone ? stepUsAlone : stepUsPrefill;
     else this.#us = Math.max(stepUsDecoding, this.#cost.predictUs(this.#shape) * (1 + prefillShareMin));
   }
 

@@ -14,5 +14,7 @@ export const batchLimits = {
   /** Maximum predicted time of a step: shorter if prefill would delay the tokens of decoding requests. */
   stepUsDecoding: 50_000,
   stepUsPrefill: 100_000,
+  /** A split costs a lone prompt more than its wait costs the next request. */
+  stepUsAlone: 300_000,
   background: backgroundLimits,
 };
