@@ -1,12 +1,14 @@
 // The HTTP server: starts, serves, and drains, so that running requests finish before the port is free.
-import { createServer, type Server, type ServerResponse } from 'node:http';
+import { createServer, type Server, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import { getRequestListener } from '@hono/node-server';
+import { RESPONSE_ALREADY_SENT } from '@hono/node-server/utils/response';
 import { GatewayMetrics } from '../metrics/metrics.ts';
 import { createApp, type GatewayOptions } from './app.ts';
 import { ApiError, errorHeaders, newRequestId } from './errors.ts';
 import { isLoopback, refusalOfForeignPage } from './local-origin.ts';
 import { RequestQueue } from './request-queue.ts';
+import { sseStreamOf } from './sse.ts';
 
 /** Longer than proxies keep idle connections, so that the server never closes one while a request arrives. */
 const keepAliveMs = 75_000;
@@ -31,7 +33,17 @@ export async function listen(options: GatewayOptions, host: string, port: number
   });
   const stopping = new AbortController();
   const app = createApp({ ...options, port: queue.observedPort() }, metrics, stopping.signal);
-  const listener = getRequestListener(app.fetch, {
+  const respond: Parameters<typeof getRequestListener>[0] = async (request, env) => {
+    const response = await app.fetch(request, env);
+    const stream = sseStreamOf(response);
+    const { outgoing } = env;
+    if (stream === undefined || !(outgoing instanceof ServerResponse)) return response;
+    outgoing.writeHead(response.status, Object.fromEntries(response.headers));
+    outgoing.flushHeaders();
+    stream.writeTo(outgoing);
+    return RESPONSE_ALREADY_SENT;
+  };
+  const listener = getRequestListener(respond, {
     overrideGlobalObjects: false,
     // HTTP/1.0 clients send no host.
     hostname: 'localhost',

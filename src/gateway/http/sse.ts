@@ -1,4 +1,5 @@
 // Server-sent events with bounded buffers: a client that stops reading is disconnected.
+import type { ServerResponse } from 'node:http';
 
 const encoder = new TextEncoder();
 
@@ -9,23 +10,53 @@ export interface SseOptions {
   readonly onDisconnect: (why: 'closed' | 'too slow') => void;
 }
 
+/** Where the frames of a stream go. */
+interface Sink {
+  write(frame: string): void;
+  /** Bytes that the client has not taken yet. */
+  readonly bufferedBytes: number;
+  end(): void;
+  /** Breaks the connection. */
+  fail(error: Error): void;
+}
+
+/** Streams by the bodies of their responses. */
+const streams = new WeakMap<ReadableStream, SseStream>();
+
+/** The stream with this body, which can write to a connection itself. */
+export function sseStreamOf({ body }: Response): SseStream | undefined {
+  return body === null ? undefined : streams.get(body);
+}
+
 /** A stream of `data:` lines. Writes never block, and do nothing after the client disconnected. */
 export class SseStream {
+  /** For readers without a connection: the frames that `writeTo` does not take. */
   readonly body: ReadableStream<Uint8Array>;
   readonly #options: SseOptions;
-  #controller: ReadableStreamDefaultController<Uint8Array> | undefined;
+  #sink: Sink = new HeldFrames();
+  /** Neither ended nor disconnected. */
+  #open = true;
 
   constructor(options: SseOptions) {
     this.#options = options;
     this.body = new ReadableStream<Uint8Array>(
       {
-        start: (controller) => {
-          this.#controller = controller;
+        pull: (controller) => {
+          if (this.#sink instanceof HeldFrames) this.#moveTo(new BodyFrames(controller), this.#sink);
         },
         cancel: () => this.#disconnect('closed'),
       },
-      new ByteLengthQueuingStrategy({ highWaterMark: 1 }),
+      new ByteLengthQueuingStrategy({ highWaterMark: 0 }),
     );
+    streams.set(this.body, this);
+  }
+
+  /** Writes all frames to a response whose head has been written: a token then passes no stream of its own. */
+  writeTo(outgoing: ServerResponse): void {
+    const onGone = (): void => this.#disconnect('closed');
+    if (outgoing.destroyed) onGone();
+    outgoing.on('close', onGone).on('error', onGone);
+    if (this.#sink instanceof HeldFrames) this.#moveTo(new ConnectionFrames(outgoing), this.#sink);
   }
 
   send(data: object): void {
@@ -44,23 +75,100 @@ export class SseStream {
     this.#close();
   }
 
-  #write(text: string): void {
-    const controller = this.#controller;
-    if (controller === undefined) return;
-    controller.enqueue(encoder.encode(text));
-    if (-(controller.desiredSize ?? 0) <= this.#options.bufferBytesMax) return;
+  #moveTo(sink: Sink, held: HeldFrames): void {
+    this.#sink = sink;
+    for (const frame of held.frames) sink.write(frame);
+    if (held.error !== undefined) sink.fail(held.error);
+    else if (held.ended) sink.end();
+  }
+
+  #write(frame: string): void {
+    if (!this.#open) return;
+    const sink = this.#sink;
+    sink.write(frame);
+    if (sink.bufferedBytes <= this.#options.bufferBytesMax) return;
     this.#disconnect('too slow');
-    controller.error(new Error('client reads too slowly'));
+    sink.fail(new Error('client reads too slowly'));
   }
 
   #disconnect(why: 'closed' | 'too slow'): void {
-    if (this.#controller === undefined) return;
-    this.#controller = undefined;
+    if (!this.#open) return;
+    this.#open = false;
     this.#options.onDisconnect(why);
   }
 
   #close(): void {
-    this.#controller?.close();
-    this.#controller = undefined;
+    if (!this.#open) return;
+    this.#open = false;
+    this.#sink.end();
+  }
+}
+
+/** Frames of a stream without a reader yet. */
+class HeldFrames implements Sink {
+  readonly frames: string[] = [];
+  bufferedBytes = 0;
+  ended = false;
+  error: Error | undefined;
+
+  write(frame: string): void {
+    this.frames.push(frame);
+    this.bufferedBytes += Buffer.byteLength(frame);
+  }
+
+  end(): void {
+    this.ended = true;
+  }
+
+  fail(error: Error): void {
+    this.error = error;
+  }
+}
+
+class BodyFrames implements Sink {
+  readonly #controller: ReadableStreamDefaultController<Uint8Array>;
+
+  constructor(controller: ReadableStreamDefaultController<Uint8Array>) {
+    this.#controller = controller;
+  }
+
+  get bufferedBytes(): number {
+    return -(this.#controller.desiredSize ?? 0);
+  }
+
+  write(frame: string): void {
+    this.#controller.enqueue(encoder.encode(frame));
+  }
+
+  end(): void {
+    this.#controller.close();
+  }
+
+  fail(error: Error): void {
+    this.#controller.error(error);
+  }
+}
+
+class ConnectionFrames implements Sink {
+  readonly #outgoing: ServerResponse;
+
+  constructor(outgoing: ServerResponse) {
+    this.#outgoing = outgoing;
+  }
+
+  get bufferedBytes(): number {
+    return this.#outgoing.writableLength;
+  }
+
+  write(frame: string): void {
+    if (!this.#outgoing.destroyed) this.#outgoing.write(frame);
+  }
+
+  end(): void {
+    if (!this.#outgoing.destroyed) this.#outgoing.end();
+  }
+
+  fail(error: Error): void {
+    this.#outgoing.destroy(error);
   }
 }
