@@ -86,16 +86,16 @@ describe('attention workers', () => {
 
 describe('lent memory', () => {
   test('requests with a KV budget stay at home while others borrow, and have their tokens after aborted steps', () => {
-    for (const seed of [1, 2, 3]) {
+    for (const seed of [1, 2]) {
       const world = new BorrowWorld({ blocks: [64, 64, 64], settles: true, seed, sparsity });
-      const long = request('long', promptOf(1, 3_200), { maxTokens: 40, kvBudget: 'full' });
+      const long = request('long', promptOf(1, 2_600), { maxTokens: 24, kvBudget: 'full' });
       const budgeted = Array.from({ length: 6 }, (_, i) =>
         request(`r${i}`, promptOf(2 + (i % 3), 300 + 90 * i), { maxTokens: 40 + 20 * i }),
       );
       world.submit(budgeted[0], 0);
       world.submit(long, 0);
       for (const [i, one] of budgeted.slice(1).entries()) world.submit(one, i % 3);
-      for (let turn = 0; turn < 3_000; turn++) world.advance(seed * 7_919 + turn, 150, turn % 53 === 0);
+      for (let turn = 0; turn < 2_000; turn++) world.advance(seed * 7_919 + turn, 150, turn % 53 === 0);
       world.finish();
       expect(world.remoteSteps).toBeGreaterThan(0);
       const settings = { groups: sparseOnly, sparsity };
@@ -147,6 +147,21 @@ test.each([0, 30])(
   },
 );
 
+test('a pinned prefix stays in full and sparse layers, and gives the same kept tokens', () => {
+  const settings: Settings = { groups, sparsity };
+  const world = new World({ ...settings, pages: 120, pinShare: 0.3 });
+  const pin = request('pin', promptOf(1, 128), { maxTokens: 0 });
+  world.deliver({ kind: 'pin', id: 'p', request: pin, ttlUs: 60_000_000 });
+  world.finishAll();
+  for (let i = 0; i < 4; i++) world.submit(request(`other ${i}`, promptOf(10 + i, 300)));
+  world.finishAll();
+  const one = request('a', promptOf(1, 190), { maxTokens: 40 });
+  world.submit(one);
+  world.finishAll();
+  expect(world.of('a').events[1]).toEqual({ kind: 'started', cachedTokens: 128, keptTokens: 64 });
+  expect(world.of('a').tokens).toEqual(alone(one, settings));
+});
+
 describe('admission', () => {
   /** Sequences that decode together. */
   function most(config: Settings, requests: number): number {
@@ -168,11 +183,11 @@ describe('admission', () => {
     const kept = 13 + slotPages;
     const prefill = 13 * 3 + slotPages;
     const pages = 6 * dense;
-    expect(most({ groups: [{ layers: 3, window: undefined }], pages }, 20)).toBe(6);
+    expect(most({ groups: [{ layers: 3, window: undefined }], pages }, 8)).toBe(6);
     // All but the last one decode while that is prefilled.
     const predicted = Math.floor((pages - prefill) / kept) + 1;
     expect(predicted).toBe(9);
-    expect(most({ groups, sparsity, pages }, 20)).toBeGreaterThanOrEqual(predicted);
+    expect(most({ groups, sparsity, pages }, 12)).toBeGreaterThanOrEqual(predicted);
   });
 
   test('the step that selects kept tokens frees the pages of sparse layers', () => {

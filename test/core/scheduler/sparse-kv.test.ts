@@ -83,22 +83,6 @@ describe('pages', () => {
     world.finishAll();
     expect(world.lastOf('b')?.kind).toBe('finished');
   });
-
-  test('more sequences decode at once than with full KV', () => {
-    const most = (config: Settings): number => {
-      const world = new World({ pages: 120, ...config });
-      for (let i = 0; i < 12; i++) world.submit(request(`r${i}`, promptOf(i, 300), { maxTokens: 60 }));
-      let together = 0;
-      while (world.running !== undefined) {
-        together = Math.max(together, world.instance.snapshot().running);
-        world.finishStep();
-      }
-      return together;
-    };
-    const dense = most({ groups: [{ layers: 3, window: undefined }] });
-    expect(dense).toBe(3);
-    expect(most({ groups, sparsity })).toBeGreaterThanOrEqual(2 * dense - 1);
-  });
 });
 
 describe('host memory', () => {
@@ -308,7 +292,7 @@ test('in random histories every request ends with the output that it gets alone,
             cancelled.add(id);
           }
         } else if (kind === 'finish') for (let i = 0; i < n && world.running !== undefined; i++) world.finishStep();
-        else if (world.running !== undefined && world.running.plan.sparse === undefined) world.abortStep(n);
+        else if (world.running !== undefined) world.abortStep(n);
       }
       world.finishAll(5_000);
       for (const one of requests) {

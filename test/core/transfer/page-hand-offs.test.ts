@@ -290,12 +290,13 @@ test.each([
     pages: 40,
   },
   {
-    name: 'with kept tokens',
+    name: 'with kept tokens and a window',
     groups: [
+      { layers: 1, window: 70 },
       { layers: 1, window: undefined },
       { layers: 2, window: undefined, sparse: true },
     ],
-    pages: 120,
+    pages: 150,
     sparsity,
   },
 ])('pages are received in any order of events: $name', ({ groups, pages, sparsity }) => {

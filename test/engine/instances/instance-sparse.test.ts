@@ -116,9 +116,8 @@ test.skipIf(native === undefined)(
 );
 
 test.skipIf(native === undefined).each([
-  ['heads', 1, 2, 'replace'],
   ['heads', 2, 3, 'quest'],
-  ['requests', 1, 1, 'compact'],
+  ['heads', 1, 1, 'compact'],
   ['requests', 1, 2, 'replace'],
 ] as const)(
   'attention workers by %s, with %i model workers and %i batches, give the bits of one instance, by %s',
@@ -142,7 +141,7 @@ test.skipIf(native === undefined).each([
     const sparsity = sparsityOf(model.kv.headDim, rule);
     const requests = [150, 260, 90, 200].map((length, i) =>
       request(`r${i}`, someTokens(length, model.config.vocabSize, 5 + i), {
-        ...{ maxTokens: 40, sampling: { ...greedy, topLogprobs: 0 } },
+        ...{ maxTokens: 24, sampling: { ...greedy, topLogprobs: 0 } },
         ...(i === 2 && { kvBudget: 'full' }),
       }),
     );
