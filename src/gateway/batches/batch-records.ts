@@ -108,8 +108,9 @@ export class BatchRecords {
     if (hasEnded(batch)) this.#removeProgress(batch.id);
   }
 
-  addAnswer({ id }: Batch, customId: string, kind: Kind, line: string): void {
-    this.#storage?.folder.append(`${id}.answers`, JSON.stringify({ customId, kind, line }));
+  /** Resolves when the answer is on disk. */
+  async addAnswer({ id }: Batch, customId: string, kind: Kind, line: string): Promise<void> {
+    await this.#storage?.folder.append(`${id}.answers`, JSON.stringify({ customId, kind, line }));
   }
 
   remove({ id }: Batch): void {

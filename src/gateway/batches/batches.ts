@@ -184,8 +184,8 @@ export class Batches {
       const id = `batch_req_${randomUUID().replaceAll('-', '')}`;
       const kind = status === 200 ? 'answers' : 'errors';
       const text = answerLine(id, customId, status, requestId, answer);
+      await this.#storeAnswer(batch, customId, kind, text);
       batch.outputs[kind].push(text);
-      this.#storeAnswer(batch, customId, kind, text);
       if (status === 200) batch.completed++;
       else batch.failed++;
       return;
@@ -193,9 +193,9 @@ export class Batches {
   }
 
   /** If a response cannot be written, its request runs again after a restart. */
-  #storeAnswer(batch: Batch, customId: string, kind: 'answers' | 'errors', text: string): void {
+  async #storeAnswer(batch: Batch, customId: string, kind: 'answers' | 'errors', text: string): Promise<void> {
     try {
-      this.#records.addAnswer(batch, customId, kind, text);
+      await this.#records.addAnswer(batch, customId, kind, text);
     } catch (err) {
       this.#context.logger.error({ err, batch: batch.id }, 'Cannot store an answer of a batch');
     }

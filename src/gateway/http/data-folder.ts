@@ -1,6 +1,5 @@
 // A folder of data that outlives the gateway. Writes are atomic: a killed process leaves the old file or the new one.
 import {
-  appendFileSync,
   closeSync,
   fsyncSync,
   mkdirSync,
@@ -12,23 +11,30 @@ import {
   truncateSync,
   writeFileSync,
 } from 'node:fs';
+import { open } from 'node:fs/promises';
 import { join } from 'node:path';
 import { ApiError } from './errors.ts';
 
 const partSuffix = '.part';
 const newline = 10;
 
+/** Only the user of the process may read what clients sent. */
+const folderMode = 0o700;
+const fileMode = 0o600;
+
 /** Files of one kind, by name. The folder has a single user. */
 export class DataFolder {
   readonly #path: string;
   readonly #log: (message: string) => void;
+  /** The last append to each log: appends to one log follow each other. */
+  readonly #appends = new Map<string, Promise<void>>();
 
   /** @param log receives a line for each unreadable file @throws Error if the folder cannot be created or written */
   constructor(path: string, log: (message: string) => void) {
     this.#path = path;
     this.#log = log;
     try {
-      mkdirSync(path, { recursive: true });
+      mkdirSync(path, { recursive: true, mode: folderMode });
       // A process that was killed during a write leaves a part.
       for (const name of readdirSync(path)) if (name.endsWith(partSuffix)) rmSync(join(path, name));
     } catch (error) {
@@ -51,6 +57,7 @@ export class DataFolder {
     try {
       writeWhole(part, bytes);
       renameSync(part, join(this.#path, name));
+      syncFolder(this.#path);
     } catch (error) {
       rmSync(part, { force: true });
       const why = error instanceof Error && 'code' in error ? String(error.code) : String(error);
@@ -59,9 +66,14 @@ export class DataFolder {
     }
   }
 
-  /** Appends a line to a log. A killed process may lose the last line. */
-  append(name: string, line: string): void {
-    appendFileSync(join(this.#path, name), `${line}\n`);
+  /** Appends a line to a log; it is on disk when the promise resolves. @throws Error of the file system */
+  append(name: string, line: string): Promise<void> {
+    const before = this.#appends.get(name) ?? Promise.resolve();
+    const appended = before.catch(() => {}).then(() => appendSynced(join(this.#path, name), `${line}\n`));
+    this.#appends.set(name, appended);
+    return appended.finally(() => {
+      if (this.#appends.get(name) === appended) this.#appends.delete(name);
+    });
   }
 
   /** The complete lines of a log. Cuts off an incomplete last line, so that appending continues after the others. */
@@ -102,12 +114,32 @@ export class DataFolder {
 }
 
 function writeWhole(path: string, bytes: Uint8Array | string): void {
-  const file = openSync(path, 'w');
+  const file = openSync(path, 'w', fileMode);
   try {
     writeFileSync(file, bytes);
     fsyncSync(file);
   } finally {
     closeSync(file);
+  }
+}
+
+async function appendSynced(path: string, text: string): Promise<void> {
+  const file = await open(path, 'a', fileMode);
+  try {
+    await file.appendFile(text);
+    await file.datasync();
+  } finally {
+    await file.close();
+  }
+}
+
+/** A renamed file survives a loss of power once its folder is on disk. */
+function syncFolder(path: string): void {
+  const folder = openSync(path, 'r');
+  try {
+    fsyncSync(folder);
+  } finally {
+    closeSync(folder);
   }
 }
 

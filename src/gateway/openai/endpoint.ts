@@ -72,6 +72,7 @@ export function planChoices(
       'unsupported_parameter',
     );
   const n = body.n ?? 1;
+  refuseTooManyLogprobs(prompts, n, body.stream === true, logprobs);
   const sloClass = sloClassOf(body, context, call);
   const priority = priorityOf(body, sloClass, context, call);
   const salt = saltOf(body.cache_salt, call.caller);
@@ -108,6 +109,26 @@ export function planChoices(
       };
     }),
   );
+}
+
+/** Log-probabilities of one response; each takes some 100 bytes until it is written. */
+const logprobsMax = 1_000_000;
+
+/** @throws ApiError 400 with the figures; a stream keeps only those of prompts */
+function refuseTooManyLogprobs(
+  prompts: readonly PlannedPrompt[],
+  n: number,
+  isStream: boolean,
+  { top, prompt: isScored }: LogprobRequest,
+): void {
+  if (top === undefined) return;
+  const tokensOf = ({ tokens, maxTokens }: PlannedPrompt): number =>
+    (isScored ? tokens.length : 0) + (isStream ? 0 : maxTokens);
+  const tokens = n * prompts.reduce((sum, prompt) => sum + tokensOf(prompt), 0);
+  const count = tokens * (1 + top);
+  if (count <= logprobsMax) return;
+  const figures = `${tokens} tokens with ${top} alternatives each are ${count} log-probabilities`;
+  throw badField('logprobs', `Cannot accept request: ${figures}, a response has at most ${logprobsMax}`);
 }
 
 /** The root of a prompt's block hashes: callers of different cache groups share no prefix. */

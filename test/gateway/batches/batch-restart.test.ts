@@ -1,6 +1,6 @@
 // Files and batches in a folder: a restarted gateway continues them, even after a kill during a write.
 import { createHash } from 'node:crypto';
-import { appendFileSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { appendFileSync, mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
@@ -183,4 +183,13 @@ it('a batch whose answers would find no capacity is refused before it starts', a
   }
   // 160,000 bytes for all files: each batch reserves some 33,000.
   expect(created).toBe(4);
+});
+
+it('only the user of the process may read stored files', async () => {
+  const gateway = start(answering);
+  await ended(gateway, (await create(gateway, await upload(gateway, 2))).id);
+  const modes = (folder: string) =>
+    readdirSync(join(path, folder)).map((name) => statSync(join(path, folder, name)).mode & 0o777);
+  expect(new Set([...modes('files'), ...modes('batches')])).toEqual(new Set([0o600]));
+  expect(['files', 'batches'].map((folder) => statSync(join(path, folder)).mode & 0o777)).toEqual([0o700, 0o700]);
 });

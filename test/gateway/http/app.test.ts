@@ -198,6 +198,25 @@ describe('a KV budget', () => {
     expect(error).toMatchObject({ message: expect.stringContaining(message), param: 'kv_budget' });
   });
 
+  it('refuses more log-probabilities than a response may hold, with the figures', async () => {
+    const { post } = gateway(answering('x'), { choicesMax: 4096 });
+    const send = (prompts: number) =>
+      post('/v1/completions', {
+        ...{ model: 'bytes', prompt: Array.from({ length: prompts }, () => [1, 2, 3, 4]) },
+        ...{ n: 16, max_tokens: 60, logprobs: 19, echo: true },
+      });
+    expect((await send(48)).status).toBe(200);
+    const refused = await send(49);
+    expect(refused.status).toBe(400);
+    expect(await json(refused)).toMatchObject({
+      error: {
+        param: 'logprobs',
+        message:
+          'Cannot accept request: 50176 tokens with 19 alternatives each are 1003520 log-probabilities, a response has at most 1000000',
+      },
+    });
+  });
+
   it('is refused with log-probabilities of the prompt', async () => {
     const { post } = gateway(answering('x'), sparse);
     const body = { model: 'bytes', prompt: 'hi', max_tokens: 1, echo: true, logprobs: 1, kv_budget: 50 };

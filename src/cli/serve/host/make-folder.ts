@@ -3,6 +3,9 @@ import { accessSync, constants, mkdirSync, statSync } from 'node:fs';
 import { dirname, resolve } from 'node:path';
 import { UsageError } from '../../usage-error.ts';
 
+/** Blocks and data hold what clients sent: only the user of the process may read them. */
+const folderMode = 0o700;
+
 /** @param purpose the contents, for the message @throws UsageError if the folder cannot be created or written */
 export function makeFolder(folder: string, purpose: string): void {
   const cannot = (why: string) => new UsageError(`Cannot keep ${purpose} at ${folder}: ${why}`);
@@ -23,7 +26,7 @@ function makeAll(folder: string): void {
   if (statSync(folder, { throwIfNoEntry: false })?.isDirectory() === true) return;
   if (dirname(folder) !== folder) makeAll(dirname(folder));
   try {
-    mkdirSync(folder);
+    mkdirSync(folder, { mode: folderMode });
   } catch (error) {
     // Another process may create the same folder.
     if (codeOf(error) !== 'EEXIST' || !statSync(folder).isDirectory()) throw error;
