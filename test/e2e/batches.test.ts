@@ -18,6 +18,10 @@ beforeAll(async () => {
     '512',
     '--kv-memory',
     '32m',
+    '--sparse',
+    'uniform',
+    '--sparse-window',
+    '4',
   ]);
   client = new OpenAI({ baseURL: `${server.url}/v1`, apiKey: 'one', maxRetries: 0 });
 });
@@ -52,24 +56,27 @@ const promptOf = (kind: number, length: number) => Array.from({ length }, (_, i)
 
 describe('/v1/batches', () => {
   it('returns the response of the endpoint for every line, and reports failed lines', async () => {
-    const greedy = { max_tokens: 6, temperature: 0 };
     const prompts = Array.from({ length: 20 }, (_, i) => promptOf(i, 30 + 5 * i));
+    // Some requests have a KV budget.
+    const greedy = (i: number) => ({ max_tokens: 6, temperature: 0, ...(i % 4 === 3 && { kv_budget: 16 }) });
     const expected = await Promise.all(
-      prompts.map((prompt) => client.completions.create({ model, prompt, ...greedy })),
+      prompts.map((prompt, i) => client.completions.create({ model, prompt, ...greedy(i) })),
     );
     const wrong = [line(100, { prompt: [5], max_tokens: -1 }), line(101, { prompt: [5], stream: true })];
-    const id = await upload([...prompts.map((prompt, i) => line(i, { prompt, ...greedy })), ...wrong]);
+    wrong.push(line(102, { prompt: [5], kv_budget: 4 }), line(103, { prompt: [5], kv_budget: 0 }));
+    const id = await upload([...prompts.map((prompt, i) => line(i, { prompt, ...greedy(i) })), ...wrong]);
     const batch = await ended((await create(id)).id);
     expect(batch).toMatchObject({
-      ...{ status: 'completed', request_counts: { total: 22, completed: 20, failed: 2 }, metadata: { of: 'test' } },
+      ...{ status: 'completed', request_counts: { total: 24, completed: 20, failed: 4 }, metadata: { of: 'test' } },
     });
     const answers = await linesOf(batch.output_file_id);
     const byId = new Map(answers.map((answer) => [answer.custom_id, answer.response as { body: OpenAI.Completion }]));
     expect(prompts.map((_, i) => byId.get(`job-${i}`)?.body.choices[0]?.text)).toEqual(
       expected.map(({ choices }) => choices[0]?.text),
     );
+    expect(byId.get('job-7')?.body.usage?.prompt_tokens_details).toMatchObject({ kept_tokens: 16 });
     const errors = await linesOf(batch.error_file_id);
-    expect(errors.map(({ custom_id }) => custom_id).sort()).toEqual(['job-100', 'job-101']);
+    expect(errors.map(({ custom_id }) => custom_id).sort()).toEqual(['job-100', 'job-101', 'job-102', 'job-103']);
     expect(server.output()).not.toContain('Warning');
     expect(errors[0]).toMatchObject({
       response: { status_code: 400, body: { error: { type: 'invalid_request_error' } } },

@@ -111,15 +111,20 @@ describe('lent memory', () => {
   });
 });
 
-test.each([0, 30])(
-  'a prefix of another instance gives the same kept tokens, with %i blocks of host memory',
-  (hostBlocks) => {
-    const own = [
-      { layers: 1, window: undefined },
-      { layers: 1, window: undefined, sparse: true },
-    ] as const;
+const fullAndSparse: readonly LayerGroup[] = [
+  { layers: 1, window: undefined },
+  { layers: 1, window: undefined, sparse: true },
+];
+
+test.each([
+  [0, false, fullAndSparse],
+  [30, false, fullAndSparse],
+  [0, true, sparseOnly],
+])(
+  'a prefix of another instance gives the same kept tokens: %i blocks of host memory, ahead of use %s',
+  (hostBlocks, aheadOfUse, own) => {
     const contents = { onSsd: undefined };
-    const settings: Settings = { groups: own, sparsity };
+    const settings: Settings = { groups: own, sparsity, aheadOfUse };
     const tiers = hostBlocks > 0 ? { hostBlocks, ssdBlocks: 0 } : undefined;
     const events: (readonly [to: number, InstanceEvent])[] = [];
     const worlds = [0, 1].map(
@@ -141,7 +146,7 @@ test.each([0, 30])(
       }
     }
     worlds[0].finishAll();
-    expect(worlds[0].of('a').events[1]).toEqual({ kind: 'started', cachedTokens: 160, keptTokens: 64 });
+    expect(worlds[0].of('a').events[1]).toMatchObject({ cachedTokens: 160, keptTokens: 64 });
     expect(worlds[0].of('a').tokens).toEqual(alone(one, settings));
     expect(worlds[0].of('a').tokens).toEqual(worlds[1].of('a').tokens);
   },

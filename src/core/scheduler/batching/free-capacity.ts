@@ -1,4 +1,5 @@
 // Free capacity: whether slots and pages suffice for one more sequence, and which sequences exceed the instance.
+import { boundPages } from '../../../util/step.ts';
 import type { Growth } from '../../kvcache/group-cache.ts';
 import type { KvCaches } from '../../kvcache/kv-caches.ts';
 import { pagesOfLayout } from '../../kvcache/sparsity/slot-pages.ts';
@@ -121,8 +122,11 @@ export class FreeCapacity {
     const cache = this.#caches.of(sequence);
     if (sparsity !== undefined && receivedTokens > 0) return cache.pagesToAdopt(sequence.length, sparsity.layout);
     // The blocks of the arriving prefix are already allocated.
-    if (arriving !== undefined)
-      return (Math.ceil(this.#growth(sequence).tokens / cache.blockTokens) - arriving.blocks) * cache.blockPages;
+    if (arriving !== undefined) {
+      const { tokens, slotPages = 0, boundLayers = 0 } = this.#growth(sequence);
+      const blocks = Math.ceil(tokens / cache.blockTokens);
+      return (blocks - arriving.blocks) * cache.blockPages + slotPages + boundPages(blocks, boundLayers);
+    }
     const remote = this.isOverCapacity(sequence) ? this.#overflow?.remotePrefix(sequence) : undefined;
     if (remote !== undefined) {
       const pages = cache.pagesToRun(sequence.chain, remote.firstBlock, this.#growth(sequence));
