@@ -51,6 +51,8 @@ export function serveCommand(): Command {
     .option('--host <address>', 'Listen on this address (default: 127.0.0.1)')
     .option('--port <n>', 'Listen on this port; 0 selects a free one (default: 8000)');
   addKeyFlags(command)
+    .option('--tls-cert <file>', 'Serve HTTPS with this certificate chain (PEM); reread when it is replaced')
+    .option('--tls-key <file>', 'The private key of --tls-cert (PEM)')
     .option('--cors-origin <origin...>', 'Allow browsers on these origins (default: none)')
     .option('--data <folder>', 'Keep files and batches in this folder (default: discard them at exit)')
     .optionsGroup(groups.limits)
@@ -90,6 +92,8 @@ export function serveCommand(): Command {
     refuseIneffective(givenOptions(flags), options);
     for (const own of options.instances ?? []) if (!computes(own)) refuseStoreOptions(own, { ...options, ...own });
     refuseSharedFolders(options, options.instances ?? []);
+    if ((options.tlsCert === undefined) !== (options.tlsKey === undefined))
+      throw new UsageError('Cannot serve HTTPS: --tls-cert and --tls-key belong together');
     servedAttentionWorkers(options);
     servedSparsity(options);
     if (options.nats === undefined || options.instances !== undefined)

@@ -108,6 +108,8 @@ export const serveOptionsSchema = modelOptionsSchema.extend({
   port: count(0, 65_535).default(8000),
   apiKey: keyList,
   adminKey: keyList,
+  tlsCert: z.string().min(1).optional(),
+  tlsKey: z.string().min(1).optional(),
   apiKeys: z.string().min(1).optional(),
   servedModelName: z.string().min(1).optional(),
   data: z.string().min(1).optional(),

@@ -5,6 +5,7 @@ import { DataFolder } from '../../gateway/http/data-folder.ts';
 import { isLoopback } from '../../gateway/http/local-origin.ts';
 import type { ServedModel } from '../../gateway/http/served-model.ts';
 import { type Gateway, listen } from '../../gateway/http/server.ts';
+import type { TlsFiles } from '../../gateway/http/tls-files.ts';
 import { ApiKeys } from '../../gateway/keys/api-keys.ts';
 import { readKeysFile, watchKeysFile } from '../../gateway/keys/keys-file.ts';
 import { OtlpExporter } from '../../gateway/tracing/otlp-exporter.ts';
@@ -179,6 +180,7 @@ function openGateway(
     logger,
     exporter: createExporter(options, logger),
     keys,
+    tls: tlsOf(options),
     data,
     corsOrigins: options.corsOrigin,
     bodyBytesMax: options.bodyLimit,
@@ -208,8 +210,13 @@ function createExporter(options: ServeOptions, logger: Logger): OtlpExporter | u
   return new OtlpExporter({ endpoint, headers, logger });
 }
 
+function tlsOf({ tlsCert: cert, tlsKey: key }: ServeOptions): TlsFiles | undefined {
+  return cert === undefined || key === undefined ? undefined : { cert, key };
+}
+
 function announce(model: ServedModel, gateway: Gateway, options: ServeOptions): void {
-  const url = `http://${gateway.host.includes(':') ? `[${gateway.host}]` : gateway.host}:${gateway.port}`;
+  const scheme = tlsOf(options) === undefined ? 'http' : 'https';
+  const url = `${scheme}://${gateway.host.includes(':') ? `[${gateway.host}]` : gateway.host}:${gateway.port}`;
   console.log(`Serving on ${url}`);
   // The key itself must not appear in logs.
   const isOpen = options.apiKey.length + options.adminKey.length === 0 && options.apiKeys === undefined;

@@ -27,6 +27,7 @@ import { ApiError, errorHeaders, newRequestId, toApiError } from './errors.ts';
 import { RequestLine } from './request-line.ts';
 import { callOf, type Env, refuseMethod } from './route-context.ts';
 import type { ServedModel } from './served-model.ts';
+import type { TlsFiles } from './tls-files.ts';
 
 export interface GatewayOptions {
   readonly model: ServedModel;
@@ -37,6 +38,8 @@ export interface GatewayOptions {
   readonly encode: Encode;
   readonly logger: Logger;
   readonly keys: ApiKeys;
+  /** Undefined: plain HTTP. */
+  readonly tls?: TlsFiles | undefined;
   /** Stores files and batches across restarts; undefined: they are lost when the process exits. */
   readonly data?: DataFolder | undefined;
   /** Origins that browsers may call from, `*` for any; empty: CORS is off. */

@@ -1,5 +1,6 @@
 // The HTTP server: starts, serves, and drains, so that running requests finish before the port is free.
-import { createServer, type Server, ServerResponse } from 'node:http';
+import { createServer, type RequestListener, type Server, type ServerOptions, ServerResponse } from 'node:http';
+import { createServer as createTlsServer, type Server as TlsServer } from 'node:https';
 import type { Socket } from 'node:net';
 import { getRequestListener } from '@hono/node-server';
 import { RESPONSE_ALREADY_SENT } from '@hono/node-server/utils/response';
@@ -9,6 +10,7 @@ import { ApiError, errorHeaders, newRequestId } from './errors.ts';
 import { isLoopback, refusalOfForeignPage } from './local-origin.ts';
 import { RequestQueue } from './request-queue.ts';
 import { sseStreamOf } from './sse.ts';
+import { readTls, watchTls } from './tls-files.ts';
 
 /** Longer than proxies keep idle connections, so that the server never closes one while a request arrives. */
 const keepAliveMs = 75_000;
@@ -55,7 +57,7 @@ export async function listen(options: GatewayOptions, host: string, port: number
   const guardsPages = isLoopback(host) && !options.keys.areRequired;
   const admitted = queue.wrap((incoming, outgoing) => void listener(incoming, outgoing));
   // Node refuses requests without a host, expectations and tunnels with an empty body; this server responds in the OpenAI shape.
-  const server = createServer({ keepAliveTimeout: keepAliveMs, requireHostHeader: false }, (incoming, outgoing) => {
+  const { server, endWatch } = createListener(options, (incoming, outgoing) => {
     const { httpVersion, headers } = incoming;
     const foreign = guardsPages ? refusalOfForeignPage(incoming) : undefined;
     if (httpVersion === '1.1' && headers.host === undefined) refuse(badRequest(400), outgoing);
@@ -77,9 +79,21 @@ export async function listen(options: GatewayOptions, host: string, port: number
     port: bound,
     drain: (graceMs) => {
       stopping.abort();
+      endWatch();
       return drain(server, responses, options, graceMs).then(() => options.exporter?.flush());
     },
   };
+}
+
+/** A server of HTTPS if there is a certificate. @throws Error in one line if the certificate cannot be used */
+function createListener(
+  { tls, logger }: GatewayOptions,
+  listener: RequestListener,
+): { server: Server | TlsServer; endWatch: () => void } {
+  const settings: ServerOptions = { keepAliveTimeout: keepAliveMs, requireHostHeader: false };
+  if (tls === undefined) return { server: createServer(settings, listener), endWatch: () => {} };
+  const server = createTlsServer({ ...settings, ...readTls(tls) }, listener);
+  return { server, endWatch: watchTls(tls, server, (message) => logger.warn(message)) };
 }
 
 /** Counts requests without a complete response. */
@@ -87,7 +101,7 @@ class OpenResponses {
   #count = 0;
   #onNone: (() => void) | undefined;
 
-  constructor(server: Server) {
+  constructor(server: Server | TlsServer) {
     server.on('request', ({ socket }, outgoing) => {
       this.#count++;
       // A response queued behind another on its connection receives no 'close' of the connection.
@@ -112,7 +126,7 @@ class OpenResponses {
 }
 
 async function drain(
-  server: Server,
+  server: Server | TlsServer,
   responses: OpenResponses,
   options: GatewayOptions,
   graceMs: number,

@@ -1,8 +1,9 @@
 // The file of `--api-keys`: hashed keys with names, roles, cache groups and limits.
-import { readFileSync, statSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { parse } from 'yaml';
 import { z } from 'zod';
 import { byteCount } from '../../util/byte-count.ts';
+import { watchFiles } from '../http/watch-files.ts';
 import type { Caller } from './caller.ts';
 
 /** A caller with the SHA-256 digest of its key. */
@@ -79,34 +80,22 @@ export function parseKeys(text: string): readonly KeyEntry[] {
   }));
 }
 
-const pollMs = 1000;
-
 /**
- * Reads the file again whenever its time, size or inode changes: editors and mounted secrets replace it. A file that
- * cannot be read changes nothing. Called before the first read. Returns the end of the watch.
+ * Reads the file again whenever it is replaced. A file that cannot be read changes nothing. Called before the first
+ * read. Returns the end of the watch.
  */
 export function watchKeysFile(
   path: string,
   onKeys: (keys: readonly KeyEntry[]) => void,
   onError: (message: string) => void,
 ): () => void {
-  let seen = stampOf(path);
-  const timer = setInterval(() => {
-    const stamp = stampOf(path);
-    if (stamp === seen) return;
-    seen = stamp;
+  return watchFiles([path], () => {
     try {
       onKeys(readKeysFile(path));
     } catch (error) {
       onError(error instanceof Error ? error.message : String(error));
     }
-  }, pollMs).unref();
-  return () => clearInterval(timer);
-}
-
-function stampOf(path: string): string {
-  const stats = statSync(path, { throwIfNoEntry: false });
-  return stats === undefined ? 'absent' : `${stats.mtimeMs} ${stats.size} ${stats.ino}`;
+  });
 }
 
 function sameKey(a: { name: string; sha256: string }, b: { name: string; sha256: string }): boolean {

@@ -1,6 +1,12 @@
 // The gateway on a socket: the cases of HTTP itself, and shutdown.
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { get } from 'node:https';
 import { type AddressInfo, connect, createServer } from 'node:net';
-import { afterEach, describe, expect, it } from 'vitest';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { connect as connectTls } from 'node:tls';
+import { afterEach, describe, expect, it, vi } from 'vitest';
 import type { GatewayOptions } from '../../../src/gateway/http/app.ts';
 import { type Gateway, listen } from '../../../src/gateway/http/server.ts';
 import { ApiKeys } from '../../../src/gateway/keys/api-keys.ts';
@@ -119,6 +125,51 @@ describe('HTTP', () => {
     const options = gatewayOptions(new ScriptedPort(answering('x')));
     await expect(listen(options, '127.0.0.1', port)).rejects.toThrow(`Cannot listen on 127.0.0.1:${port}`);
     taken.close();
+  });
+});
+
+describe('HTTPS', () => {
+  const hasOpenssl = spawnSync('openssl', ['version']).status === 0;
+  const certificate = (folder: string, name: string) => {
+    const [cert, key] = [join(folder, 'cert.pem'), join(folder, 'key.pem')];
+    const subject = ['-subj', `/CN=${name}`, '-days', '2', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1'];
+    const made = spawnSync('openssl', ['req', '-x509', '-nodes', ...subject, '-keyout', key, '-out', cert]);
+    expect(made.status).toBe(0);
+    return { cert, key };
+  };
+  const nameServed = (port: number) =>
+    new Promise<string>((resolve, reject) => {
+      const socket = connectTls({ port, host: '127.0.0.1', rejectUnauthorized: false }, () => {
+        resolve(String(socket.getPeerCertificate().subject.CN));
+        socket.destroy();
+      });
+      socket.on('error', reject);
+    });
+
+  it.skipIf(!hasOpenssl && process.env.CI === undefined)('serves a certificate, and its replacement', async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'kvasir-tls-'));
+    vi.useFakeTimers({ toFake: ['setInterval', 'clearInterval'] });
+    try {
+      const tls = certificate(folder, 'first');
+      const { gateway } = await serve(answering('yes'), { tls });
+      expect(await nameServed(gateway.port)).toBe('first');
+      const text = await new Promise<string>((resolve, reject) => {
+        const at = { port: gateway.port, host: '127.0.0.1', path: '/health', rejectUnauthorized: false };
+        get(at, (incoming) => incoming.setEncoding('utf8').on('data', resolve)).on('error', reject);
+      });
+      expect(text).toContain('"ok"');
+      writeFileSync(tls.cert, 'no certificate');
+      vi.advanceTimersByTime(1000);
+      expect(await nameServed(gateway.port)).toBe('first');
+      certificate(folder, 'second');
+      vi.advanceTimersByTime(1000);
+      expect(await nameServed(gateway.port)).toBe('second');
+      const wrong = { cert: tls.cert, key: join(folder, 'none.pem') };
+      await expect(serve(answering('x'), { tls: wrong })).rejects.toThrow(/none\.pem: ENOENT/);
+    } finally {
+      vi.useRealTimers();
+      rmSync(folder, { recursive: true });
+    }
   });
 });
 
