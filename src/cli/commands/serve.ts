@@ -50,9 +50,7 @@ export function serveCommand(): Command {
     .optionsGroup(groups.http)
     .option('--host <address>', 'Listen on this address (default: 127.0.0.1)')
     .option('--port <n>', 'Listen on this port; 0 selects a free one (default: 8000)');
-  addKeyFlags(command)
-    .option('--tls-cert <file>', 'Serve HTTPS with this certificate chain (PEM); reread when it is replaced')
-    .option('--tls-key <file>', 'The private key of --tls-cert (PEM)')
+  addSecurityFlags(command)
     .option('--cors-origin <origin...>', 'Allow browsers on these origins (default: none)')
     .option('--data <folder>', 'Keep files and batches in this folder (default: discard them at exit)')
     .optionsGroup(groups.limits)
@@ -92,8 +90,7 @@ export function serveCommand(): Command {
     refuseIneffective(givenOptions(flags), options);
     for (const own of options.instances ?? []) if (!computes(own)) refuseStoreOptions(own, { ...options, ...own });
     refuseSharedFolders(options, options.instances ?? []);
-    if ((options.tlsCert === undefined) !== (options.tlsKey === undefined))
-      throw new UsageError('Cannot serve HTTPS: --tls-cert and --tls-key belong together');
+    refuseHalfTls(options);
     servedAttentionWorkers(options);
     servedSparsity(options);
     if (options.nats === undefined || options.instances !== undefined)
@@ -106,8 +103,13 @@ export function serveCommand(): Command {
   });
 }
 
-/** The API keys of callers. */
-function addKeyFlags(command: Command): Command {
+function refuseHalfTls({ tlsCert, tlsKey }: ServeOptions): void {
+  if ((tlsCert === undefined) === (tlsKey === undefined)) return;
+  throw new UsageError('Cannot serve HTTPS: --tls-cert and --tls-key belong together');
+}
+
+/** The API keys of callers, and HTTPS. */
+function addSecurityFlags(command: Command): Command {
   return command
     .addOption(
       new Option('--api-key <key...>', 'Require one of these keys from clients (default: none)').env('KVASIR_API_KEY'),
@@ -117,7 +119,9 @@ function addKeyFlags(command: Command): Command {
         'KVASIR_ADMIN_KEY',
       ),
     )
-    .option('--api-keys <file>', 'Accept the hashed keys of this file, with roles and limits; reread when it changes');
+    .option('--api-keys <file>', 'Accept the hashed keys of this file, with roles and limits; reread when it changes')
+    .option('--tls-cert <file>', 'Serve HTTPS with this certificate chain (PEM); reread when it is replaced')
+    .option('--tls-key <file>', 'The private key of --tls-cert (PEM)');
 }
 
 /** Refuses options that have no effect without a cluster of processes, or without separate prefill and decode. */

@@ -72,17 +72,20 @@ export async function listen(options: GatewayOptions, host: string, port: number
     server.once('error', (error) => reject(new Error(`Cannot listen on ${host}:${port}: ${error.message}`)));
     server.listen(port, host, resolve);
   });
-  const address = server.address();
-  const bound = typeof address === 'object' && address !== null ? address.port : port;
   return {
     host,
-    port: bound,
+    port: portOf(server) ?? port,
     drain: (graceMs) => {
       stopping.abort();
       endWatch();
       return drain(server, responses, options, graceMs).then(() => options.exporter?.flush());
     },
   };
+}
+
+function portOf(server: Server | TlsServer): number | undefined {
+  const address = server.address();
+  return typeof address === 'object' ? address?.port : undefined;
 }
 
 /** A server of HTTPS if there is a certificate. @throws Error in one line if the certificate cannot be used */
