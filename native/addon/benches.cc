@@ -54,7 +54,7 @@ Napi::Value bind_attention_peak(Arguments& in, Napi::Env env) {
 /** (backend, inputs) => operations per second of the instruction of linear layers */
 Napi::Value bind_product_peak(Arguments& in, Napi::Env env) {
   const ExclusiveBackend busy(in);
-  return Napi::Number::New(env, product_peak(busy.backend->pool, busy.backend->isa, static_cast<InputForm>(in.integer("inputs", 0, 2))));
+  return Napi::Number::New(env, product_peak(busy.backend->pool, busy.backend->isa, static_cast<InputForm>(in.integer("inputs", 0, kInputForms - 1))));
 }
 
 /**

@@ -12,7 +12,7 @@ Napi::Value bind_create_linear(Arguments& in, Napi::Env env) {
   const int columns = in.integer("columns", 1, INT32_MAX);
   const Span<int32_t> types = in.array<int32_t>("segment types");
   const Span<int32_t> rows = in.array<int32_t>("segment rows");
-  const auto inputs = static_cast<InputForm>(in.integer("inputs", 0, 2));
+  const auto inputs = static_cast<InputForm>(in.integer("inputs", 0, kInputForms - 1));
   if (types.size != rows.size || types.size == 0) throw std::runtime_error("Cannot create linear layer: no segments, or types without rows");
   auto bound = std::make_shared<BoundLinear>();
   for (size_t i = 0; i < types.size; i++) {

@@ -11,7 +11,12 @@ enum class TensorType : int {
   q5_0 = 6, q5_1 = 7, q2_k = 8, q3_k = 9, q4_k = 10, q5_k = 11, q6_k = 12,
 };
 constexpr int kTensorTypes = 13;
-enum class InputForm : int { f32 = 0, bf16 = 1, int8 = 2 };
+enum class InputForm : int { f32 = 0, bf16 = 1, int8 = 2, i16 = 3 };
+constexpr int kInputForms = 4;
+
+/** True if inputs are integers in blocks, which need quantised weights. */
+constexpr bool is_integer(InputForm form) { return form >= InputForm::int8; }
+
 enum class KvType : int { bf16 = 0, f32 = 1 };
 enum class NormStyle : int { rms = 0, layer = 1 };
 enum class Activation : int { silu = 0, gelu = 1, gelu_tanh = 2, relu = 3 };

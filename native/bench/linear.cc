@@ -12,11 +12,22 @@ namespace {
 constexpr int kRuns = 5;
 constexpr double kRunSeconds = 0.02;
 
+PeakLoop word_loop([[maybe_unused]] Isa isa) {
+#if KVASIR_HAVE_AVX512
+  if (isa >= Isa::avx512) return i16_peak_loop_avx512();
+#endif
+#if KVASIR_HAVE_AVX2
+  if (isa == Isa::avx2) return i16_peak_loop_avx2();
+#endif
+  return peak_loop_portable();
+}
+
 PeakLoop product_loop(Isa isa, InputForm form) {
   // Emulated AMX has no peak of its own: it runs on AVX-512.
   if (isa == Isa::amx && amx_emulated()) isa = Isa::avx512;
   if (form == InputForm::f32) return find_peak_loop(isa == Isa::amx ? Isa::avx512 : isa, KvType::f32);
   if (form == InputForm::bf16) return find_peak_loop(isa, KvType::bf16);
+  if (form == InputForm::i16) return word_loop(isa);
 #if KVASIR_HAVE_AMX
   if (isa == Isa::amx) return int8_peak_loop_amx();
 #endif

@@ -12,5 +12,7 @@ double product_peak(ThreadPool& pool, Isa isa, InputForm form);
 PeakLoop int8_peak_loop_avx2();
 PeakLoop int8_peak_loop_avx512();
 PeakLoop int8_peak_loop_amx();
+PeakLoop i16_peak_loop_avx2();
+PeakLoop i16_peak_loop_avx512();
 
 }  // namespace kvasir

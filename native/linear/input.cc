@@ -17,51 +17,83 @@ size_t spread(size_t bytes) {
 
 bool rounds_to_bf16_values(Isa isa, InputForm form) { return form == InputForm::bf16 && isa >= Isa::avx512; }
 
-/** A block with a largest magnitude below this becomes zero: 127 / magnitude must stay finite. */
-constexpr float kTiny = 1e-30f;
+/** The scale of `count` values of a block. */
+InputScale scale_of(const float* x, int count, float level_max) {
+  uint32_t largest = 0;
+  for (int k = 0; k < count; k++) {
+    uint32_t magnitude = float_bits(x[k]) & 0x7fffffffu;
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  return {largest, level_max};
+}
+
+/** Place of value k in a block of words (see Int16Block). */
+int word_at(int k) { return k % 4 == 1 ? k + 1 : k % 4 == 2 ? k - 1 : k; }
 
 /**
  * `count` of the block's 32 values are given. A NaN or infinity makes the block's scale NaN, and so the whole output
  * row.
  */
 void quantise_block(const float* x, int count, Int8Block& out) {
-  uint32_t largest = 0;
-  for (int k = 0; k < count; k++) {
-    uint32_t magnitude = float_bits(x[k]) & 0x7fffffffu;
-    largest = magnitude > largest ? magnitude : largest;
-  }
-  float max = bits_float(largest);
+  const InputScale scale = scale_of(x, count, kByteMax);
   std::memset(&out, 0, sizeof out);
-  if (largest >= 0x7f800000u) {
-    out.scale = out.scaled_sum = bits_float(0x7fc00000u);
-    return;
-  }
-  if (max < kTiny) return;
-  float inverse = 127.0f / max;
-  for (int k = 0; k < count; k++) {
-    int q = static_cast<int>(std::nearbyintf(x[k] * inverse));
+  for (int k = 0; scale.finite && k < count; k++) {
+    int q = static_cast<int>(std::nearbyintf(x[k] * scale.inverse));
     out.values[k] = static_cast<int8_t>(q);
     out.sums[k / 16] = static_cast<int16_t>(out.sums[k / 16] + q);
   }
   int sum = out.sums[0] + out.sums[1];
-  out.scale = max / 127.0f;
-  out.scaled_sum = out.scale * static_cast<float>(sum);
+  out.scale = scale.scale;
+  out.scaled_sum = scale.scale * static_cast<float>(sum);
   out.minus8 = -8 * sum;
 }
 
-void quantise_row([[maybe_unused]] Isa isa, int columns, const float* x, uint8_t* row) {
-  auto* blocks = reinterpret_cast<Int8Block*>(row);
-  int whole = columns / kBlock;
-  int done = 0;
-#if KVASIR_HAVE_AVX512
-  if (isa >= Isa::avx512) quantise_row_avx512((done = whole) * kBlock, x, blocks);
-#endif
-#if KVASIR_HAVE_AVX2
-  if (isa == Isa::avx2) quantise_row_avx2((done = whole) * kBlock, x, blocks);
-#endif
-  for (int b = done; b < whole; b++) quantise_block(x + b * kBlock, kBlock, blocks[b]);
+void quantise_block(const float* x, int count, Int16Block& out) {
+  const InputScale scale = scale_of(x, count, kWordMax);
+  std::memset(&out, 0, sizeof out);
+  int sums[2] = {0, 0};
+  for (int k = 0; scale.finite && k < count; k++) {
+    int q = static_cast<int>(std::nearbyintf(x[k] * scale.inverse));
+    out.values[word_at(k)] = static_cast<int16_t>(q);
+    sums[k / 16] += q;
+  }
+  out.finish(scale.scale, sums[0], sums[1]);
+}
+
+/** Whole blocks by the function of the instruction set, where there is one; the rest one by one. */
+template <class Block>
+void quantise_row(int columns, const float* x, uint8_t* row, void (*whole_blocks)(int, const float*, Block*)) {
+  auto* blocks = reinterpret_cast<Block*>(row);
+  const int whole = columns / kBlock;
+  if (whole_blocks) whole_blocks(whole * kBlock, x, blocks);
+  for (int b = whole_blocks ? whole : 0; b < whole; b++) quantise_block(x + b * kBlock, kBlock, blocks[b]);
   if (columns % kBlock != 0) quantise_block(x + whole * kBlock, columns % kBlock, blocks[whole]);
 }
+
+using QuantiseBytes = void (*)(int, const float*, Int8Block*);
+using QuantiseWords = void (*)(int, const float*, Int16Block*);
+
+QuantiseBytes quantise_bytes([[maybe_unused]] Isa isa) {
+#if KVASIR_HAVE_AVX512
+  if (isa >= Isa::avx512) return quantise_row_avx512;
+#endif
+#if KVASIR_HAVE_AVX2
+  if (isa == Isa::avx2) return quantise_row_avx2;
+#endif
+  return nullptr;
+}
+
+QuantiseWords quantise_words([[maybe_unused]] Isa isa) {
+#if KVASIR_HAVE_AVX512
+  if (isa >= Isa::avx512) return quantise_words_avx512;
+#endif
+#if KVASIR_HAVE_AVX2
+  if (isa == Isa::avx2) return quantise_words_avx2;
+#endif
+  return nullptr;
+}
+
+size_t integer_block_bytes(InputForm form) { return form == InputForm::int8 ? sizeof(Int8Block) : sizeof(Int16Block); }
 
 void round_row([[maybe_unused]] Isa isa, int columns, const float* x, uint8_t* row, size_t block_bytes) {
   int done = 0;
@@ -87,9 +119,9 @@ void widen_row(InputForm form, int columns, const float* x, uint8_t* row) {
 
 InputLayout InputLayout::of(Isa isa, InputForm form, int columns) {
   size_t blocks = blocks_of(columns);
-  if (form == InputForm::int8) {
-    size_t row = spread(blocks * sizeof(Int8Block));
-    return {1, row, row, sizeof(Int8Block)};
+  if (is_integer(form)) {
+    size_t row = spread(blocks * integer_block_bytes(form));
+    return {1, row, row, integer_block_bytes(form)};
   }
   if (!rounds_to_bf16_values(isa, form)) {
     size_t row = spread(blocks * kBlock * sizeof(float));
@@ -108,7 +140,8 @@ size_t input_bytes(Isa isa, InputForm form, int columns, int tokens) {
 void write_input_row(Isa isa, InputForm form, int columns, void* buffer, int token, const float* x) {
   InputLayout layout = InputLayout::of(isa, form, columns);
   uint8_t* row = static_cast<uint8_t*>(buffer) + layout.offset(token);
-  if (form == InputForm::int8) quantise_row(isa, columns, x, row);
+  if (form == InputForm::int8) quantise_row(columns, x, row, quantise_bytes(isa));
+  else if (form == InputForm::i16) quantise_row(columns, x, row, quantise_words(isa));
   else if (rounds_to_bf16_values(isa, form)) round_row(isa, columns, x, row, layout.block);
   else widen_row(form, columns, x, row);
 }
@@ -122,6 +155,9 @@ void read_input_row(Isa isa, InputForm form, int columns, const void* buffer, in
     if (form == InputForm::int8) {
       auto* int8 = reinterpret_cast<const Int8Block*>(block);
       out[k] = int8->scale * static_cast<float>(int8->values[place]);
+    } else if (form == InputForm::i16) {
+      auto* i16 = reinterpret_cast<const Int16Block*>(block);
+      out[k] = i16->scale * static_cast<float>(i16->values[word_at(place)]);
     } else if (rounds_to_bf16_values(isa, form)) {
       uint16_t h;
       std::memcpy(&h, block + 2 * place, 2);

@@ -1,4 +1,4 @@
-// Layout of input buffers: rows of int8 blocks, bf16 values or float32 values, zero-padded to whole blocks of 32.
+// Layout of input buffers: rows of blocks of integers, bf16 values or float32 values, zero-padded to whole blocks of 32.
 #pragma once
 #include "linear/kernels.hpp"
 

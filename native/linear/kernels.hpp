@@ -17,6 +17,49 @@ struct Int8Block {
 };
 static_assert(sizeof(Int8Block) == 48, "kernels step by this size");
 
+constexpr float kByteMax = 127;
+constexpr float kWordMax = 32639;  // 127 x 257: such a word is 256 times a signed byte plus a signed byte
+
+/**
+ * One block of 32 i16 inputs with the sums that products need. Of every four inputs the first and the third form a
+ * pair, then the second and the fourth: so the bytes of a weight dword become words by a shift and a mask.
+ */
+struct Int16Block {
+  int16_t values[kBlock];
+  float scale;         // largest magnitude / 32,639, 0 for a block of zeros
+  float scaled_sum;    // scale * sum(values), which minima multiply
+  int32_t minus8;      // -8 * sum(values)
+  int32_t sums[2];     // sums of the first and the last 16 values
+
+  KVASIR_INLINE void finish(float of, int first, int second) {
+    scale = of;
+    scaled_sum = of * static_cast<float>(first + second);
+    minus8 = -8 * (first + second);
+    sums[0] = first;
+    sums[1] = second;
+  }
+};
+static_assert(sizeof(Int16Block) == 84, "kernels step by this size");
+
+/** The scale of a block of integers by the bits of its largest magnitude; a NaN or infinity makes the scale NaN. */
+struct InputScale {
+  bool finite;
+  float scale, inverse;
+
+  KVASIR_INLINE InputScale(uint32_t largest, float level_max) {
+    float max;
+    __builtin_memcpy(&max, &largest, sizeof max);
+    finite = largest < 0x7f800000u;
+    const bool zero = !(max >= kTiny);
+    scale = !finite ? __builtin_nanf("") : zero ? 0.0f : max / level_max;
+    inverse = zero ? 0.0f : level_max / max;
+  }
+
+ private:
+  /** A block with a largest magnitude below this becomes zero: the inverse must stay finite. */
+  static constexpr float kTiny = 1e-30f;
+};
+
 /** Operands of a product: y (tokens, ld) = input (tokens, columns) x weights^T + bias. All tasks of a run share it. */
 struct Product {
   const uint8_t* input;  // rows of the input buffer
@@ -54,9 +97,14 @@ void linear_int8_planes_portable(const Segment&, const Product&, const Share&);
 void linear_int8_planes_avx2(const Segment&, const Product&, const Share&);
 void linear_int8_planes_avx512(const Segment&, const Product&, const Share&);
 
+/** i16 products: the same bits on every instruction set. */
+void linear_i16_portable(const Segment&, const Product&, const Share&);
+void linear_i16_avx2(const Segment&, const Product&, const Share&);
+void linear_i16_avx512(const Segment&, const Product&, const Share&);
+
 /**
  * Each kernel computes y (tokens, 16 columns of each panel of the share). float32 chains: acc = fma(x[k], w[k], acc), k
- * ascending, for float32 inputs, exact or rounded to bf16. int8 blocks: acc = fma(float(block sum), scale * input
+ * ascending, for float32 inputs, exact or rounded to bf16. Blocks of integers: acc = fma(float(block sum), scale * input
  * scale, acc), then, if the type has minima, acc = fma(minimum, scaled_sum, acc), blocks ascending. If 16 inputs share
  * a scale, each half of a block is processed so.
  */
@@ -78,6 +126,8 @@ void linear_int8_amx_emulated(const Segment&, const Product&, const Share&);
 
 void quantise_row_avx2(int columns, const float* x, Int8Block* out);
 void quantise_row_avx512(int columns, const float* x, Int8Block* out);
+void quantise_words_avx2(int columns, const float* x, Int16Block* out);
+void quantise_words_avx512(int columns, const float* x, Int16Block* out);
 /** Writes blocks of 32 bf16 values, `block_bytes` apart. Subnormals become zero, as in the products. */
 void round_row_avx512(int columns, const float* x, uint8_t* out, size_t block_bytes);
 

@@ -49,8 +49,8 @@ void check_specs(int columns, const std::vector<SegmentSpec>& segments, InputFor
     if (columns % block != 0) {
       throw std::invalid_argument("Cannot create linear layer: quantised rows are whole blocks of " + std::to_string(block) + ": columns " + std::to_string(columns));
     }
-    if (!is_quantised(spec.type) && inputs == InputForm::int8) {
-      throw std::invalid_argument("Cannot create linear layer: int8 inputs need quantised weights: a segment of " +
+    if (!is_quantised(spec.type) && is_integer(inputs)) {
+      throw std::invalid_argument("Cannot create linear layer: int8 and i16 inputs need quantised weights: a segment of " +
                                   std::to_string(spec.rows) + " rows is float");
     }
   }
@@ -169,6 +169,7 @@ KernelChoice amx_kernel(InputForm inputs) {
 KernelChoice avx512_kernel(InputForm inputs) {
   if (inputs == InputForm::bf16) return {linear_bf16_avx512, Order::pairs, Order::pairs, 256, 1, 2};
   if (inputs == InputForm::int8) return {linear_int8_avx512, Order::quads, Order::rows, 96, 1, 2};
+  if (inputs == InputForm::i16) return {linear_i16_avx512, Order::quads, Order::rows, 96, 12, 1};
   return {linear_chain_avx512, Order::quads, Order::rows, 96, 1, 2};
 }
 #endif
@@ -176,12 +177,14 @@ KernelChoice avx512_kernel(InputForm inputs) {
 #if KVASIR_HAVE_AVX2
 KernelChoice avx2_kernel(InputForm inputs) {
   if (inputs == InputForm::int8) return {linear_int8_avx2, Order::quads, Order::rows, 96, 6, 1};
+  if (inputs == InputForm::i16) return {linear_i16_avx2, Order::quads, Order::rows, 96, 6, 1};
   return {linear_chain_avx2, Order::quads, Order::rows, 256, 1, 2};
 }
 #endif
 
 KernelChoice portable_kernel(InputForm inputs) {
   if (inputs == InputForm::int8) return {linear_int8_portable, Order::quads, Order::rows, 256, 1, 1};
+  if (inputs == InputForm::i16) return {linear_i16_portable, Order::quads, Order::rows, 96, 3, 1};
   return {linear_chain_portable, Order::quads, Order::rows, 256, 1, 1};
 }
 
@@ -189,7 +192,7 @@ KernelChoice portable_kernel(InputForm inputs) {
 
 KernelChoice choose_kernel(Isa isa, InputForm inputs) {
 #if KVASIR_HAVE_AVX512
-  if (isa == Isa::amx && inputs != InputForm::f32) return amx_kernel(inputs);
+  if (isa == Isa::amx && (inputs == InputForm::bf16 || inputs == InputForm::int8)) return amx_kernel(inputs);
   if (isa >= Isa::avx512) return avx512_kernel(inputs);
 #endif
 #if KVASIR_HAVE_AVX2

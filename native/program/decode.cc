@@ -15,7 +15,7 @@ void read_buffer_spec(EncodedReader& in, int op_count, ProgramPlan& plan) {
   buffer.kind = static_cast<BufferKind>(in.integer("buffer kind", 0, 3));
   buffer.logit_rows = in.integer("buffer rows", 0, 2) == 1;
   buffer.columns = in.size("buffer columns");
-  buffer.form = static_cast<InputForm>(in.integer("buffer form", 0, 3));
+  buffer.form = static_cast<InputForm>(in.integer("buffer form", 0, kInputForms));
   buffer.heads = in.integer("buffer heads", 0, kMost);
   buffer.head_dim = in.integer("buffer headDim", 0, kMost);
   const int64_t query_columns = static_cast<int64_t>(buffer.heads) * buffer.head_dim;

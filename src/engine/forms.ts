@@ -7,7 +7,7 @@ import { tensorLayouts } from '../weights/types.ts';
 export type WeightsForm = 'native' | 'q4' | 'q8' | 'bf16' | 'f32';
 
 export const weightsForms: readonly WeightsForm[] = ['native', 'q4', 'q8', 'bf16', 'f32'];
-export const inputForms: readonly InputForm[] = ['bf16', 'int8', 'f32'];
+export const inputForms: readonly InputForm[] = ['bf16', 'i16', 'int8', 'f32'];
 
 /**
  * Packed type of a stored matrix. `vocabulary`: embeddings and heads keep 8 bits under q4, since errors there affect
@@ -33,9 +33,9 @@ export function isQuantised(type: TensorType): boolean {
   return tensorLayouts[type].blockElements > 1;
 }
 
-/** int8 inputs serve layers with quantised segments only; a layer with a float segment takes bf16. */
+/** int8 and i16 inputs serve layers with quantised segments only; a layer with a float segment takes bf16. */
 export function layerInputs(form: InputForm, types: readonly TensorType[]): InputForm {
-  return form === 'int8' && !types.every(isQuantised) ? 'bf16' : form;
+  return (form === 'int8' || form === 'i16') && !types.every(isQuantised) ? 'bf16' : form;
 }
 
 export function kvTypeOf(form: InputForm): KvType {

@@ -3,7 +3,7 @@ import type { Activation } from '../util/model-config.ts';
 import type { LayerGroup } from '../util/step.ts';
 
 /** Input form: how the input rows of a linear layer are rounded before the product. */
-export type InputForm = 'f32' | 'bf16' | 'int8';
+export type InputForm = 'f32' | 'bf16' | 'int8' | 'i16';
 
 /** Type of K, V and the query, and of the softmax weights P in kernels that multiply pairs of bf16. */
 export type KvType = 'bf16' | 'f32';

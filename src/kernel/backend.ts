@@ -13,7 +13,7 @@ export type WeightType = 'f32' | 'f16' | 'bf16' | QuantisedType;
 export interface LinearSpec {
   readonly columns: number;
   readonly segments: readonly { readonly type: WeightType; readonly rows: number }[];
-  /** int8 inputs require quantised segments; a layer with a float segment takes bf16 or f32. */
+  /** int8 and i16 inputs require quantised segments; a layer with a float segment takes bf16 or f32. */
   readonly inputs: InputForm;
 }
 

@@ -36,6 +36,22 @@ export function f16ToNumber(half: number): number {
   return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
 }
 
+const double = new Float64Array(1);
+const longs = new BigInt64Array(double.buffer);
+
+/** a b + c for float32 values, rounded once to float32. */
+export function fusedMultiplyAdd(a: number, b: number, c: number): number {
+  const product = a * b; // exact
+  const sum = product + c;
+  const back = sum - product;
+  const error = product - (sum - back) + (c - back);
+  if (error === 0 || !Number.isFinite(error)) return Math.fround(sum);
+  // An inexact sum is rounded to odd: then its rounding to float32 is that of the exact sum.
+  double[0] = sum;
+  if ((longs[0] & 1n) === 0n) longs[0] += sum > 0 === error > 0 ? 1n : -1n;
+  return Math.fround(double[0]);
+}
+
 /** Nearest integer, ties to even. */
 export function roundTiesToEven(value: number): number {
   const rounded = Math.round(value);

@@ -8,14 +8,14 @@ import { findNative } from '../../src/kernel/native/native.ts';
 import { ReferenceBackend } from '../../src/kernel/reference/reference.ts';
 
 const native = findNative().kind === 'loaded';
-const inputs = ['bf16', 'int8', 'f32'] as const;
+const inputs = ['bf16', 'i16', 'int8', 'f32'] as const;
 
 describe('gemm', () => {
   const shapes = [{ name: 'small', rows: 48, columns: 64 }];
   const roofGbPerSecond = 1e-3;
-  const peaks = { bf16: 1e-6, int8: 1e6, f32: 1e6 };
+  const peaks = { bf16: 1e-6, i16: 1e6, int8: 1e6, f32: 1e6 };
 
-  test('int8 inputs need quantised weights; every other pair has a row for each number of rows', () => {
+  test('inputs of integers need quantised weights; every other pair has a row for each number of rows', () => {
     const report = benchGemm(new ReferenceBackend(), {
       shapes,
       types: ['q4_0', 'bf16'],
@@ -28,6 +28,8 @@ describe('gemm', () => {
     expect(report.rows.map((row) => `${row.weights} ${row.inputs} ${row.rows}`)).toEqual([
       'q4_0 bf16 1',
       'q4_0 bf16 3',
+      'q4_0 i16 1',
+      'q4_0 i16 3',
       'q4_0 int8 1',
       'q4_0 int8 3',
       'q4_0 f32 1',

@@ -16,7 +16,7 @@ const oracle = new ReferenceBackend();
 const numRuns = 40;
 
 type Rounding = 'f32' | InputForm;
-const roundings = fc.constantFrom<Rounding | 'plain'>('plain', 'f32', 'bf16', 'int8');
+const roundings = fc.constantFrom<Rounding | 'plain'>('plain', 'f32', 'bf16', 'i16', 'int8');
 const activations = fc.constantFrom<Activation>('silu', 'gelu', 'gelu_tanh', 'relu');
 const columnCounts = fc.integer({ min: 1, max: 300 });
 const rowCounts = fc.oneof(fc.integer({ min: 1, max: 6 }), fc.integer({ min: 7, max: 90 }));
@@ -46,6 +46,8 @@ function outSpec(columns: number, rounding: Rounding | 'plain'): BufferSpec {
     : { rows: 'token', columns, kind: 'input', form: rounding };
 }
 
+const isInteger = (form: InputForm): boolean => form === 'int8' || form === 'i16';
+
 const plain = (columns: number): BufferSpec => ({ rows: 'token', columns, kind: 'f32' });
 
 const floatTypes = ['f32', 'f16', 'bf16'] as const;
@@ -64,6 +66,7 @@ const vanishing = 1e-30;
 function roundedTolerance(wanted: Float32Array, rounding: Rounding | 'plain' | KvType): (index: number) => number {
   const largest = wanted.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
   if (rounding === 'int8') return () => largest / 100;
+  if (rounding === 'i16') return () => largest / 16_000;
   const relative = rounding === 'bf16' ? 2 ** -7 : 2e-6;
   return (index) => relative * Math.abs(wanted[index]) + 1e-6 * largest + vanishing;
 }
@@ -84,7 +87,7 @@ export function testOps(backend: Backend): void {
     const shape = fc.record({
       blocks: fc.integer({ min: 1, max: 5 }),
       table: fc.integer({ min: 1, max: 70 }),
-      form: fc.constantFrom<InputForm>('f32', 'bf16', 'int8'),
+      form: fc.constantFrom<InputForm>('f32', 'bf16', 'i16', 'int8'),
     });
     fc.assert(
       fc.property(
@@ -225,14 +228,14 @@ export function testOps(backend: Backend): void {
   test('convert and gather move rows exactly, and input rows round exactly', () => {
     fc.assert(
       fc.property(columnCounts, rowCounts, fc.nat(), (columns, rows, seed) => {
-        const exact = ['f32', 'bf16', 'int8'] as const;
+        const exact = ['f32', 'bf16', 'i16', 'int8'] as const;
         const scene: Scene = {
           buffers: [
             plain(columns),
             ...exact.map((form) => outSpec(columns, form)),
             { ...plain(columns), rows: 'logit' },
           ],
-          ops: [...exact.map((_, i): Op => ({ kind: 'convert', x: 0, out: 1 + i })), { kind: 'gather', x: 0, out: 4 }],
+          ops: [...exact.map((_, i): Op => ({ kind: 'convert', x: 0, out: 1 + i })), { kind: 'gather', x: 0, out: 5 }],
           inputs: new Map([[0, numbers(seed, rows * columns, 5)]]),
           step: rowsStep(rows, 'all'),
         };
@@ -241,7 +244,7 @@ export function testOps(backend: Backend): void {
           step: { ...scene.step, logitRows: scene.step.logitRows.filter((row) => row % 3 !== 1) },
         };
         const played = { ...picked, kv: kvFor(scene.step) };
-        const buffers = [1, 2, 3, 4];
+        const buffers = [1, 2, 3, 4, 5];
         const wanted = play(oracle, played, { buffers }).buffers;
         for (const [i, values] of play(backend, played, { buffers }).buffers.entries()) {
           expectClose(values, wanted[i], () => 0, `buffer ${buffers[i]}`);
@@ -254,7 +257,7 @@ export function testOps(backend: Backend): void {
   test('packed layers take at most 1.3 times their stored bytes', () => {
     for (const type of quantisedTypes) {
       const [columns, rows] = [512, 96];
-      for (const inputs of ['f32', 'bf16', 'int8'] as const) {
+      for (const inputs of ['f32', 'bf16', 'i16', 'int8'] as const) {
         const linear = backend.createLinear({ columns, segments: [{ type, rows }], inputs });
         const { blockElements, blockBytes } = quantisedLayouts[type];
         const stored = (rows * columns * blockBytes) / blockElements;
@@ -271,9 +274,9 @@ export function testOps(backend: Backend): void {
     );
   });
 
-  test('linear, every stored type and input form', () => {
+  test('linear, every stored type and input form; i16 inputs give the bits of the oracle', () => {
     const shape: fc.Arbitrary<LinearShape> = fc.record({
-      form: fc.constantFrom<InputForm>('f32', 'bf16', 'int8'),
+      form: fc.constantFrom<InputForm>('f32', 'bf16', 'i16', 'int8'),
       types: fc.array(fc.constantFrom<WeightType>(...floatTypes, ...quantisedTypes), { minLength: 1, maxLength: 3 }),
       blocks: fc.oneof(fc.integer({ min: 1, max: 9 }), fc.integer({ min: 10, max: 50 })),
       rows: fc.array(fc.integer({ min: 1, max: 70 }), { minLength: 3, maxLength: 3 }),
@@ -281,8 +284,9 @@ export function testOps(backend: Backend): void {
     });
     fc.assert(
       fc.property(shape, rowCounts, fc.nat(), (given, tokens, seed) => {
-        const types =
-          given.form === 'int8' ? given.types.map((type) => (type.startsWith('q') ? type : 'q8_0')) : given.types;
+        const types = isInteger(given.form)
+          ? given.types.map((type) => (type.startsWith('q') ? type : 'q8_0'))
+          : given.types;
         const columns = wholeBlocks(32 * given.blocks, types);
         const segments = types.map((type, i) => ({ type, rows: given.rows[i] }));
         const bytes = segments.map(({ type, rows }, i) => quantise(type, numbers(seed + i, rows * columns)));
@@ -299,6 +303,7 @@ export function testOps(backend: Backend): void {
         const played = { ...scene, kv: kvFor(scene.step) };
         const [wanted] = play(oracle, played, { buffers: [1] }).buffers;
         const [got] = play(backend, played, { buffers: [1] }).buffers;
+        if (given.form === 'i16') return expectSameBits(got, wanted, 'out');
         const weights = segments.flatMap(({ type }, i) => [...dequantise(type, bytes[i])]);
         expectClose(got, wanted, productTolerance(x, weights, columns, outputs, given.form), 'out');
       }),

@@ -108,7 +108,7 @@ export function testSteps(backend: Backend, create: (threads: number) => Backend
   });
 
   test('logits have the same bits on 1, 2 and 3 threads and in every run', () => {
-    const forms = fc.constantFrom<InputForm>('f32', 'bf16', 'int8');
+    const forms = fc.constantFrom<InputForm>('f32', 'bf16', 'i16', 'int8');
     fc.assert(
       fc.property(forms, fc.integer({ min: 1, max: 130 }), fc.nat(), (form, rows, seed) => {
         const scene = layerScene(form, someStep(rows), seed);
@@ -148,7 +148,7 @@ export function testSteps(backend: Backend, create: (threads: number) => Backend
       };
       return { ...scene, pages: start, step: later, kv: { kvHeads: 2, headDim: 16, pages: 3 } };
     };
-    for (const form of ['f32', 'bf16', 'int8'] as const) {
+    for (const form of ['f32', 'bf16', 'i16', 'int8'] as const) {
       const healthy = play(backend, two(form, false), { buffers: [11] });
       const spoilt = play(backend, two(form, true), { buffers: [11] });
       const rows = (values: Float32Array) => values.slice(33 * vocabulary);

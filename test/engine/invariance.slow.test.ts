@@ -23,6 +23,7 @@ const forms: readonly Form[] = [
   { weights: 'bf16', inputs: 'bf16' },
   { weights: 'q4', inputs: 'f32' },
   { weights: 'q4', inputs: 'bf16' },
+  { weights: 'q4', inputs: 'i16' },
   { weights: 'q4', inputs: 'int8' },
   { weights: 'q8', inputs: 'bf16' },
   { weights: 'q8', inputs: 'int8' },

@@ -32,13 +32,15 @@ test('native keeps every stored type; another form converts all', () => {
   expect(loaded(folder.huggingFace(oddSpec, 'f16'), { weights: 'q4' }).packedTypes).toEqual(['q4_0', 'q8_0']);
 });
 
-test('int8 inputs serve quantised layers, bf16 the others; the KV is f32 only in the f32 form', () => {
+test('inputs of integers serve quantised layers, bf16 the others; the KV is f32 only in the f32 form', () => {
   const path = folder.huggingFace(oddSpec, 'bf16');
   const formsOf = (options: Omit<LoadOptions, 'model' | 'backend'>) => {
     const { compiled, kv } = loaded(path, options);
     return { inputs: [...new Set(compiled.linears.map(({ inputs }) => inputs))], kv: kv.type };
   };
   expect(formsOf({ weights: 'q8', inputs: 'int8' })).toEqual({ inputs: ['int8'], kv: 'bf16' });
+  expect(formsOf({ weights: 'q8', inputs: 'i16' })).toEqual({ inputs: ['i16'], kv: 'bf16' });
+  expect(formsOf({ weights: 'native', inputs: 'i16' })).toEqual({ inputs: ['bf16'], kv: 'bf16' });
   expect(formsOf({ weights: 'native', inputs: 'int8' })).toEqual({ inputs: ['bf16'], kv: 'bf16' });
   expect(formsOf({ weights: 'q8', inputs: 'f32' })).toEqual({ inputs: ['f32'], kv: 'f32' });
   expect(formsOf({})).toEqual({ inputs: ['bf16'], kv: 'bf16' });

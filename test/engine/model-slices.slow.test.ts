@@ -106,7 +106,12 @@ function joined(q: Float32Array, kv: Float32Array, rows: number): Float32Array {
 function expectSameBits(path: string, inputs: InputForm, sizes: readonly number[]): void {
   const backend = new ReferenceBackend();
   const files = openModel(path);
-  const model = loadModel({ model: files, backend, inputs, weights: inputs === 'int8' ? 'q8' : inputs });
+  const model = loadModel({
+    model: files,
+    backend,
+    inputs,
+    weights: inputs === 'int8' || inputs === 'i16' ? 'q8' : inputs,
+  });
   const { kv, config, context } = model;
   const pages = 8 * kv.groups.reduce((sum, { layers }) => sum + layers, 0);
   const engine = new Engine({ model, backend, ...limits, kvBytes: pages * kv.pageBytes });

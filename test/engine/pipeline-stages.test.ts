@@ -26,7 +26,7 @@ class Stages {
   readonly #close: () => void;
 
   constructor(path: string, inputs: InputForm, backend: ReturnType<(typeof backends)[number]['create']>) {
-    const weights = inputs === 'int8' ? 'q8' : inputs;
+    const weights = inputs === 'int8' || inputs === 'i16' ? 'q8' : inputs;
     const model = loadModel({ model: path, backend, weights, inputs });
     const { pageBytes, groups } = model.kv;
     const kvBytes = 8 * pageBytes * groups.reduce((sum, { layers }) => sum + layers, 0);

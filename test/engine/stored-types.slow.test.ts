@@ -72,6 +72,7 @@ describe.each(nativeBackends)('a file of mixed types on $name', ({ create }) => 
   test.each([
     ['f32', 1e-3],
     ['bf16', 0.15],
+    ['i16', 0.15],
     ['int8', 0.3],
   ] as const)('%s inputs: the logits of the oracle, the same bits in any chunks', (inputs, bound) => {
     const backend = create(2);

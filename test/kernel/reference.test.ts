@@ -65,12 +65,12 @@ test('a linear layer is the product of rounded inputs and stored weights, segmen
   fc.assert(
     fc.property(
       segments,
-      fc.constantFrom<InputForm>('f32', 'bf16', 'int8'),
+      fc.constantFrom<InputForm>('f32', 'bf16', 'i16', 'int8'),
       row(columns),
       fc.boolean(),
       (given, form, x, bias) => {
         const parts =
-          form === 'int8'
+          form === 'int8' || form === 'i16'
             ? given.map((part) => (part.type.startsWith('q') ? part : { ...part, type: 'q4_1' as const }))
             : given;
         const backend = new ReferenceBackend();

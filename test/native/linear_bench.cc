@@ -22,7 +22,7 @@ struct Shape {
 constexpr Shape k135m{576, 1536, 960, 30, 49152};
 constexpr Shape k1b{2048, 8192, 3072, 16, 32000};
 constexpr const char* kTypeNames[] = {"f32", "f16", "bf16", "q4_0", "q4_1", "q8_0"};
-constexpr const char* kFormNames[] = {"f32", "bf16", "int8"};
+constexpr const char* kFormNames[] = {"f32", "bf16", "int8", "i16"};
 
 double now_ms() { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -126,9 +126,9 @@ int main(int argc, char** argv) {
   std::vector<int> batches = {1, 8, 32, 512};
   if (const char* only = std::getenv("TOKENS")) batches = {std::atoi(only)};
   const char* only_form = std::getenv("FORM");
-  for (InputForm form : {InputForm::int8, InputForm::bf16, InputForm::f32}) {
+  for (InputForm form : {InputForm::int8, InputForm::i16, InputForm::bf16, InputForm::f32}) {
     if (only_form ? std::strcmp(only_form, kFormNames[static_cast<int>(form)]) != 0 : form == InputForm::f32) continue;
-    if (form == InputForm::int8 && type < TensorType::q4_0) continue;
+    if (is_integer(form) && type < TensorType::q4_0) continue;
     Model model(detect_isa(), shape, type, form);
     model.values.assign(static_cast<size_t>(shape.ffn) + 7, 0);
     for (size_t i = 0; i < model.values.size(); i++) model.values[i] = static_cast<float>(i * 7919 % 2001) * 0.001f - 1.0f;

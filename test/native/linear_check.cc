@@ -17,7 +17,7 @@ using namespace kvasir;
 namespace {
 
 constexpr const char* kTypeNames[] = {"f32", "f16", "bf16", "q4_0", "q4_1", "q8_0", "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"};
-constexpr const char* kFormNames[] = {"f32", "bf16", "int8"};
+constexpr const char* kFormNames[] = {"f32", "bf16", "int8", "i16"};
 constexpr const char* kIsaNames[] = {"portable", "avx2", "avx512", "amx"};
 
 int failures = 0;
@@ -236,7 +236,9 @@ void check_values(const Case& c, const Layer& layer, const std::vector<float>& x
     read_input_row(c.isa, c.form, c.columns, input.data, t, seen.data());
     for (size_t k = 0; k < k_count; k++) {
       float given = x[static_cast<size_t>(t) * k_count + k];
-      float bound = c.form == InputForm::f32 ? 0 : c.form == InputForm::bf16 ? std::fabs(given) / 256 : 3.0f / 254;
+      float bound = c.form == InputForm::f32    ? 0
+                    : c.form == InputForm::bf16 ? std::fabs(given) / 256
+                                                : 3.0f / (c.form == InputForm::int8 ? 254 : 64000);
       if (std::fabs(seen[k] - given) > bound * 1.0001f) return fail(c, "an input value is rounded too far");
     }
     for (size_t n = 0; n < n_count; n++) {
@@ -298,22 +300,53 @@ void check(const Case& c) {
   if (failures == before) std::printf("ok %s\n", name_of(c).c_str());
 }
 
-void check_refusals(Isa isa) {
-  Case c{isa, InputForm::int8, 64, {{TensorType::q4_0, 16}, {TensorType::f16, 16}}};
+/** i16 products have the same bits on every instruction set, whatever the magnitudes. */
+void check_same_bits(Isa best) {
+  const Isa sets[] = {Isa::portable, Isa::avx2, Isa::avx512};
+  for (int type = static_cast<int>(TensorType::q4_0); type < kTensorTypes; type++) {
+    const int columns = type >= static_cast<int>(TensorType::q5_0) && stored_block(static_cast<TensorType>(type)).inputs == 256 ? 768 : 672;
+    const Case c{best, InputForm::i16, columns, {{static_cast<TensorType>(type), 41}}};
+    const size_t k_count = static_cast<size_t>(columns);
+    const int tokens = 37;
+    std::vector<StoredRow> rows;
+    for (int r = 0; r < 41; r++) rows.push_back(random_row(static_cast<TensorType>(type), columns));
+    std::vector<float> x(k_count * tokens), bias(41), first;
+    for (float& v : x) v = std::ldexp(uniform(-1, 1), below(24) - 12) * (below(9) == 0 ? 0 : 1);
+    for (float& v : bias) v = uniform(-1, 1);
+    for (int k = 0; k < 32; k++) x[static_cast<size_t>(k)] = k % 2 == 0 ? 1e35f : -1e35f;  // the largest levels
+    for (int k = 0; k < 32; k++) x[k_count + static_cast<size_t>(k)] = std::ldexp(uniform(-1, 1), -99);
+    for (Isa isa : sets) {
+      if (isa > best) break;
+      auto linear = create_linear(isa, columns, c.segments, InputForm::i16);
+      for (int r = 0; r < 41; r++) linear->pack_rows(0, r, 1, rows[static_cast<size_t>(r)].bytes.data());
+      const Case of{isa, InputForm::i16, columns, c.segments};
+      for (int count : {1, 2, 4, 7, tokens}) {
+        const std::vector<float> y = products(of, *linear, 2, x.data(), count, bias.data());
+        if (count == tokens && first.empty()) first = y;
+        if (!first.empty() && std::memcmp(y.data(), first.data(), y.size() * 4) != 0) {
+          fail(of, "bits of " + std::to_string(count) + " rows differ from those of " + kIsaNames[0]);
+        }
+      }
+    }
+  }
+}
+
+void check_refusals(Isa isa, InputForm form) {
+  Case c{isa, form, 64, {{TensorType::q4_0, 16}, {TensorType::f16, 16}}};
   bool refused = false;
   try {
     create_linear(c.isa, c.columns, c.segments, c.form);
   } catch (const std::exception&) {
     refused = true;
   }
-  if (!refused) fail(c, "a float segment was given int8 inputs");
+  if (!refused) fail(c, "a float segment was given integer inputs");
 }
 
 void check_isa(Isa isa) {
-  for (int form = 0; form < 3; form++) {
+  for (int form = 0; form < kInputForms; form++) {
     for (int type = 0; type < kTensorTypes; type++) {
       bool quantised = type >= static_cast<int>(TensorType::q4_0);
-      if (form == static_cast<int>(InputForm::int8) && !quantised) continue;
+      if (is_integer(static_cast<InputForm>(form)) && !quantised) continue;
       for (int columns : {32, 96, 576, 1536}) {
         bool wide = columns == 1536;
         if (type >= static_cast<int>(TensorType::q5_0) && stored_block(static_cast<TensorType>(type)).inputs == 256) columns = (columns + 255) / 256 * 256;
@@ -323,10 +356,10 @@ void check_isa(Isa isa) {
     auto f = static_cast<InputForm>(form);
     check({isa, f, 128, {{TensorType::q4_0, 37}, {TensorType::q8_0, 5}, {TensorType::q4_1, 64}}});
     check({isa, f, 512, {{TensorType::q4_k, 37}, {TensorType::q6_k, 5}, {TensorType::q8_0, 64}, {TensorType::q2_k, 19}}});
-    if (f != InputForm::int8) check({isa, f, 256, {{TensorType::bf16, 40}, {TensorType::q5_k, 7}, {TensorType::f32, 3}, {TensorType::q3_k, 50}}});
-    if (f != InputForm::int8) check({isa, f, 128, {{TensorType::bf16, 40}, {TensorType::q4_0, 7}, {TensorType::f16, 1}, {TensorType::f32, 50}}});
+    if (!is_integer(f)) check({isa, f, 256, {{TensorType::bf16, 40}, {TensorType::q5_k, 7}, {TensorType::f32, 3}, {TensorType::q3_k, 50}}});
+    if (!is_integer(f)) check({isa, f, 128, {{TensorType::bf16, 40}, {TensorType::q4_0, 7}, {TensorType::f16, 1}, {TensorType::f32, 50}}});
   }
-  check_refusals(isa);
+  for (InputForm form : {InputForm::int8, InputForm::i16}) check_refusals(isa, form);
 }
 
 }  // namespace
@@ -335,6 +368,7 @@ int main() {
   Isa best = detect_isa();
   bool only_best = std::getenv("KVASIR_ISA") != nullptr;
   for (int isa = only_best ? static_cast<int>(best) : 0; isa <= static_cast<int>(best); isa++) check_isa(static_cast<Isa>(isa));
+  check_same_bits(best);
   std::printf("best %s, %d failed\n", kIsaNames[static_cast<int>(best)], failures);
   return failures == 0 ? 0 : 1;
 }

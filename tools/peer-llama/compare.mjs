@@ -1,6 +1,6 @@
 // Alternates with llama.cpp, figure by figure in one run, and prints how many times faster each of our forms is.
 // node tools/peer-llama/compare.mjs --peer DIR [--peer-cpu haswell] [--shape 135m|1b | --model FILE.gguf] [--type q4_0|q8_0|q4_k]
-//   [--threads 2] [--rounds 5] [--inputs int8,bf16] [--json]
+//   [--threads 2] [--rounds 5] [--inputs int8,i16,bf16] [--json]
 import { spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { join, resolve } from 'node:path';
@@ -99,7 +99,7 @@ const { values: flags } = parseArgs({
     type: { type: 'string', default: 'q4_0' },
     threads: { type: 'string', default: '2' },
     rounds: { type: 'string', default: '5' },
-    inputs: { type: 'string', default: 'int8,bf16' },
+    inputs: { type: 'string', default: 'int8,i16,bf16' },
     json: { type: 'boolean', default: false },
   },
 });
@@ -115,6 +115,7 @@ const limits = () => ({
   roof: lab.readRoof(1024),
   int8: lab.productPeak('int8'),
   bf16: lab.productPeak('bf16'),
+  i16: lab.productPeak('i16'),
   f32: lab.productPeak('f32'),
 });
 const before = limits();
@@ -163,7 +164,7 @@ if (flags.json) {
 } else {
   const fixed = (value, digits = 2) => (value === undefined ? '-' : value.toFixed(digits));
   console.log(`${model}: ${threads} threads, ours ${report.isa}, the peer ${variant}`);
-  console.log(`read roof ${fixed(best.roof, 1)} GB/s; peaks int8 ${fixed(best.int8, 0)}, bf16 ${fixed(best.bf16, 0)} GFLOP/s`);
+  console.log(`read roof ${fixed(best.roof, 1)} GB/s; peaks int8 ${fixed(best.int8, 0)}, i16 ${fixed(best.i16, 0)}, bf16 ${fixed(best.bf16, 0)} GFLOP/s`);
   const lines = [['figure', 'inputs', 'ours ms', 'least', 'peer ms', 'least', 'flash', 'ratio', 'of least', 'target', 'floor ms']];
   for (const { figure, peerMs, peerLeastMs, peerFlash, forms: ours } of rows) {
     for (const { inputs, ms, leastMs, ratio, leastRatio, target, floorMs: floor } of ours) {

@@ -83,7 +83,7 @@ export function benchGemm(backend: Backend, options: GemmBenchOptions): GemmBenc
       // K types have blocks of 256, which rows of 576 do not fill.
       if (shape.columns % tensorLayouts[type].blockElements !== 0) continue;
       for (const inputs of options.inputs) {
-        if (inputs === 'int8' && floats.includes(type)) continue;
+        if ((inputs === 'int8' || inputs === 'i16') && floats.includes(type)) continue;
         rows.push(...benchLayer(backend, options, shape, type, inputs));
       }
     }
@@ -92,7 +92,7 @@ export function benchGemm(backend: Backend, options: GemmBenchOptions): GemmBenc
     const { shapes, types } = options;
     const selection = `${shapes.map(({ name }) => name).join(', ')} in ${types.join(', ')} with ${options.inputs.join(', ')}`;
     throw new Error(
-      `Cannot bench layers: the blocks of the types do not fit, or int8 inputs are combined with float weights: ${selection}`,
+      `Cannot bench layers: the blocks of the types do not fit, or inputs of integers are combined with float weights: ${selection}`,
     );
   }
   const { mebibytes, limits } = options;

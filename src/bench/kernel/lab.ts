@@ -39,7 +39,7 @@ export class KernelLab {
     return this.#native.attentionPeak(this.#team, kvTypeCodes[type]) / 1e9;
   }
 
-  /** GFLOP/s (for int8: giga operations) of the multiply instruction of linear layers, with operands in registers. */
+  /** GFLOP/s (for int8 and i16: giga operations) of the multiply instruction of linear layers, with operands in registers. */
   productPeak(inputs: InputForm): number {
     return this.#native.productPeak(this.#team, inputFormCodes[inputs]) / 1e9;
   }

@@ -30,6 +30,7 @@ const accuracySchema = modelOptionsSchema.pick({ model: true, threads: true }).e
   forms: list(form, [
     { weights: 'native', inputs: 'f32' },
     { weights: 'native', inputs: 'bf16' },
+    { weights: 'native', inputs: 'i16' },
     { weights: 'native', inputs: 'int8' },
   ]),
 });
@@ -40,7 +41,7 @@ export function accuracyCommand(): Command {
     .addOption(modelFlag())
     .requiredOption('--text <file>', 'Read this UTF-8 text')
     .option('--tokens <n>', 'Use this number of its tokens (default: 1500)')
-    .option('--forms <list>', 'Compare these WEIGHTS/INPUTS (default: native/f32,native/bf16,native/int8)')
+    .option('--forms <list>', 'Compare these WEIGHTS/INPUTS (default: native/f32,native/bf16,native/i16,native/int8)')
     .addOption(threadsFlag())
     .option('--json', 'Print one JSON object')
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {

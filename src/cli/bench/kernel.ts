@@ -5,6 +5,7 @@ import { benchAttention } from '../../bench/kernel/attention.ts';
 import { benchGemm, type GemmLimits, gemmShapes } from '../../bench/kernel/gemm.ts';
 import { KernelLab } from '../../bench/kernel/lab.ts';
 import { inputForms } from '../../engine/forms.ts';
+import type { InputForm } from '../../graph/program.ts';
 import { weightTypeCodes } from '../../kernel/codes.ts';
 import { modelOptionsSchema, readOptions } from '../options/options.ts';
 import { createBackend } from '../serve/backend.ts';
@@ -76,7 +77,7 @@ function gemmCommand(): Command {
     .addOption(threadsFlag())
     .option('--shapes <list>', `Measure these layers (default: ${gemmShapes.map(({ name }) => name).join(',')})`)
     .option('--types <list>', 'Measure these weight types (default: all)')
-    .option('--inputs <list>', 'Measure these input forms (default: bf16,int8,f32)')
+    .option('--inputs <list>', 'Measure these input forms (default: bf16,i16,int8,f32)')
     .option('--rows <list>', 'Measure these numbers of input rows (default: 1,8,32,512)')
     .option('--mebibytes <n>', 'Read at least this amount of weights per run, in copies of the layer (default: 128)')
     .option('--roof-mebibytes <n>', 'Read this amount of memory for the roof (default: 1024)')
@@ -105,8 +106,8 @@ function gemmCommand(): Command {
 function measureLimits(threads: number, mebibytes: number): GemmLimits {
   const lab = new KernelLab(threads);
   try {
-    const peak = (inputs: 'bf16' | 'int8' | 'f32'): number => Math.round(lab.productPeak(inputs));
-    const peakGflopPerSecond = { bf16: peak('bf16'), int8: peak('int8'), f32: peak('f32') };
+    const peak = (inputs: InputForm): number => Math.round(lab.productPeak(inputs));
+    const peakGflopPerSecond = { bf16: peak('bf16'), i16: peak('i16'), int8: peak('int8'), f32: peak('f32') };
     const limits = { roofGbPerSecond: Math.round(10 * lab.readRoof(mebibytes)) / 10, peakGflopPerSecond };
     progress(`read roof ${limits.roofGbPerSecond} GB/s, peaks ${JSON.stringify(peakGflopPerSecond)} GFLOP/s`);
     return limits;

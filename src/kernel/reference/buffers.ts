@@ -3,25 +3,32 @@ import type { BufferSpec, InputForm, KvType } from '../../graph/program.ts';
 import { roundAllToBf16, roundTiesToEven } from '../../util/floats.ts';
 import { blockElements } from './weights.ts';
 
-/** `values` are the widened values that products use; int8 rows also hold levels, and one scale per block of 32. */
+/** Inputs as integers. */
+export type Levels = Int8Array | Int16Array;
+
+/** The largest level of each form of integers; that of i16 is 127 x 257, which splits into two signed bytes. */
+const levelMax = { int8: 127, i16: 32_639 } as const;
+
+/** `values` are the widened values that products use; rows of integers also hold levels, and one scale per block of 32. */
 export interface RowBuffer {
   readonly columns: number;
   readonly rounding: InputForm;
   readonly values: Float32Array;
-  readonly levels: Int8Array | undefined;
+  readonly levels: Levels | undefined;
   readonly scales: Float32Array | undefined;
 }
 
 export function createBuffer(spec: BufferSpec, rows: number, kvType: KvType): RowBuffer {
   const rounding = spec.kind === 'input' ? spec.form : spec.kind === 'query' ? kvType : 'f32';
   const blocks = Math.ceil(spec.columns / blockElements);
-  const int8 = rounding === 'int8';
+  const isInteger = rounding === 'int8' || rounding === 'i16';
+  const count = rows * spec.columns;
   return {
     columns: spec.columns,
     rounding,
-    values: new Float32Array(rows * spec.columns),
-    levels: int8 ? new Int8Array(rows * spec.columns) : undefined,
-    scales: int8 ? new Float32Array(rows * blocks) : undefined,
+    values: new Float32Array(count),
+    levels: isInteger ? (rounding === 'int8' ? new Int8Array(count) : new Int16Array(count)) : undefined,
+    scales: isInteger ? new Float32Array(rows * blocks) : undefined,
   };
 }
 
@@ -51,14 +58,15 @@ export function finishRow(buffer: RowBuffer, row: number): void {
   }
 }
 
-/** A block with a largest magnitude below this becomes zero: 127 / magnitude must stay finite. */
+/** A block with a largest magnitude below this becomes zero: the inverse of the scale must stay finite. */
 const tiny = 1e-30;
 
 /**
- * Symmetric int8: scale = largest magnitude / 127, levels rounded to nearest even. The values become scale x level; a
- * NaN or infinity makes the whole block NaN.
+ * Symmetric integers: scale = largest magnitude / largest level, levels rounded to nearest even. The values become
+ * scale x level; a NaN or infinity makes the whole block NaN.
  */
-function quantiseBlock(values: Float32Array, levels: Int8Array): number {
+function quantiseBlock(values: Float32Array, levels: Levels): number {
+  const most = levels instanceof Int8Array ? levelMax.int8 : levelMax.i16;
   let largest = 0;
   for (const value of values) {
     const magnitude = Math.abs(value);
@@ -71,8 +79,8 @@ function quantiseBlock(values: Float32Array, levels: Int8Array): number {
     values.fill(scale);
     return scale;
   }
-  const scale = Math.fround(largest / 127);
-  const inverse = Math.fround(127 / largest);
+  const scale = Math.fround(largest / most);
+  const inverse = Math.fround(most / largest);
   for (let i = 0; i < values.length; i++) {
     levels[i] = roundTiesToEven(Math.fround(values[i] * inverse));
     values[i] = scale * levels[i];

@@ -1,9 +1,10 @@
-// Linear layers of the reference backend: stored bytes, decoded rows, products in float64.
+// Linear layers of the reference backend: stored bytes, decoded rows, products in float64, of i16 inputs in float32.
 
-import { roundAllToBf16 } from '../../util/floats.ts';
+import type { InputForm } from '../../graph/program.ts';
+import { fusedMultiplyAdd, roundAllToBf16 } from '../../util/floats.ts';
 import { decodeBlocks, type QuantisedBlocks } from '../../util/quantised-blocks.ts';
 import type { LinearSpec, WeightType } from '../backend.ts';
-import { type RowBuffer, rowOf } from './buffers.ts';
+import { type Levels, type RowBuffer, rowOf } from './buffers.ts';
 import { blockElements, decodeWeights, isQuantised, storedBytes } from './weights.ts';
 
 /** Limit of decoded float32 values kept, over all layers. Beyond it, rows are decoded at each use. */
@@ -28,9 +29,9 @@ export class ReferenceLinear {
   #blocks: readonly QuantisedBlocks[] | undefined;
 
   constructor(spec: LinearSpec) {
-    if (spec.inputs === 'int8' && spec.segments.some((segment) => !isQuantised(segment.type))) {
+    if (isInteger(spec.inputs) && spec.segments.some((segment) => !isQuantised(segment.type))) {
       throw new Error(
-        `Cannot create linear layer: int8 inputs need quantised weights: ${spec.segments.map((s) => s.type).join(', ')}`,
+        `Cannot create linear layer: int8 and i16 inputs need quantised weights: ${spec.segments.map((s) => s.type).join(', ')}`,
       );
     }
     let rows = 0;
@@ -76,7 +77,7 @@ export class ReferenceLinear {
 
   /** y[t] = x[t] W^T + bias for rows 0..count-1. */
   run(x: RowBuffer, y: RowBuffer, count: number, bias: Float32Array | undefined): void {
-    if (this.spec.inputs === 'int8') this.#runInt8(x, y, count);
+    if (isInteger(this.spec.inputs)) this.#runBlocks(x, y, count);
     else this.#runFloat(x, y, count);
     if (bias === undefined) return;
     for (let t = 0; t < count; t++) {
@@ -109,21 +110,22 @@ export class ReferenceLinear {
     });
   }
 
-  #runInt8(x: RowBuffer, y: RowBuffer, count: number): void {
+  #runBlocks(x: RowBuffer, y: RowBuffer, count: number): void {
     const { columns } = this.spec;
     const blocks = columns / blockElements;
+    const product = this.spec.inputs === 'int8' ? blockProduct : blockChain;
     this.#blocks ??= this.#segments.flatMap(({ type, bytes }) =>
       isQuantised(type) ? [decodeBlocks(type, bytes)] : [],
     );
     if (x.levels === undefined || x.scales === undefined)
-      throw new Error('Cannot run linear layer: its input is not int8');
+      throw new Error('Cannot run linear layer: its input has no integers');
     for (const [index, segment] of this.#segments.entries()) {
       const weights = this.#blocks[index];
       for (let t = 0; t < count; t++) {
         const levels = x.levels.subarray(t * columns, (t + 1) * columns);
         const scales = x.scales.subarray(t * blocks, (t + 1) * blocks);
         const out = y.values.subarray(t * y.columns + segment.firstColumn);
-        for (let row = 0; row < segment.rows; row++) out[row] = blockProduct(weights, row, levels, scales);
+        for (let row = 0; row < segment.rows; row++) out[row] = product(weights, row, levels, scales);
       }
     }
   }
@@ -198,23 +200,57 @@ function multiplyTile(
   }
 }
 
+const isInteger = (form: InputForm): boolean => form === 'int8' || form === 'i16';
+
 /** Integer sums over groups of levels are exact; they are scaled in float64. */
-function blockProduct(w: QuantisedBlocks, row: number, x: Int8Array, scales: Float32Array): number {
+function blockProduct(w: QuantisedBlocks, row: number, x: Levels, scales: Float32Array): number {
+  let total = 0;
+  forGroups(w, row, x, ({ scale, minimum, product, sum, block }) => {
+    total += scales[block] * (scale * product + (minimum ?? 0) * sum);
+  });
+  return total;
+}
+
+/** The bits of the kernels: one chain of multiply-adds in float32, groups ascending, minima after their sums. */
+function blockChain(w: QuantisedBlocks, row: number, x: Levels, scales: Float32Array): number {
+  let total = 0;
+  forGroups(w, row, x, ({ scale, minimum, product, sum, block }) => {
+    const of = scales[block];
+    total = fusedMultiplyAdd(Math.fround(product), Math.fround(scale * of), total);
+    if (minimum !== undefined) total = fusedMultiplyAdd(minimum, Math.fround(of * sum), total);
+  });
+  return total;
+}
+
+/** The weights of a group that share a scale, and exact sums over it. */
+interface Group {
+  scale: number;
+  minimum: number | undefined;
+  /** Of the products of levels. */
+  product: number;
+  /** Of the input's levels. */
+  sum: number;
+  /** Block of the input. */
+  block: number;
+}
+
+function forGroups(w: QuantisedBlocks, row: number, x: Levels, body: (group: Group) => void): void {
   const { levels, minimums } = w;
   const groupElements = levels.length / w.scales.length;
   const first = (row * x.length) / groupElements;
-  let total = 0;
-  for (let group = 0; group < x.length / groupElements; group++) {
-    const from = group * groupElements;
+  const group: Group = { scale: 0, minimum: undefined, product: 0, sum: 0, block: 0 };
+  for (let i = 0; i < x.length / groupElements; i++) {
+    const from = i * groupElements;
     const at = row * x.length + from;
-    let product = 0;
-    let sum = 0;
-    for (let i = 0; i < groupElements; i++) {
-      product = (product + Math.imul(x[from + i], levels[at + i])) | 0;
-      sum = (sum + x[from + i]) | 0;
+    group.product = 0;
+    group.sum = 0;
+    for (let k = 0; k < groupElements; k++) {
+      group.product = (group.product + Math.imul(x[from + k], levels[at + k])) | 0;
+      group.sum = (group.sum + x[from + k]) | 0;
     }
-    const minimum = minimums === undefined ? 0 : minimums[first + group];
-    total += scales[Math.floor(from / blockElements)] * (w.scales[first + group] * product + minimum * sum);
+    group.scale = w.scales[first + i];
+    group.minimum = minimums?.[first + i];
+    group.block = Math.floor(from / blockElements);
+    body(group);
   }
-  return total;
 }

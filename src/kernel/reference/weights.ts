@@ -3,7 +3,7 @@ import { bf16ToNumber, f16ToNumber } from '../../util/floats.ts';
 import { decodeValues, type QuantisedType, quantisedLayouts } from '../../util/quantised-blocks.ts';
 import type { WeightType } from '../backend.ts';
 
-/** Inputs that are rounded together in the int8 form. */
+/** Inputs that are rounded together in the forms of integers. */
 export const blockElements = 32;
 
 /** Bytes of `elements` stored weights (whole blocks). */

@@ -168,20 +168,15 @@ void quantise_row_avx512(int columns, const float* x, Int8Block* out) {
   for (int k = 0; k < columns; k += kBlock, out++) {
     __m512 a = _mm512_loadu_ps(x + k), b = _mm512_loadu_ps(x + k + 16);
     __m512i larger = _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(a), magnitude), _mm512_and_si512(_mm512_castps_si512(b), magnitude));
-    uint32_t largest = _mm512_reduce_max_epu32(larger);
-    float max = _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(static_cast<int>(largest))));
-    bool finite = largest < 0x7f800000u;
-    bool zero = !(max >= 1e-30f);
-    // A NaN or infinity gives zero values with a NaN scale, so its whole output row becomes NaN.
-    float scale = !finite ? __builtin_nanf("") : zero ? 0.0f : max / 127.0f;
-    __m512 inverse = _mm512_set1_ps(zero ? 0.0f : 127.0f / max);
-    __mmask16 keep = finite ? 0xffff : 0;
+    const InputScale scale(_mm512_reduce_max_epu32(larger), kByteMax);
+    __m512 inverse = _mm512_set1_ps(scale.inverse);
+    __mmask16 keep = scale.finite ? 0xffff : 0;
     __m512i qa = _mm512_maskz_cvtps_epi32(keep, _mm512_mul_ps(a, inverse)), qb = _mm512_maskz_cvtps_epi32(keep, _mm512_mul_ps(b, inverse));
     int first = _mm512_reduce_add_epi32(qa), second = _mm512_reduce_add_epi32(qb), sum = first + second;
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out->values), _mm512_cvtepi32_epi8(qa));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out->values + 16), _mm512_cvtepi32_epi8(qb));
-    out->scale = scale;
-    out->scaled_sum = scale * static_cast<float>(sum);
+    out->scale = scale.scale;
+    out->scaled_sum = scale.scale * static_cast<float>(sum);
     out->minus8 = -8 * sum;
     out->sums[0] = static_cast<int16_t>(first);
     out->sums[1] = static_cast<int16_t>(second);

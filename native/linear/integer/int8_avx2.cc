@@ -183,13 +183,9 @@ void quantise_row_avx2(int columns, const float* x, Int8Block* out) {
     __m128i four = _mm_max_epi32(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1));
     four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
     four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1));
-    bool finite = _mm_cvtsi128_si32(four) < 0x7f800000;
-    float max = _mm_cvtss_f32(_mm_castsi128_ps(four));
-    bool zero = !(max >= 1e-30f);
-    // A NaN or infinity gives zero values with a NaN scale, so its whole output row becomes NaN.
-    float scale = !finite ? __builtin_nanf("") : zero ? 0.0f : max / 127.0f;
-    __m256 inverse = _mm256_set1_ps(zero ? 0.0f : 127.0f / max);
-    __m256i keep = _mm256_set1_epi32(finite ? -1 : 0);
+    const InputScale scale(static_cast<uint32_t>(_mm_cvtsi128_si32(four)), kByteMax);
+    __m256 inverse = _mm256_set1_ps(scale.inverse);
+    __m256i keep = _mm256_set1_epi32(scale.finite ? -1 : 0);
     __m256i q[4];
     for (int i = 0; i < 4; i++) {
       q[i] = _mm256_and_si256(keep, _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse)));
@@ -202,8 +198,8 @@ void quantise_row_avx2(int columns, const float* x, Int8Block* out) {
     __m128i pairs = _mm_add_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
     pairs = _mm_hadd_epi32(pairs, pairs);
     int first = _mm_cvtsi128_si32(pairs), second = _mm_extract_epi32(pairs, 1), sum = first + second;
-    out->scale = scale;
-    out->scaled_sum = scale * static_cast<float>(sum);
+    out->scale = scale.scale;
+    out->scaled_sum = scale.scale * static_cast<float>(sum);
     out->minus8 = -8 * sum;
     out->sums[0] = static_cast<int16_t>(first);
     out->sums[1] = static_cast<int16_t>(second);

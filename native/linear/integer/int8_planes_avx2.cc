@@ -1,5 +1,5 @@
 // Linear layers with int8 inputs and weights of the types of planes (planes.hpp), for AVX2.
-#include "linear/kernels/int8_planes.hpp"
+#include "linear/integer/int8_planes.hpp"
 #include "linear/kernels/planes_avx2.hpp"
 
 namespace kvasir {

@@ -1,5 +1,5 @@
 // int8 inputs and types of planes on AVX-512.
-#include "linear/kernels/int8_planes.hpp"
+#include "linear/integer/int8_planes.hpp"
 #include "linear/kernels/planes_avx512.hpp"
 
 namespace kvasir {

@@ -1,0 +1,44 @@
+// i16 inputs on AVX-512 VNNI: dot products of pairs of words.
+#include "linear/integer/i16.hpp"
+#include "linear/kernels/planes_avx512.hpp"
+
+namespace kvasir {
+namespace {
+
+struct WordsAvx512 : PlanesAvx512 {
+  static constexpr int kDirectRows = 12, kDirectPlaneRows = 4;
+  static constexpr bool kAlwaysDirect = true;
+  static constexpr int kTileRows = 6, kTilePanels = 2;
+
+  static KVASIR_INLINE Word keep_words(Word w, int mask) { return _mm512_and_si512(w, _mm512_set1_epi16(static_cast<int16_t>(mask))); }
+  static KVASIR_INLINE Word subtract_words(Word w, int n) { return n == 0 ? w : _mm512_sub_epi16(w, _mm512_set1_epi16(static_cast<int16_t>(n))); }
+  static KVASIR_INLINE void store_words(uint8_t* p, Word w) { _mm512_store_si512(p, w); }
+  static KVASIR_INLINE Int multiply_add(Int sum, Word w, int32_t values) { return _mm512_dpwssd_epi32(sum, w, _mm512_set1_epi32(values)); }
+  static KVASIR_INLINE Int set_int(int32_t value) { return _mm512_set1_epi32(value); }
+  template <int FACTOR>
+  static KVASIR_INLINE Int scaled_int(const int32_t* value) {
+    return _mm512_slli_epi32(_mm512_set1_epi32(*value), __builtin_ctz(FACTOR));
+  }
+  static KVASIR_INLINE Int add(Int a, Int b) { return _mm512_add_epi32(a, b); }
+};
+
+}  // namespace
+
+void linear_i16_avx512(const Segment& s, const Product& p, const Share& share) { WordProducts<WordsAvx512>::run(s, p, share); }
+
+void quantise_words_avx512(int columns, const float* x, Int16Block* out) {
+  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+  for (int k = 0; k < columns; k += kBlock, out++) {
+    __m512 a = _mm512_loadu_ps(x + k), b = _mm512_loadu_ps(x + k + 16);
+    __m512i larger = _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(a), magnitude), _mm512_and_si512(_mm512_castps_si512(b), magnitude));
+    const InputScale scale(_mm512_reduce_max_epu32(larger), kWordMax);
+    __m512 inverse = _mm512_set1_ps(scale.inverse);
+    __mmask16 keep = scale.finite ? 0xffff : 0;
+    __m512i qa = _mm512_maskz_cvtps_epi32(keep, _mm512_mul_ps(a, inverse)), qb = _mm512_maskz_cvtps_epi32(keep, _mm512_mul_ps(b, inverse));
+    __m512i words = _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi32_epi16(qa)), _mm512_cvtepi32_epi16(qb), 1);
+    _mm512_storeu_si512(out->values, _mm512_shufflehi_epi16(_mm512_shufflelo_epi16(words, 0xd8), 0xd8));
+    out->finish(scale.scale, _mm512_reduce_add_epi32(qa), _mm512_reduce_add_epi32(qb));
+  }
+}
+
+}  // namespace kvasir
