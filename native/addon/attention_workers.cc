@@ -158,6 +158,13 @@ Napi::Value bind_create_shard_sender(Arguments& in, Napi::Env env) {
   return number(env, registries().shard_senders.add(std::make_shared<ShardSender>(registries().worker_links.get(in.handle("worker link")))));
 }
 
+/** (sender, link for steps to the same worker): its steps wait for the sent pages of cancelled pulls */
+Napi::Value bind_precede_steps(Arguments& in, Napi::Env env) {
+  const auto sender = registries().shard_senders.get(in.handle("shard sender"));
+  sender->precede(*registries().worker_links.get(in.handle("worker link")));
+  return env.Undefined();
+}
+
 /** (sender, pool, shard, pages (n, 2): page of the pool, page of the worker) => number of the pull */
 Napi::Value bind_send_shard(Arguments& in, Napi::Env env) {
   const auto sender = registries().shard_senders.get(in.handle("shard sender"));
@@ -181,7 +188,7 @@ Napi::Value bind_shard_pages_sent(Arguments& in, Napi::Env env) {
   return Napi::Number::New(env, static_cast<double>(registries().shard_senders.get(in.handle("shard sender"))->pages()));
 }
 
-/** (sender, pull): the worker writes nothing of it afterwards */
+/** (sender, pull): the worker writes nothing of it in later steps, nor after pages that are sent afterwards */
 Napi::Value bind_cancel_shard(Arguments& in, Napi::Env env) {
   const auto sender = registries().shard_senders.get(in.handle("shard sender"));
   sender->cancel(in.integer("pull", 0, INT32_MAX));
@@ -213,6 +220,7 @@ void bind_attention_workers(Napi::Env env, Napi::Object exports) {
   bind<bind_worker_link_counts>(env, exports, "workerLinkCounts");
   bind<bind_close_worker_link>(env, exports, "closeWorkerLink");
   bind<bind_create_shard_sender>(env, exports, "createShardSender");
+  bind<bind_precede_steps>(env, exports, "precedeSteps");
   bind<bind_send_shard>(env, exports, "sendShard");
   bind<bind_send_received_shard>(env, exports, "sendReceivedShard");
   bind<bind_is_shard_sent>(env, exports, "isShardSent");

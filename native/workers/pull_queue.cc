@@ -70,11 +70,17 @@ bool PullQueue::is_done(int pull) const {
 
 void PullQueue::cancel(int pull) {
   // A page is copied under `mutex_`.
-  std::unique_lock<std::mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   const auto is_it = [&](const auto& each) { return each.number == pull; };
   pulls_.erase(std::remove_if(pulls_.begin(), pulls_.end(), is_it), pulls_.end());
   received_.erase(std::remove_if(received_.begin(), received_.end(), is_it), received_.end());
-  changed_.wait(lock, [&] { return !is_in_flight(pull); });
+  cancelled_in_flight_ = cancelled_in_flight_ || is_in_flight(pull);
+  in_flight_.erase(std::remove(in_flight_.begin(), in_flight_.end(), pull), in_flight_.end());
+}
+
+bool PullQueue::await_cancelled(std::chrono::steady_clock::time_point deadline) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return changed_.wait_until(lock, deadline, [this] { return ended_ || !cancelled_in_flight_; }) && !cancelled_in_flight_;
 }
 
 bool PullQueue::await_page() {
@@ -89,9 +95,15 @@ void PullQueue::end() {
   changed_.notify_all();
 }
 
+bool PullQueue::has_ended() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return ended_;
+}
+
 void PullQueue::arrived() {
   const std::lock_guard<std::mutex> lock(mutex_);
   in_flight_.clear();
+  cancelled_in_flight_ = false;
   changed_.notify_all();
 }
 

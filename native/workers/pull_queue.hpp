@@ -1,6 +1,7 @@
 // Pages whose shard an attention worker receives: of given lists, and of receive buffers as they are filled.
 #pragma once
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -36,13 +37,19 @@ class PullQueue : public std::enable_shared_from_this<PullQueue> {
   int pull_received(std::shared_ptr<ReceiveBuffer> buffer, int shard, std::vector<int32_t> pages);
   /** True once all pages of the pull have arrived, or all that were received. Unknown numbers: true. */
   bool is_done(int pull) const;
-  /** Drops the pages that were not taken yet. All others have arrived when it returns. */
+  /**
+   * Drops the pages that were not taken yet. When it returns, taken pages have arrived. Sent ones may arrive later: steps
+   * wait for them (`await_cancelled`), and pages that are sent afterwards arrive behind them.
+   */
   void cancel(int pull);
+  /** Waits until the sent pages of cancelled pulls have arrived. False if they have not by `deadline`. */
+  bool await_cancelled(std::chrono::steady_clock::time_point deadline);
 
   /** Waits for a page. False once the queue has ended. */
   bool await_page();
-  /** Ends the queue: no page is taken any more. */
+  /** Ends the queue: no page is taken any more, and sent ones are not known to arrive. */
   void end();
+  bool has_ended() const;
   /** Copies the shard of the next page to `to(page of the worker)`, where it has arrived. False if there is none. */
   template <class To>
   bool take(const To& to) {
@@ -112,6 +119,7 @@ class PullQueue : public std::enable_shared_from_this<PullQueue> {
   std::deque<Pull> pulls_;
   std::deque<ReceivedPull> received_;
   std::vector<int> in_flight_;  // pulls of pages that were sent and have not arrived
+  bool cancelled_in_flight_ = false;  // one of them is cancelled
   int last_ = 0;
   bool ended_ = false;
 };

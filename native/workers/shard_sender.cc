@@ -31,9 +31,12 @@ void ShardSender::serve() {
     bytes.clear();
     while ((pages.empty() || bytes.size() + page_bytes <= kBatchBytes) && queue_->send(add)) continue;
     const bool stored = pages.empty() || link_->send_pages(pages, bytes);
-    if (stored) pages_.fetch_add(pages.size(), std::memory_order_relaxed);
+    if (!stored) {
+      queue_->end();
+      return;
+    }
+    pages_.fetch_add(pages.size(), std::memory_order_relaxed);
     queue_->arrived();
-    if (!stored) return;
   }
 }
 

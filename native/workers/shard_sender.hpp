@@ -28,7 +28,10 @@ class ShardSender {
   }
   /** False for every pull once the link is broken. */
   bool is_done(int pull) const { return queue_->is_done(pull) && !link_->is_broken(); }
+  /** Returns at once. Links that follow the sender wait for pages that are on their way. */
   void cancel(int pull) { queue_->cancel(pull); }
+  /** Steps of `link`, to the same worker, wait for the sent pages of cancelled pulls. Call it before the first step. */
+  void precede(WorkerLink& link) const { link.follow(queue_); }
   /** Pages that the worker has stored. */
   uint64_t pages() const { return pages_.load(std::memory_order_relaxed); }
 

@@ -5,6 +5,14 @@
 #include <cstring>
 
 namespace kvasir {
+namespace {
+
+/** Longer than several intervals of heartbeats, and than most delays of a busy machine: the step is repeated. */
+constexpr auto kStallLimit = std::chrono::milliseconds(1000);
+/** With rows of stalled workers alone, so that steps do not follow each other without a pause. */
+constexpr auto kStalledLimit = std::chrono::milliseconds(100);
+
+}  // namespace
 
 void WorkerCalls::begin(const StepView& step, int pages, const std::vector<std::vector<AttentionSequence>>& groups, const std::vector<LayerGroup>& layers,
                         uint8_t* failed_sequences, const int32_t* abort) {
@@ -17,8 +25,8 @@ void WorkerCalls::begin(const StepView& step, int pages, const std::vector<std::
   for (int w = 0; w < workers(); w++) {
     if (!computes(w)) continue;
     const auto& link = step.attention_workers[w];
-    if (link != nullptr) link->begin(step, shares_[w], groups, layers, abort);
-    if (link == nullptr || link->is_broken()) fail(w);
+    if (link != nullptr) link->begin(step, shares_[w], groups, layers, abort, stall_limits(w));
+    if (link == nullptr || has_failed(*link)) fail(w);
   }
   aborted_ = !all_failed_ && __atomic_load_n(abort, __ATOMIC_RELAXED) != 0;
 }
@@ -43,6 +51,14 @@ void WorkerCalls::share_sequences(int pages, const std::vector<LayerGroup>& laye
       share.rows += step_->row_start[s + 1] - step_->row_start[s];
     }
   }
+}
+
+/** Partitioned by requests, a worker that stands still must not delay the sequences of others. */
+std::optional<StallLimits> WorkerCalls::stall_limits(int worker) const {
+  if (step_->sequence_workers.size == 0) return std::nullopt;
+  bool has_others = false;
+  for (int w = 0; w < workers(); w++) has_others = has_others || (w != worker && shares_[w].rows > 0);
+  return StallLimits{kStallLimit, has_others ? std::chrono::milliseconds(0) : kStalledLimit};
 }
 
 void WorkerCalls::fail(int worker) {
@@ -81,7 +97,7 @@ void WorkerCalls::send_query(const WorkerCall& call, const Buffer& query) {
     bytes_.resize(part * share.rows);
     for_rows(*step_, share, [&](size_t row, size_t to) { std::memcpy(bytes_.data() + part * to, query.data + row_bytes * row + part * share.heads_at, part); });
     step_->attention_workers[w]->send_query(frame, call.slopes == nullptr ? nullptr : call.slopes + frame.heads * share.heads_at, bytes_);
-    if (step_->attention_workers[w]->is_broken()) fail(w);
+    if (has_failed(*step_->attention_workers[w])) fail(w);
   }
 }
 
@@ -100,7 +116,7 @@ void WorkerCalls::send_keys(const WorkerCall& call, const Buffer& keys) {
     });
     const WorkerFrame frame = frame_of(call, share);
     step_->attention_workers[w]->send_keys(frame, bytes_, static_cast<size_t>(share.rows) * frame.heads * call.head_dim);
-    if (step_->attention_workers[w]->is_broken()) fail(w);
+    if (has_failed(*step_->attention_workers[w])) fail(w);
   }
 }
 

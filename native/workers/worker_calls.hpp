@@ -22,9 +22,9 @@ struct WorkerCall {
 class WorkerCalls {
  public:
   /**
-   * Begins a step over `pages` pages at its attention workers. If a link is broken, the sequences of its worker
-   * fail, with 1 in `failed_sequences`: all of the step if each worker has a shard of the heads. All arguments must stay
-   * valid until the step ends. Costs nothing without attention workers.
+   * Begins a step over `pages` pages at its attention workers. If a link is broken or stalled, the sequences of its
+   * worker fail, with 1 in `failed_sequences`: all of the step if each worker has a shard of the heads. All arguments
+   * must stay valid until the step ends. Costs nothing without attention workers.
    */
   void begin(const StepView& step, int pages, const std::vector<std::vector<AttentionSequence>>& groups, const std::vector<LayerGroup>& layers,
              uint8_t* failed_sequences, const int32_t* abort);
@@ -46,6 +46,8 @@ class WorkerCalls {
   bool computes(int worker) const { return !all_failed_ && shares_[worker].rows > 0 && failed_workers_[worker] == 0; }
   void share_sequences(int pages, const std::vector<LayerGroup>& layers);
   void fail(int worker);
+  static bool has_failed(const WorkerLink& link) { return link.is_broken() || link.is_stalled(); }
+  std::optional<StallLimits> stall_limits(int worker) const;
 
   const StepView* step_ = nullptr;
   uint8_t* failed_sequences_ = nullptr;

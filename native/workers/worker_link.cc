@@ -13,7 +13,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kConnectMs = 1000;
 constexpr auto kPollInterval = std::chrono::milliseconds(1);  // interval of checks of the abort flag
-constexpr auto kHeartbeatCheckInterval = std::chrono::milliseconds(100);  // interval of checks for heartbeats while a send waits
+constexpr auto kSendPollInterval = std::chrono::milliseconds(10);  // the same, and for heartbeats, while a send waits
+constexpr int32_t kNoAbort = 0;
 
 }  // namespace
 
@@ -65,7 +66,7 @@ std::shared_ptr<const uint64_t> link_owner(const HostPort& address) { return lin
 
 WorkerLink::WorkerLink(Isa isa, const KvLayout& layout, const HostPort& address, Transport transport, const HashKey& key, std::chrono::milliseconds deadline,
                        AttentionForm form, int first_page)
-    : isa_(isa), layout_(layout), deadline_(deadline), form_(form), first_page_(first_page), address_(address), owner_(link_owner(address)), connection_(open_connection(address, transport, key, layout, kConnectMs, ended_)) {
+    : isa_(isa), layout_(layout), deadline_(deadline), form_(form), first_page_(first_page), address_(address), owner_(link_owner(address)), connection_(open_connection(address, transport, key, layout, kConnectMs, ended_)), abort_(&kNoAbort) {
   const std::string name = "Cannot use attention worker " + address.host + ":" + std::to_string(address.port) + ": ";
   ModelWorkerHello own;
   own.owner = *owner_;
@@ -84,10 +85,10 @@ WorkerLink::WorkerLink(Isa isa, const KvLayout& layout, const HostPort& address,
 }
 
 void WorkerLink::begin(const StepView& step, const WorkerShare& share, const std::vector<std::vector<AttentionSequence>>& groups,
-                       const std::vector<LayerGroup>& layers, const int32_t* abort) {
-  // An attention worker that cannot send a result reads nothing.
-  while (!pending_.empty())
-    if (!receive(discarded_, abort)) return;
+                       const std::vector<LayerGroup>& layers, const int32_t* abort, std::optional<StallLimits> limits) {
+  abort_ = abort;
+  limits_ = limits;
+  if (is_broken() || !finish_earlier_steps()) return;
   step_number_++;
   ShardStep shard;
   shard.row_start.push_back(0);
@@ -137,6 +138,37 @@ void WorkerLink::begin(const StepView& step, const WorkerShare& share, const std
   send(frame, {{words.data(), static_cast<size_t>(frame.bytes)}});
 }
 
+/** An attention worker that cannot send a result reads nothing. False if the step must not begin. */
+bool WorkerLink::finish_earlier_steps() {
+  if (!unsent_.empty()) {
+    std::vector<uint8_t> rest;
+    rest.swap(unsent_);
+    if (!send_parts({{rest.data(), rest.size()}})) fail();
+    if (is_broken() || !unsent_.empty()) return false;
+  }
+  while (!pending_.empty())
+    if (!receive(discarded_, abort_)) return false;
+  const auto since = Clock::now();
+  while (pulls_ != nullptr && !pulls_->await_cancelled(Clock::now() + kPollInterval)) {
+    // They can arrive at any time.
+    if (pulls_->has_ended()) fail();
+    if (is_broken() || is_over(since)) return false;
+  }
+  stalled_since_.reset();
+  return true;
+}
+
+/** True if a wait since `since` ends: the step is aborted, or the link becomes stalled or, after its deadline, broken. */
+bool WorkerLink::is_over(Deadline since) {
+  if (__atomic_load_n(abort_, __ATOMIC_RELAXED) != 0) return true;
+  const auto now = Clock::now();
+  const auto silent_since = stalled_since_.value_or(since);
+  if (now >= silent_since + deadline_) fail();
+  else if (limits_ && now >= since + (stalled_since_ ? limits_->stalled : limits_->first)) stalled_since_ = silent_since;
+  else return false;
+  return true;
+}
+
 void WorkerLink::send_query(WorkerFrame frame, const float* slopes, const std::vector<uint8_t>& query) {
   frame.kind = WorkerFrameKind::query;
   frame.form = form_;
@@ -165,7 +197,6 @@ bool WorkerLink::send_pages(const std::vector<int32_t>& pages, const std::vector
   step_number_++;
   send(frame, {{numbers.data(), numbers.size() * sizeof(int32_t)}, {const_cast<uint8_t*>(bytes.data()), bytes.size()}});
   pending_.push_back({step_number_, frame.call, 0});
-  static constexpr int32_t kNoAbort = 0;
   return receive(discarded_, &kNoAbort);
 }
 
@@ -193,20 +224,28 @@ void WorkerLink::fail() {
   if (!is_closing_) link_owners().end_generation(address_, owner_);
 }
 
-/** The attention worker reads nothing while it computes: the deadline is that of its heartbeats. */
+/**
+ * The attention worker reads nothing while it computes: each heartbeat begins the wait anew. The rest of a frame of an
+ * aborted or stalled step leaves before the next step.
+ */
 bool WorkerLink::send_parts(std::vector<iovec> parts) {
-  Deadline deadline = Clock::now() + deadline_;
+  auto since = Clock::now();
   for (size_t first = 0; first < parts.size();) {
     int64_t sent = connection_->send_parts(&parts[first], static_cast<int>(parts.size() - first), false);
     if (sent == Connection::kBroken) return false;
-    if (sent == Connection::kWouldBlock && !connection_->await_writable(std::min(deadline, Clock::now() + kHeartbeatCheckInterval), ended_)) {
+    if (sent == Connection::kWouldBlock && !connection_->await_writable(Clock::now() + kSendPollInterval, ended_)) {
       if (connection_->is_readable()) {
         if (!receive_heartbeat()) return false;
-        deadline = Clock::now() + deadline_;
-      } else if (Clock::now() >= deadline) {
-        return false;
+        since = Clock::now();
+      } else if (is_over(since)) {
+        for (; first < parts.size(); first++) {
+          const auto* from = static_cast<const uint8_t*>(parts[first].iov_base);
+          unsent_.insert(unsent_.end(), from, from + parts[first].iov_len);
+        }
+        return !is_broken();
       }
     }
+    if (sent > 0) since = Clock::now();
     for (; first < parts.size() && sent >= static_cast<int64_t>(parts[first].iov_len); first++) sent -= static_cast<int64_t>(parts[first].iov_len);
     if (first == parts.size() || sent <= 0) continue;
     parts[first].iov_base = static_cast<uint8_t*>(parts[first].iov_base) + sent;
@@ -224,7 +263,8 @@ bool WorkerLink::receive_heartbeat() {
 bool WorkerLink::receive(std::vector<float>& values, const int32_t* abort) {
   const auto begin = Clock::now();
   AttentionFrame frame = {};
-  const bool received = receive_frame(frame, values, abort);
+  abort_ = abort;
+  const bool received = receive_frame(frame, values);
   counts_.wait_nanoseconds += static_cast<uint64_t>(std::chrono::nanoseconds(Clock::now() - begin).count());
   if (!received) return false;
   pending_.pop_front();
@@ -234,17 +274,15 @@ bool WorkerLink::receive(std::vector<float>& values, const int32_t* abort) {
   return true;
 }
 
-bool WorkerLink::receive_frame(AttentionFrame& frame, std::vector<float>& values, const int32_t* abort) {
+bool WorkerLink::receive_frame(AttentionFrame& frame, std::vector<float>& values) {
   if (is_broken() || pending_.empty()) return false;
   const PendingCall& call = pending_.front();
   for (bool is_result = false; !is_result;) {
+    const auto since = Clock::now();
+    while (!connection_->await_readable(Clock::now() + kPollInterval, ended_))
+      if (is_over(since)) return false;
+    stalled_since_.reset();
     const Deadline deadline = Clock::now() + deadline_;
-    while (!connection_->await_readable(std::min(deadline, Clock::now() + kPollInterval), ended_)) {
-      if (__atomic_load_n(abort, __ATOMIC_RELAXED) != 0) return false;
-      if (Clock::now() < deadline) continue;
-      fail();
-      return false;
-    }
     const bool valid = connection_->receive(&frame, sizeof frame, deadline, ended_) && is_valid_worker_header(frame);
     is_result = valid && frame.kind == AttentionFrameKind::result;
     if (is_result || (valid && frame.kind == AttentionFrameKind::heartbeat)) continue;

@@ -5,11 +5,13 @@
 #include <initializer_list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "net/listener.hpp"
 #include "ops/step.hpp"
+#include "workers/pull_queue.hpp"
 #include "workers/worker_frames.hpp"
 
 namespace kvasir {
@@ -31,6 +33,12 @@ struct WorkerShare {
   int heads_at = 0;            // index of the worker among them
   int first_page = 0;          // number, in the step's page tables, of the worker's page 0
   std::vector<int> first_block;  // of each layer group: number of the worker's block 0
+};
+
+/** How long a step waits for a worker that sends nothing and reads nothing. Then the step fails there, and the link is stalled. */
+struct StallLimits {
+  std::chrono::milliseconds first;    // of a link that is not stalled
+  std::chrono::milliseconds stalled;  // of a stalled link
 };
 
 /**
@@ -58,13 +66,23 @@ class WorkerLink {
   int pages() const { return pages_; }
   /** A broken link stays broken; its owner opens another. From any thread. */
   bool is_broken() const { return broken_.load(std::memory_order_acquire); }
+  /**
+   * The worker has sent and read nothing for the limit of a step: the step fails there. The next step goes on as soon as
+   * the worker does. After the deadline the link is broken.
+   */
+  bool is_stalled() const { return stalled_since_.has_value(); }
   const WorkerLinkCounts& counts() const { return counts_; }
+  /** Each step begins when the sent pages of cancelled pulls have arrived: they would overwrite pages. */
+  void follow(std::shared_ptr<PullQueue> pulls) { pulls_ = std::move(pulls); }
 
   /** The calls below do nothing once the link is broken. All return early once `abort` is set. */
 
-  /** Receives the results that an earlier step still has coming, then announces the worker's share of the step. */
+  /**
+   * Receives the results that an earlier step still has coming, then announces the worker's share of the step. `abort`
+   * and `limits` are those of the step: without limits it waits until the deadline of the link.
+   */
   void begin(const StepView& step, const WorkerShare& share, const std::vector<std::vector<AttentionSequence>>& groups, const std::vector<LayerGroup>& layers,
-             const int32_t* abort);
+             const int32_t* abort, std::optional<StallLimits> limits = std::nullopt);
   /** `frame` has the fields of the call; `query` (rows, heads of the shard, headDim) in the KV type. */
   void send_query(WorkerFrame frame, const float* slopes, const std::vector<uint8_t>& query);
   /** The result of the call has `count` values, and is pending from now on. */
@@ -92,8 +110,10 @@ class WorkerLink {
 
   void send(WorkerFrame& frame, std::initializer_list<iovec> body);
   bool send_parts(std::vector<iovec> parts);
+  bool finish_earlier_steps();
+  bool is_over(Deadline since);
   bool receive_heartbeat();
-  bool receive_frame(AttentionFrame& frame, std::vector<float>& values, const int32_t* abort);
+  bool receive_frame(AttentionFrame& frame, std::vector<float>& values);
   void fail();
 
   const Isa isa_;
@@ -108,6 +128,11 @@ class WorkerLink {
   std::unique_ptr<Connection> connection_;
   int pages_ = 0;
   std::atomic<bool> broken_{false};
+  std::shared_ptr<PullQueue> pulls_;  // null: none
+  const int32_t* abort_;  // of the step
+  std::optional<StallLimits> limits_;
+  std::optional<Deadline> stalled_since_;
+  std::vector<uint8_t> unsent_;  // the rest of a frame of an aborted or stalled step
   std::vector<std::vector<int32_t>> tables_;  // of each group: the pages that the attention worker has for each block
   uint32_t step_number_ = 0;
   std::deque<PendingCall> pending_;

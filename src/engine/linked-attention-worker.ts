@@ -71,7 +71,7 @@ export interface PagePull {
   readonly isLost: boolean;
   /** The pages cannot reach the worker, and the loss was not noticed before. */
   readonly isBroken: boolean;
-  /** When it returns, nothing more is written. */
+  /** Returns at once. The worker writes nothing of it during later steps, and nothing after later pulls. */
   cancel(): void;
 }
 
@@ -247,7 +247,7 @@ function beginRemote(options: RemoteAttentionWorkerOptions, home: ShardHome | un
     try {
       for (let link = next(); link !== undefined; link = next()) {
         if (links.length < options.links) links.push(link);
-        else puller = new ShardSender(backend, link);
+        else puller = new ShardSender(backend, link, links);
         if (links.length === options.links && (!pulls || puller !== undefined)) return { links, puller, close };
         next = begin();
       }

@@ -184,6 +184,7 @@ export interface NativeModule {
   closeWorkerLink(link: number): void;
   /** Sends pages to the attention worker of a link that has no steps. */
   createShardSender(link: number): number;
+  precedeSteps(sender: number, link: number): void;
   /** Queues a shard of pages of `pool`. @param pages (n, 2): page of the pool, page of the worker @returns number of the pull */
   sendShard(sender: number, pool: number, shard: number, pages: Int32Array): number;
   /** Sends a shard of each slot that a buffer receives. @param pages (slots): of the worker @returns number of the pull */

@@ -153,11 +153,12 @@ export class ShardSender {
   readonly #link: WorkerLink;
   readonly #handle: number;
 
-  /** @param link without steps, which closes with the sender */
-  constructor({ native }: NativeBackend, link: WorkerLink) {
+  /** @param link without steps, which closes with the sender @param steps links to the same worker that run steps */
+  constructor({ native }: NativeBackend, link: WorkerLink, steps: readonly WorkerLink[] = []) {
     this.#native = native;
     this.#link = link;
     this.#handle = native.createShardSender(link.handle);
+    for (const { handle } of steps) native.precedeSteps(this.#handle, handle);
   }
 
   /** Pages that the worker has stored. */
@@ -182,6 +183,7 @@ export class ShardSender {
     return this.#native.isShardSent(this.#handle, pull);
   }
 
+  /** Returns at once. Pages on their way arrive before the next step of the links, and before pages that are sent later. */
   cancelPull(pull: number): void {
     this.#native.cancelShard(this.#handle, pull);
   }

@@ -59,8 +59,11 @@ export class LiveAttentionWorkers {
   /** (workers): the attempt in progress or the last one since the loss, and the other worker where it opens the shard. */
   readonly #attempts: ({ readonly home: ShardHome | undefined; readonly isOver: boolean } | undefined)[];
 
-  /** Called when a new worker has the place of a lost one, before steps run over it. */
-  onReplaced: (worker: number) => void = () => {};
+  /** (workers): a new worker that receives pages: whether it has all that steps need. */
+  readonly #filling: ((() => boolean) | undefined)[];
+
+  /** Called when a new worker has the place of a lost one. Steps run over it once the returned function is true. */
+  onReplaced: (worker: number) => () => boolean = () => () => true;
 
   /** @param workers in the order of their KV heads, with equally many links @param replicas that wait at the same time */
   constructor(workers: readonly LinkedWorker[], log: (message: string) => void, moves?: ShardMoves, replicas = 1) {
@@ -71,6 +74,7 @@ export class LiveAttentionWorkers {
     this.#homes = [...workers.keys()];
     this.#lostUs = workers.map(() => 0);
     this.#attempts = workers.map(() => undefined);
+    this.#filling = workers.map(() => undefined);
     this.#dueUs = workers.map(() => Number.POSITIVE_INFINITY);
     this.#hasLogged = workers.map(() => false);
     this.#handles = this.#linkHandles();
@@ -92,7 +96,9 @@ export class LiveAttentionWorkers {
     for (const index of this.#workers.keys()) {
       const hasBroken = broken.includes(index);
       if (hasBroken) {
-        events.push({ kind: 'attentionWorkerLost', worker: index });
+        // A worker without its pages was not reported as ready.
+        if (this.#filling[index] === undefined) events.push({ kind: 'attentionWorkerLost', worker: index });
+        this.#filling[index] = undefined;
         this.#hasLogged[index] = false;
         this.#lostUs[index] = nowUs;
         this.#attempts[index] = undefined;
@@ -116,11 +122,16 @@ export class LiveAttentionWorkers {
   }
 
   #reopen(index: number, nowUs: number): readonly InstanceEvent[] {
+    if (this.#filling[index] !== undefined) return this.#filled(index, nowUs);
     const last = this.#attempts[index];
     const home = last?.isOver === false ? last.home : this.#nextHome(index, nowUs);
     const outcome = this.#workers[index].reopen(home);
     this.#attempts[index] = { home, isOver: outcome !== 'opening' };
-    if (outcome === 'open') return [this.#opened(index, home)];
+    if (outcome === 'open') {
+      this.#homes[index] = home?.worker ?? index;
+      this.#filling[index] = this.onReplaced(index);
+      return this.#filled(index, nowUs);
+    }
     this.#dueUs[index] = nowUs + (outcome === 'opening' ? pollUs : retryUs);
     if (outcome !== 'opening' && !this.#hasLogged[index]) {
       this.#hasLogged[index] = true;
@@ -129,14 +140,17 @@ export class LiveAttentionWorkers {
     return [];
   }
 
-  #opened(index: number, home: ShardHome | undefined): InstanceEvent {
-    this.#dueUs[index] = Number.POSITIVE_INFINITY;
-    this.#homes[index] = home?.worker ?? index;
-    this.onReplaced(index);
+  /** The open worker is reported once it has its pages. */
+  #filled(index: number, nowUs: number): readonly InstanceEvent[] {
+    const isFilled = this.#filling[index]?.() !== false;
+    this.#dueUs[index] = isFilled ? Number.POSITIVE_INFINITY : nowUs + pollUs;
+    if (!isFilled) return [];
+    this.#filling[index] = undefined;
+    const home = this.#attempts[index]?.home;
     const by = home === undefined ? 'is replaced' : `its shard moves to worker ${home.worker + 1}`;
     this.#log(`Attention worker ${index + 1} was lost and ${by}: its sequences are computed again`);
     const pages = this.#moves && pagesPerShard(this.#homes, this.#moves.pages);
-    return { kind: 'attentionWorkerReady', worker: index, ...(pages !== undefined && { pages }) };
+    return [{ kind: 'attentionWorkerReady', worker: index, ...(pages !== undefined && { pages }) }];
   }
 
   /** Where the next attempt opens the shard: after the time, at another worker and at its own place in turn. */

@@ -10,7 +10,7 @@ interface PagePull {
   readonly isLost: boolean;
   /** The pages cannot reach the worker, and its loss was not noticed before. */
   readonly isBroken: boolean;
-  /** When it returns, nothing more is written. */
+  /** Returns at once. The worker writes nothing of it during later steps, and nothing after later pulls. */
   cancel(): void;
 }
 
@@ -122,18 +122,19 @@ export class PulledPages implements Messenger {
   }
 
   /**
-   * A new worker has the place of a lost one, with empty pages: it pulls the prompts that the others have, before steps
-   * run again.
+   * A new worker has the place of a lost one, with empty pages: it pulls the prompts that the others have.
+   * @returns true once it has those that the instance may use: steps wait for it
    */
-  onReplaced(worker: number): void {
+  onReplaced(worker: number): () => boolean {
+    const pulls: (PagePull | undefined)[] = [];
     for (const staged of this.#buffers.values()) {
       // A prompt that is still received is pulled whole once it is complete.
       if (!staged.isComplete) continue;
       const pull = this.#workers[worker].pull(this.#staging.handle, staged.pages);
       staged.pulls = staged.pulls.map((earlier, at) => (at === worker ? pull : earlier));
-      // No step runs meanwhile, and the worker copies at the speed of memory.
-      while (staged.isReported && pull?.isDone === false && !pull.isBroken) Atomics.wait(sleeper, 0, 0, pollMs);
+      if (staged.isReported) pulls.push(pull);
     }
+    return () => pulls.every((pull) => pull === undefined || pull.isDone || pull.isLost);
   }
 
   /** Workers that have pulled nothing yet, or were lost since, pull the whole prompt. */
@@ -176,8 +177,6 @@ export class PulledPages implements Messenger {
     return this.#inner.transportTo(handle);
   }
 }
-
-const sleeper = new Int32Array(new SharedArrayBuffer(4));
 
 /** The instance notices the loss of the worker when it is woken. */
 function isBroken({ pulls }: Staged): boolean {

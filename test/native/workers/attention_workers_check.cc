@@ -1,5 +1,5 @@
 // Steps over attention workers, for sanitizers: sequences grow in random steps over two shards, some steps leave their
-// results unread, prompts arrive meanwhile, workers end while a step runs, and peers send frames whose fields lie. Argument: rounds. Exits with 1
+// results unread, prompts arrive meanwhile, workers stand still or end while a step runs, and peers send frames whose fields lie. Argument: rounds. Exits with 1
 // if the bits of a row differ from those of one pool, or a valid link breaks.
 #include <cmath>
 #include <cstdio>
@@ -89,6 +89,32 @@ class Steps {
     }
     // A step whose results are unread runs again.
     for (int s = 0; s < kSequences && !leaves; s++) lengths_[s] += chunk_[s];
+  }
+
+  /** Announces a step to the worker. False if its link is stalled. */
+  bool begins(const Shard& shard, std::optional<StallLimits> limits) {
+    do plan();
+    while (rows_ == 0);
+    WorkerShare share;
+    for (int s = 0; s < view_.sequences(); s++) share.sequences.push_back(s);
+    share.rows = rows_;
+    share.first_block = {0};
+    shard.link->begin(view_, share, groups_, {{kLayers, kNoWindow}}, &kNoAbort, limits);
+    return !shard.link->is_stalled();
+  }
+
+  /** The same with one call of attention. */
+  bool answers(const Shard& shard, std::optional<StallLimits> limits) {
+    if (!begins(shard, limits)) return false;
+    const std::vector<uint8_t> q = rounded(kHeads, 16), kv = rounded(2 * 4, 16);
+    WorkerFrame frame = {};
+    frame.heads = kHeads / kShards;
+    frame.rows = rows_;
+    frame.scale = 0.25f;
+    std::vector<float> got;
+    shard.link->send_query(frame, nullptr, part(q, kRow * 2, 0, 1));
+    shard.link->send_keys(frame, part(kv, kKeyRow * 2, 0, 2), static_cast<size_t>(rows_) * kRow / kShards);
+    return shard.link->receive(got, &kNoAbort);
   }
 
  private:
@@ -407,6 +433,39 @@ void pull_pages(Puller& puller, const Shard& shard, int index, std::mt19937 rand
   puller.cancel(received);
 }
 
+/**
+ * A worker stands still while a cancelled page and a step are on their way. The step fails there; when the worker goes
+ * on, the page arrives before the next step, and the link works.
+ */
+void stand_still(const Shard& shard, Steps& steps, Transport transport) {
+  constexpr StallLimits kShort{std::chrono::milliseconds(20), std::chrono::milliseconds(0)};
+  ShardSender sender(std::make_shared<WorkerLink>(Isa::portable, kShard, HostPort{"127.0.0.1", shard.worker->port()}, transport, key(), std::chrono::milliseconds(20000)));
+  sender.precede(*shard.link);
+  const auto source = std::make_shared<KvPool>(Isa::portable, kWhole, 1);
+  std::memset(source->page(0), 77, kWhole.page_bytes());
+  const uint8_t* page = shard.pool->page(kPages + kOtherPages - 1);
+  {
+    const PagePuller::Call still(shard.worker->puller());
+    expect(!steps.answers(shard, kShort), "a step without an answer fails");
+    expect(shard.link->is_stalled() && !shard.link->is_broken(), "a worker that stands still keeps its link");
+    expect(!steps.begins(shard, kShort), "no step begins meanwhile");
+  }
+  expect(steps.answers(shard, std::nullopt), "the link works when the worker goes on");
+  {
+    const PagePuller::Call still(shard.worker->puller());
+    const uint64_t yields = shard.worker->puller().counts().yields;
+    const int pull = sender.pull(source, 0, {{0, kPages + kOtherPages - 1}});
+    while (shard.worker->puller().counts().yields == yields) std::this_thread::yield();
+    sender.cancel(pull);
+    expect(*page != 77, "a cancel does not wait for the worker");
+    expect(!steps.begins(shard, kShort), "no step begins before a cancelled page has arrived");
+  }
+  expect(steps.begins(shard, std::nullopt), "the next step begins");
+  const PagePuller::Call reading(shard.worker->puller());
+  expect(*page == 77, "the cancelled page has arrived before");
+  shard.link->follow(nullptr);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -420,6 +479,7 @@ int main(int argc, char** argv) {
     std::vector<std::unique_ptr<Shard>> shards;
     for (int s = 0; s < kShards; s++) shards.push_back(std::make_unique<Shard>(transport));
     Steps steps(static_cast<unsigned>(round));
+    stand_still(*shards[0], steps, transport);
     std::thread liar([&shards, seed = random()] {
       std::mt19937 lies(seed);
       for (int i = 0; i < 40; i++) send_lie(*shards[0], lies);

@@ -50,6 +50,20 @@ describe('attention workers of a live instance', () => {
     expect(lines).toHaveLength(2);
   });
 
+  test('a new worker is reported once it has its pages, and one that is lost before that is no further loss', () => {
+    const { workers, live } = setup();
+    let isFilled = false;
+    live.onReplaced = () => () => isFilled;
+    workers[0].isBroken = true;
+    expect(live.poll(0)).toEqual([{ kind: 'attentionWorkerLost', worker: 0 }]);
+    expect([live.poll(10_000), live.nextUs]).toEqual([[], 20_000]);
+    workers[0].isBroken = true;
+    expect(live.poll(20_000)).toEqual([]);
+    isFilled = true;
+    expect(live.poll(30_000)).toEqual([{ kind: 'attentionWorkerReady', worker: 0 }]);
+    expect(live.nextUs).toBe(Number.POSITIVE_INFINITY);
+  });
+
   test('the loss of another one does not delay the attempts', () => {
     const { workers, live } = setup();
     workers[0].isBroken = true;

@@ -156,7 +156,7 @@ describe('prompts of other instances at attention workers', () => {
     ]);
   });
 
-  test('wakes the instance when pages cannot reach a worker, and does not wait for its replacement if that breaks too', async () => {
+  test('wakes the instance when pages cannot reach a worker, and steps wait for its replacement if that breaks too', async () => {
     const { workers, pulled, arrive, wake } = setup(4);
     const [waiting, next] = [pulled.open(Int32Array.of(1)), pulled.open(Int32Array.of(2))];
     arrive(waiting, 'a');
@@ -170,7 +170,7 @@ describe('prompts of other instances at attention workers', () => {
     await vi.waitFor(() => expect(wake).toHaveBeenCalled());
     workers[0].lose();
     workers[0].isLost = false;
-    pulled.onReplaced(0);
+    expect(pulled.onReplaced(0)()).toBe(false);
     expect(pulled.received()).toEqual([]);
   });
 
@@ -206,15 +206,13 @@ describe('prompts of other instances at attention workers', () => {
     workers[1].lose();
     expect(pulled.received()).toEqual([]);
     workers[1].isLost = false;
-    // The pull of the prompt that waits ends before this returns.
-    const pull = workers[1].pull.bind(workers[1]);
-    workers[1].pull = (pool, pages) => {
-      const started = pull(pool, pages);
-      workers[1].work(2);
-      return started;
-    };
-    pulled.onReplaced(1);
-    expect(contents(1, [1, 2])).toEqual(['a0', 'a1']);
+    const isFilled = pulled.onReplaced(1);
+    workers[1].work(1);
+    expect(isFilled()).toBe(false);
+    workers[1].work(1);
+    // The prompt in the middle of its pulls delays no step.
+    expect([isFilled(), contents(1, [1, 2])]).toEqual([true, ['a0', 'a1']]);
+    workers[1].work(2);
     workers[0].work(1);
     expect(pulled.received()).toEqual([inTheMiddle]);
     expect(contents(1, [3, 4])).toEqual(['b0', 'b1']);
@@ -248,16 +246,8 @@ describe('prompts of other instances at attention workers', () => {
       for (const worker of workers) worker.work(prng.integer(0, 3));
       if (lost.isLost && prng.chance(0.2)) {
         lost.isLost = false;
-        // Pulls of prompts that wait for a step end before `onReplaced` returns.
-        const waits = [...open.values()].reduce((sum, { pages }) => sum + pages.length, 0);
-        const pull = lost.pull.bind(lost);
-        lost.pull = (pool, pages) => {
-          const started = pull(pool, pages);
-          lost.work(10 * waits);
-          return started;
-        };
-        pulled.onReplaced(0);
-        lost.pull = pull;
+        const isFilled = pulled.onReplaced(0);
+        while (!isFilled()) lost.work(1);
       }
       for (const received of pulled.received()) {
         const known = open.get(received);
