@@ -104,8 +104,9 @@ export class LinkedAttentionWorker {
   static local(options: LocalAttentionWorkerOptions): LinkedAttentionWorker {
     const token = randomBytes(16).toString('hex');
     const backend = createNativeBackend({ threads: options.threads, isa: options.backend.isa });
-    const { shard, links, kv, shards } = options;
+    const { links, kv, shards } = options;
     const begin = () => () => openLocal(options, backend, token);
+    const shard = shards === 1 ? 0 : options.shard;
     return new LinkedAttentionWorker(links, begin, { shard, pageBytes: kv.pageBytes / shards });
   }
 

@@ -101,7 +101,9 @@ export class World {
     this.instance = createTokenInstance(all);
     const blockPages = all.groups.reduce((sum, { layers }) => sum + layers, 0);
     const hostPages = all.tiers === undefined ? 0 : (all.tiers.hostBlocks + 1) * blockPages;
-    this.engine = new FakeEngine(all.pages + hostPages, all.groups);
+    const { workers = 1 } = all.attentionWorkers ?? {};
+    const receivePages = workers * (all.handOff?.receivePages ?? 0);
+    this.engine = new FakeEngine(all.pages + hostPages + receivePages, all.groups);
   }
 
   /** One event, its effects, and every invariant. */

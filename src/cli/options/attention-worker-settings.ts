@@ -127,7 +127,7 @@ function refuseAuto({ attentionThreads }: DopOptions, addresses: readonly string
 
 /** The reason why an instance cannot have these workers beside its other options. */
 export function dopConflict(options: DopOptions, modelWorkers: number, workers: number): string | undefined {
-  const { attentionWorkers: where = 'threads', token, nats, instances = [], role, partition } = options;
+  const { attentionWorkers: where = 'threads', token, nats, instances = [], role } = options;
   const addresses = typeof where === 'string' ? undefined : where;
   const receives = role === 'decode' || instances.some((own) => own.role === 'prefill');
   const owners = instances.filter((own) => own.role === 'decode' || own.role === 'mixed');
@@ -157,12 +157,8 @@ export function dopConflict(options: DopOptions, modelWorkers: number, workers: 
       `${owners.length} instances decode, and attention workers at addresses belong to one`,
     ],
     [
-      receives && partition === 'requests',
-      'prompts of prefill instances reach attention workers by shards of the heads only: remove --partition requests',
-    ],
-    [
       receives && options.moveShardsAfter !== undefined,
-      'prompts of prefill instances have no pages beside a moved shard: remove --move-shards-after',
+      'a moved shard has a part of the pages, and prompts of prefill instances are received in all: remove --move-shards-after',
     ],
     [
       owners.some(({ hostMemory, ssd }) => (hostMemory ?? ssd) !== undefined),

@@ -26,6 +26,7 @@ import { pageTokens, slotPagesOfState } from '../../util/step.ts';
 import { openModel } from '../../weights/open-model.ts';
 import { budgetShape, sparseLayers } from '../options/sparse-options.ts';
 import {
+  cacheParts,
   defaultInstanceBytes,
   openAttentionWorkers,
   pulledPages,
@@ -74,8 +75,8 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
   const backend = createBackend(replicaThreads(settings), log);
   const { model, root } = load(data, backend);
   const { contextTokens, kvBytes = defaultInstanceBytes(settings, model.kv) } = settings;
-  // Sized for the longest prompt, so that every prompt can be received.
-  const receivePages = data.receivesPrompts ? receivePagesOf(settings, model) : 0;
+  const ownReceivePages = data.receivesPrompts ? receivePagesOf(settings, model) : 0;
+  const receivePages = ownReceivePages * cacheParts(settings.attentionWorkers);
   const sizes = tierSizes(settings, model.kv);
   const lent = borrowingPages(settings, model.kv);
   const otherPages = receivePages + lent.staging + (sizes?.pages ?? 0) + lent.host;
@@ -104,7 +105,7 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
     queueMax: Number.MAX_SAFE_INTEGER,
     // Block ids cannot be forged without the key.
     ...{ root, hashKey },
-    handOff: handOffOf(settings, receivePages),
+    handOff: handOffOf(settings, ownReceivePages),
     incarnation: data.incarnation,
     ...{ contents: { onSsd: undefined }, ...tiers?.machine, ...borrowing?.machine },
     ...{ aheadOfUse: aheadOfUse(settings, backend), ssdReadUs: tiers?.live.readUs },
@@ -129,7 +130,7 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
   return { loop, ready: { description, root, shared: isShared ? model : undefined } };
 }
 
-/** Of the longest prompt. Kept tokens take pages of states besides, if the budget is as long as the prompt. */
+/** Those of the longest prompt, so that every prompt can be received. Kept tokens take pages of states besides, if the budget is as long as the prompt. */
 function receivePagesOf({ contextTokens, sparse }: InstanceSettings, { kv }: LoadedModel): number {
   const pages = pagesFor(kv.groups, contextTokens, pageTokens);
   const { slotPagesOfState: perState = Number.POSITIVE_INFINITY } = sparsityConfig({ sparse }, kv) ?? {};

@@ -89,6 +89,7 @@ export class AttentionWorkers<Request extends Identified, S extends RunningReque
 
   override beforeStep(): void {
     if (this.#lost.size > 0) this.#recompute();
+    if (this.#byRequests && this.#ready.includes(false)) this.#loseReceived();
     const { kvCache } = this.#context;
     if (this.#pages === undefined || this.#pages === kvCache.pages.total) return;
     kvCache.limitPages(this.#pages);
@@ -102,6 +103,13 @@ export class AttentionWorkers<Request extends Identified, S extends RunningReque
     for (const [worker, cache] of kvCaches.all.entries())
       if (!this.#byRequests || this.#lost.has(worker)) cache.forget();
     this.#lost.clear();
+  }
+
+  /** Received prompts that wait for a lost worker are computed at the others. */
+  #loseReceived(): void {
+    const { scheduler } = this.#context;
+    for (const sequence of scheduler.waiting)
+      if (sequence.receivedPages !== undefined && !this.#ready[sequence.worker]) scheduler.loseReceived(sequence);
   }
 
   override get holdsSteps(): boolean {

@@ -107,7 +107,7 @@ export class BlockCache {
     this.pages = new PagePool(pages, firstPage + receivePages + (stagingBlocks ?? 0) * this.blockPages);
     this.slots = new SlotMemory(this.pages);
     this.bounds = new BoundMemory(this.pages);
-    this.receivePages = new ReceivePages(receivePages);
+    this.receivePages = new ReceivePages(receivePages, firstPage);
     this.#capacityOf = (count) => capacityTokens(groups, count - Math.floor(count * pinShare), blockTokens);
     this.#capacityTokens = this.#capacityOf(pages);
     const ends = [0];

@@ -15,7 +15,7 @@ export class KvCaches {
   /** (layer groups): page tables of all caches; undefined: the one cache has its own. */
   readonly pageTables: readonly Int32Array[] | undefined;
 
-  /** @param config of all pages, which the parts share equally @param parts undefined: one cache */
+  /** @param config of all pages, which the parts share equally; each has its receive pages @param parts undefined: one cache */
   constructor(config: BlockCacheConfig, parts: number | undefined) {
     if (parts === undefined) {
       this.all = [new BlockCache(config)];
@@ -31,7 +31,7 @@ export class KvCaches {
         new BlockCache({
           ...config,
           pages,
-          firstPage: part * pages,
+          firstPage: part * (pages + (config.receivePages ?? 0)),
           pageTables: tables.map((table, g) => table.subarray(part * entries[g], (part + 1) * entries[g])),
         }),
     );

@@ -51,6 +51,8 @@ export class ReceiveLayout {
 
 /** The receive pages of one prompt. */
 export interface ReceivedPrompt {
+  /** Index of the cache that has them. */
+  readonly worker: number;
   readonly layout: ReceiveLayout;
   /** (pageCount) */
   readonly pages: Int32Array;
@@ -75,7 +77,7 @@ export function exchangeReceived(
   }
 }
 
-/** Page ids 0..total-1 at first. Each received page is exchanged for a page of the block that takes it. */
+/** Page ids first..first+total-1 at first. Each received page is exchanged for a page of the block that takes it. */
 export class ReceivePages {
   readonly total: number;
   readonly #stack: Int32Array;
@@ -83,9 +85,9 @@ export class ReceivePages {
   #free: number;
   #changes = 0;
 
-  constructor(total: number) {
+  constructor(total: number, first = 0) {
     this.total = total;
-    this.#stack = Int32Array.from({ length: total }, (_, i) => total - 1 - i);
+    this.#stack = Int32Array.from({ length: total }, (_, i) => first + total - 1 - i);
     this.#free = total;
   }
 
@@ -98,12 +100,12 @@ export class ReceivePages {
     return this.#changes;
   }
 
-  /** Undefined when too few pages are free. */
-  allocate(layout: ReceiveLayout): ReceivedPrompt | undefined {
+  /** Undefined when too few pages are free. @param worker index of the cache with these pages */
+  allocate(layout: ReceiveLayout, worker = 0): ReceivedPrompt | undefined {
     if (layout.pageCount > this.#free) return undefined;
     this.#changes++;
     this.#free -= layout.pageCount;
-    const prompt = { layout, pages: this.#stack.slice(this.#free, this.#free + layout.pageCount).reverse() };
+    const prompt = { worker, layout, pages: this.#stack.slice(this.#free, this.#free + layout.pageCount).reverse() };
     this.#inUse.add(prompt);
     return prompt;
   }

@@ -28,9 +28,10 @@ export class InstanceTotals {
     this.#pagesCountedUs = nowUs;
   }
 
-  snapshot(batcher: Batcher, { first, pages, evicted }: KvCaches): InstanceSnapshot {
-    const { lower, receivePages } = first;
-    const { total, free } = receivePages;
+  snapshot(batcher: Batcher, { all, first, pages, evicted }: KvCaches): InstanceSnapshot {
+    const { lower } = first;
+    const total = all.reduce((sum, { receivePages }) => sum + receivePages.total, 0);
+    const free = all.reduce((sum, { receivePages }) => sum + receivePages.free, 0);
     return {
       ...(total > 0 && { receivePages: { total, free } }),
       ready: true,

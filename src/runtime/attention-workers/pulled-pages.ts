@@ -31,9 +31,11 @@ export interface StagingPool {
 interface Staged {
   /** (n, 2): page of the staging pool, page of the workers. */
   readonly pages: Int32Array;
+  /** Indices of the workers that pull it. */
+  readonly workers: readonly number[];
   /** All pages are in the staging pool. */
   isComplete: boolean;
-  /** (workers); undefined: none. */
+  /** (workers that pull it); undefined: none. */
   pulls: readonly (PagePull | undefined)[];
   /** It is reported to the instance. */
   isReported: boolean;
@@ -43,8 +45,8 @@ interface Staged {
 const pollMs = 1;
 
 /**
- * A messenger whose receive buffers end at attention workers. Their pages are numbers of pages that every worker has.
- * Sends are not possible: the pages lie at the workers.
+ * A messenger whose receive buffers end at attention workers. Their pages are numbers of pages that every worker has, or,
+ * partitioned by requests, of pages of one worker. Sends are not possible: the pages lie at the workers.
  */
 export class PulledPages implements Messenger {
   readonly #inner: Messenger;
@@ -55,8 +57,21 @@ export class PulledPages implements Messenger {
   readonly #buffers = new Map<ReceiveBufferHandle, Staged>();
   #timer: NodeJS.Timeout | undefined;
 
-  /** @param inner over the staging pool @param wake called when pulls have ended while the instance sleeps */
-  constructor(inner: Messenger, staging: StagingPool, workers: readonly PullingWorker[], wake: () => void) {
+  /** Undefined: each page is one of every worker. */
+  readonly #pagesPerWorker: number | undefined;
+
+  /**
+   * @param inner over the staging pool @param wake called when pulls have ended while the instance sleeps
+   * @param pagesPerWorker partitioned by requests: each worker has so many consecutive page numbers
+   */
+  constructor(
+    inner: Messenger,
+    staging: StagingPool,
+    workers: readonly PullingWorker[],
+    wake: () => void,
+    pagesPerWorker?: number,
+  ) {
+    this.#pagesPerWorker = pagesPerWorker;
     this.#inner = inner;
     this.#staging = staging;
     this.#workers = workers;
@@ -82,14 +97,22 @@ export class PulledPages implements Messenger {
       throw new Error(`Cannot receive ${pages.length} pages: ${this.#free.length} staging pages are free`);
     const staged = Int32Array.from(pages, () => this.#free.pop() ?? 0);
     const handle = this.#inner.open(staged);
-    const pairs = Int32Array.from({ length: 2 * pages.length }, (_, i) => (i % 2 === 0 ? staged : pages)[i >> 1]);
+    const { workers, received } = this.#placed(pages);
+    const pairs = Int32Array.from({ length: 2 * pages.length }, (_, i) => (i % 2 === 0 ? staged : received)[i >> 1]);
     const buffer = this.#inner.localBuffer?.(handle);
-    const received = Int32Array.from(pages);
-    const pulls = this.#workers.map((worker) =>
-      buffer === undefined ? undefined : worker.pullReceived(buffer, received),
+    const pulls = workers.map((worker) =>
+      buffer === undefined ? undefined : this.#workers[worker].pullReceived(buffer, received),
     );
-    this.#buffers.set(handle, { pages: pairs, isComplete: false, pulls, isReported: false });
+    this.#buffers.set(handle, { pages: pairs, workers, isComplete: false, pulls, isReported: false });
     return handle;
+  }
+
+  /** The workers that pull these pages, and the numbers that the pages have there. */
+  #placed(pages: Int32Array): { readonly workers: readonly number[]; readonly received: Int32Array } {
+    const each = this.#pagesPerWorker;
+    if (each === undefined) return { workers: [...this.#workers.keys()], received: Int32Array.from(pages) };
+    const worker = Math.floor((pages[0] ?? 0) / each);
+    return { workers: [worker], received: pages.map((page) => page - worker * each) };
   }
 
   arrivals(): undefined {}
@@ -113,7 +136,7 @@ export class PulledPages implements Messenger {
     }
     const received: ReceiveBufferHandle[] = [];
     for (const [handle, staged] of this.#buffers) {
-      if (staged.isReported || !isPulled(staged)) continue;
+      if (staged.isReported || !this.#isPulled(staged)) continue;
       staged.isReported = true;
       received.push(handle);
     }
@@ -129,19 +152,26 @@ export class PulledPages implements Messenger {
     const pulls: (PagePull | undefined)[] = [];
     for (const staged of this.#buffers.values()) {
       // A prompt that is still received is pulled whole once it is complete.
-      if (!staged.isComplete) continue;
+      const index = staged.workers.indexOf(worker);
+      if (!staged.isComplete || index === -1) continue;
       const pull = this.#workers[worker].pull(this.#staging.handle, staged.pages);
-      staged.pulls = staged.pulls.map((earlier, at) => (at === worker ? pull : earlier));
+      staged.pulls = staged.pulls.map((earlier, at) => (at === index ? pull : earlier));
       if (staged.isReported) pulls.push(pull);
     }
     return () => pulls.every((pull) => pull === undefined || pull.isDone || pull.isLost);
   }
 
   /** Workers that have pulled nothing yet, or were lost since, pull the whole prompt. */
-  #pull({ pages, pulls }: Staged): Staged['pulls'] {
-    return this.#workers.map((worker, i) =>
-      pulls[i]?.isLost === false ? pulls[i] : worker.pull(this.#staging.handle, pages),
+  #pull({ pages, workers, pulls }: Staged): Staged['pulls'] {
+    return workers.map((worker, i) =>
+      pulls[i]?.isLost === false ? pulls[i] : this.#workers[worker].pull(this.#staging.handle, pages),
     );
+  }
+
+  /** Partitioned by requests, a prompt does not wait for a lost worker: it is computed at another one. */
+  #isPulled({ isComplete, pulls }: Staged): boolean {
+    const byRequests = this.#pagesPerWorker !== undefined;
+    return isComplete && pulls.every((pull) => pull?.isDone === true || (byRequests && pull?.isLost !== false));
   }
 
   /** Looks again while pulls are in progress. */
@@ -151,7 +181,9 @@ export class PulledPages implements Messenger {
     if (!waits) return;
     this.#timer = setTimeout(() => {
       this.#timer = undefined;
-      if ([...this.#buffers.values()].some((staged) => !staged.isReported && (isPulled(staged) || isBroken(staged))))
+      if (
+        [...this.#buffers.values()].some((staged) => !staged.isReported && (this.#isPulled(staged) || isBroken(staged)))
+      )
         this.#wake();
       else this.#look();
     }, pollMs);
@@ -181,8 +213,4 @@ export class PulledPages implements Messenger {
 /** The instance notices the loss of the worker when it is woken. */
 function isBroken({ pulls }: Staged): boolean {
   return pulls.some((pull) => pull?.isBroken === true);
-}
-
-function isPulled({ isComplete, pulls }: Staged): boolean {
-  return isComplete && pulls.every((pull) => pull?.isDone === true);
 }

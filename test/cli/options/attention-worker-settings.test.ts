@@ -51,6 +51,7 @@ test('a decode instance of a cluster has attention workers as threads, processes
   const there = { addresses: addresses.split(','), token, transport: 'auto', moveAfterS: undefined };
   expect(joined({ role: 'decode', attentionWorkers: addresses, token })).toEqual({ ...shared, ...there });
   expect(joined({ role: 'mixed', dop: '1,3', partition: 'requests' })).toMatchObject({ partition: 'requests' });
+  expect(joined({ role: 'decode', dop: '1,3', partition: 'requests' })).toMatchObject({ threads: 3 });
   expect(joined({ role: 'decode' })).toBeUndefined();
 });
 
@@ -67,7 +68,6 @@ test('with --nats several instances that decode have attention workers each', ()
 test.each([
   [{ role: 'prefill', dop: '1,2' }, 'a prefill instance computes attention itself: remove --role prefill'],
   [{ role: 'store', dop: '1,2' }, 'a store computes nothing: remove --role store'],
-  [{ role: 'decode', dop: '1,2', partition: 'requests' }, 'by shards of the heads only: remove --partition requests'],
   [{ role: 'decode', attentionWorkers: addresses, token, moveShardsAfter: 5 }, 'remove --move-shards-after'],
   [{ role: 'decode', attentionWorkers: addresses }, 'need the --token of these processes'],
   [{ role: 'mixed', dop: '1,2', roleSwitch: true }, 'keeps its role: remove --role-switch'],
@@ -100,7 +100,6 @@ test.each([
   [{ dop: '1,2', instances: '2' }, 'only prefill instances can be beside one decode instance'],
   [{ nats, instances: [prefill, decode, decode], attentionWorkers: addresses, token }, '2 instances decode'],
   [{ nats, instances: [prefill, decode], dop: '1,2', cppGroup: 2 }, 'remove --cpp-group'],
-  [{ instances: [prefill, decode], dop: '1,2', partition: 'requests' }, 'remove --partition requests'],
   [{ instances: [prefill, decode, decode], dop: '1,2' }, 'only prefill instances can be beside one decode instance'],
   [{ nats, instances: [prefill, { ...decode, ssd: 'blocks' }], dop: '1,2' }, 'remove host-memory and ssd'],
 ])('serve refuses %j', (flags, why) => {

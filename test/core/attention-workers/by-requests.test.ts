@@ -3,7 +3,7 @@ import { describe, expect, test } from 'vitest';
 import type { TokenInstanceConfig } from '../../../src/core/instance/token-instance.ts';
 import type { InstanceEvent } from '../../../src/core/protocol/events.ts';
 import { Prng } from '../../../src/util/prng.ts';
-import { expectComplete, promptOf, request, World } from '../instance-world.ts';
+import { expectComplete, expectedOutput, promptOf, request, World } from '../instance-world.ts';
 
 const workers = 2;
 const lost = (worker: number): InstanceEvent => ({ kind: 'attentionWorkerLost', worker });
@@ -73,6 +73,34 @@ describe('an instance partitioned by requests over attention workers', () => {
       }
       world.finishStep();
     }
+  });
+
+  test('received prompts go to the workers that hold least, and those of a lost worker are computed at another', () => {
+    const handOff = { layerWise: true, receiveTokens: 0, receivePages: 60, rechecksAdmission: false };
+    const world = worldOf({ handOff });
+    const all = [100, 60, 80, 40].map((length, i) => request(`r${i}`, promptOf(i + 1, length), { maxTokens: 6 }));
+    for (const one of all)
+      world.deliver({ kind: 'peer', from: 9, message: { kind: 'reserve', id: one.id, request: one } });
+    expect(world.instance.snapshot().receivePages).toEqual({ total: 120, free: 120 - 2 * (4 + 2 + 3 + 2) });
+    world.deliver(lost(0));
+    for (const one of all) {
+      const [first = 0] = expectedOutput(one).tokens;
+      // The pages of both workers are empty here: keys and values that a step reads must have been computed.
+      const tokens = { kind: 'tokens', tokens: Int32Array.of(first), logprobs: undefined } as const;
+      const firstEvents = [{ kind: 'started', cachedTokens: 0 }, tokens] as const;
+      const at0 = one.id === 'r0' || one.id === 'r3';
+      if (at0) world.deliver({ kind: 'promptReceived', from: 9, id: one.id, firstEvents });
+    }
+    expect(new Set(plannedWorkers(world))).toEqual(new Set([1]));
+    world.finishAll();
+    for (const id of ['r0', 'r3'] as const) {
+      const [one] = all.filter((each) => each.id === id);
+      if (one !== undefined) expect(world.of(id).tokens).toEqual(expectedOutput(one).tokens);
+    }
+    world.cancel('r1');
+    world.cancel('r2');
+    world.deliver(ready(0));
+    expect(world.instance.snapshot().receivePages).toEqual({ total: 120, free: 120 });
   });
 
   test('a sequence goes to the worker with its prefix and reuses it', () => {

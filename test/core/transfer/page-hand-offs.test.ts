@@ -60,7 +60,14 @@ class PageWorld {
 
   readonly groups: readonly LayerGroup[];
 
-  constructor(groups: readonly LayerGroup[], pages: number, sparsity?: SparsityConfig, decodeSparsity = sparsity) {
+  /** @param workers attention workers of the decode instances, which hold sequences whole */
+  constructor(
+    groups: readonly LayerGroup[],
+    pages: number,
+    sparsity?: SparsityConfig,
+    decodeSparsity = sparsity,
+    workers = 0,
+  ) {
     this.groups = groups;
     this.instances = Array.from({ length: members }, (_, i) =>
       createTokenInstance({
@@ -71,9 +78,10 @@ class PageWorld {
           receivePages: decodes(i) ? receivePages : 0,
           rechecksAdmission: false,
         },
+        ...(decodes(i) && workers > 0 && { attentionWorkers: { workers, partition: 'requests' } }),
       }),
     );
-    this.engines = this.instances.map(() => new FakeEngine(pages + receivePages, groups));
+    this.engines = this.instances.map(() => new FakeEngine(pages + receivePages * Math.max(1, workers), groups));
   }
 
   submit(one: GenerationRequest, at: number, decodeAt: number): void {
@@ -273,6 +281,7 @@ const moves = fc.array(fc.record({ choice: fc.nat(1_000), aborts: fc.boolean(), 
 
 test.each([
   { name: 'one group', groups: [{ layers: 2, window: undefined }], pages: 80 },
+  { name: 'at two attention workers', groups: [{ layers: 2, window: undefined }], pages: 120, workers: 2 },
   {
     name: 'with a window',
     groups: [
@@ -299,14 +308,14 @@ test.each([
     pages: 150,
     sparsity,
   },
-])('pages are received in any order of events: $name', ({ groups, pages, sparsity }) => {
+])('pages are received in any order of events: $name', ({ groups, pages, sparsity, workers }) => {
   let complete = 0;
   let receivedSteps = 0;
   let halts = 0;
   let selectedAgain = 0;
   fc.assert(
     fc.property(fc.array(sequences, { minLength: 1, maxLength: 9 }), moves, (specs, history) => {
-      const world = new PageWorld(groups, pages, sparsity);
+      const world = new PageWorld(groups, pages, sparsity, sparsity, workers);
       const requests = specs.map(({ kind, length, output }, i) =>
         request(`r${i}`, promptOf(kind, length), { maxTokens: output, priority: i % 2 }),
       );

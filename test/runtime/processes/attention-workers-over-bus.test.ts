@@ -56,19 +56,25 @@ describe.skipIf(loadNative() === undefined)('a cluster with attention workers (n
     ]);
   });
 
-  it('decodes the prompts of a prefill instance with the bits of one instance', async () => {
-    const hub = new MemoryHub();
-    const cluster = await members.gateway(hub.connect());
-    await Promise.all([
-      members.instance(hub.connect(), 'p', { role: 'prefill', settings: { contextTokens: 4096 } }),
-      members.instance(hub.connect(), 'd', { role: 'decode', settings: { contextTokens: 4096, ...byHeads } }),
-    ]);
-    await until(() => serving(cluster) === 2);
-    expect((await start(cluster).answers).map(outputOf)).toEqual(expected);
-    await until(() => cluster.snapshot().running === 0 && cluster.snapshot().pages.used === 0);
-    const roles = cluster.roles();
-    const decode = cluster.instances()[roles.indexOf('decode')];
-    expect(decode?.computedPromptTokens).toBe(0);
-    expect(decode?.attentionWorkers?.map(({ pulledPages = 0 }) => pulledPages > 0)).toEqual([true, true]);
-  });
+  it.each([
+    ['by heads', byHeads, [true, true]],
+    ['by requests', { ...byRequests, kvBytes: 2 ** 26 }, [true, true, true]],
+  ] as const)(
+    'decodes the prompts of a prefill instance, %s, with the bits of one instance',
+    async (_, own, pulled) => {
+      const hub = new MemoryHub();
+      const cluster = await members.gateway(hub.connect());
+      await Promise.all([
+        members.instance(hub.connect(), 'p', { role: 'prefill', settings: { contextTokens: 4096 } }),
+        members.instance(hub.connect(), 'd', { role: 'decode', settings: { contextTokens: 4096, ...own } }),
+      ]);
+      await until(() => serving(cluster) === 2);
+      expect((await start(cluster).answers).map(outputOf)).toEqual(expected);
+      await until(() => cluster.snapshot().running === 0 && cluster.snapshot().pages.used === 0);
+      const roles = cluster.roles();
+      const decode = cluster.instances()[roles.indexOf('decode')];
+      expect(decode?.computedPromptTokens).toBe(0);
+      expect(decode?.attentionWorkers?.map(({ pulledPages = 0 }) => pulledPages > 0)).toEqual(pulled);
+    },
+  );
 });

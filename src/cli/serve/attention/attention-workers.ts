@@ -20,7 +20,7 @@ const [startMs, retryMs, pollMs] = [60_000, 500, 10];
 interface WorkerMemory {
   /** Of workers in this process. */
   readonly kvBytes: number;
-  /** Pages for prompts of prefill instances; 0: there are none. */
+  /** Pages for prompts of prefill instances, of all caches; 0: there are none. */
   readonly receivePages: number;
 }
 
@@ -57,7 +57,15 @@ export async function openAttentionWorkers(
   const moveAfterS = 'addresses' in attentionWorkers ? attentionWorkers.moveAfterS : undefined;
   const moves = moveAfterS === undefined ? undefined : { afterUs: 1e6 * moveAfterS, pages };
   const live = new LiveAttentionWorkers(linked, log, moves, attentionWorkers.modelWorkers);
-  return { pages, linked, live, machine, replicas: openReplicas(backend, attentionWorkers.modelWorkers) };
+  const pagesPerWorker = byHeads ? undefined : perWorker;
+  return {
+    pages,
+    pagesPerWorker,
+    linked,
+    live,
+    machine,
+    replicas: openReplicas(backend, attentionWorkers.modelWorkers),
+  };
 }
 
 /** Model replicas beside the first: threads, without weights of their own. */
@@ -76,6 +84,11 @@ function workersOf(settings: NonNullable<InstanceSettings['attentionWorkers']>):
   return 'threads' in settings ? settings.threads : settings.addresses.length;
 }
 
+/** Partitioned by requests, each worker has a cache, and receive pages, of its own. */
+export function cacheParts(settings: InstanceSettings['attentionWorkers']): number {
+  return settings?.partition === 'requests' ? workersOf(settings) : 1;
+}
+
 /**
  * The default memory of an instance. Partitioned by requests, each worker of this process has as much as an instance
  * alone, since a sequence lies whole at one.
@@ -84,7 +97,7 @@ export function defaultInstanceBytes(
   { attentionWorkers, instances, contextTokens }: InstanceSettings,
   kv: KvShape,
 ): number {
-  const parts = attentionWorkers?.partition === 'requests' ? workersOf(attentionWorkers) : 1;
+  const parts = cacheParts(attentionWorkers);
   return parts * defaultKvBytes(kv, contextTokens, instances * parts);
 }
 
@@ -156,7 +169,7 @@ export function pulledPages(
   wake: () => void,
 ): Messenger {
   if (workers === undefined) return messenger;
-  const pulled = new PulledPages(messenger, staging, workers.linked, wake);
+  const pulled = new PulledPages(messenger, staging, workers.linked, wake, workers.pagesPerWorker);
   workers.live.onReplaced = (worker) => pulled.onReplaced(worker);
   return pulled;
 }

@@ -11,7 +11,7 @@ import { RankedList } from './ranked-list.ts';
 import { ReusablePrefixes } from './reusable-prefixes.ts';
 import { RowPlanner } from './row-planner.ts';
 import { outranks, type Sequence } from './sequence.ts';
-import { placementOptions, type SequencePlacement } from './sequence-placement.ts';
+import { placementOptions, receiveOptions, type SequencePlacement } from './sequence-placement.ts';
 import type { BatchLimits } from './step-budget.ts';
 import { WaitingList } from './waiting-list.ts';
 
@@ -279,14 +279,34 @@ export class Batcher {
     return true;
   }
 
+  /** The cache for a prompt to receive, one that `fits`; undefined when none can take it now. */
+  placeReceived(fits: (worker: number) => boolean): number | undefined {
+    if (this.#placement === undefined) return fits(0) ? 0 : undefined;
+    return this.#placement(receiveOptions(this.#caches, this.#running.items, fits));
+  }
+
+  /** False while the attention worker of this cache is lost. */
+  canStartAt(worker: number): boolean {
+    const option = { worker, heldTokens: 0, cachedTokens: 0, fits: true };
+    return this.#placement === undefined || this.#placement([option]) !== undefined;
+  }
+
+  /** The received pages of a waiting sequence are lost: it is computed from its tokens, in any cache. */
+  loseReceived(sequence: Sequence): void {
+    if (sequence.state === 'waiting') sequence.reset();
+  }
+
   /** Chooses the cache of a waiting sequence, where there are several; false when it cannot start in any. */
   #place(sequence: Sequence): boolean {
     if (this.#placement === undefined) return true;
     const running = this.#running.items;
-    const options = placementOptions(this.#caches, sequence, running, (worker) => {
+    const { receivedPages, worker: own } = sequence;
+    const all = placementOptions(this.#caches, sequence, running, (worker) => {
       sequence.placeAt(worker);
       return this.capacity.fits(sequence, running, this.#parked.size);
     });
+    // Received pages are in one cache.
+    const options = receivedPages === undefined ? all : all.filter(({ worker }) => worker === own);
     const worker = this.#placement(options);
     sequence.placeAt(worker ?? 0);
     return worker !== undefined;

@@ -31,14 +31,32 @@ export function placementOptions(
   running: readonly Sequence[],
   fits: (worker: number) => boolean,
 ): readonly PlacementOption[] {
-  const held = new Float64Array(caches.all.length);
-  for (const { worker, computed } of running) held[worker] += computed;
+  const held = heldTokens(caches, running);
   return caches.all.map((cache, worker) => ({
     worker,
     heldTokens: held[worker],
     cachedTokens: cachedTokens(cache, sequence),
     fits: fits(worker),
   }));
+}
+
+/** The caches that fit a prompt of which pages are received. Prompts that are being received count as held. */
+export function receiveOptions(
+  caches: KvCaches,
+  running: readonly Sequence[],
+  fits: (worker: number) => boolean,
+): readonly PlacementOption[] {
+  const held = heldTokens(caches, running);
+  for (const [worker, { receivePages, blockPages, blockTokens }] of caches.all.entries())
+    held[worker] += ((receivePages.total - receivePages.free) / blockPages) * blockTokens;
+  const workers = [...caches.all.keys()].filter(fits);
+  return workers.map((worker) => ({ worker, heldTokens: held[worker], cachedTokens: 0, fits: true }));
+}
+
+function heldTokens(caches: KvCaches, running: readonly Sequence[]): Float64Array {
+  const held = new Float64Array(caches.all.length);
+  for (const { worker, computed } of running) held[worker] += computed;
+  return held;
 }
 
 function cachedTokens(cache: BlockCache, sequence: Sequence): number {

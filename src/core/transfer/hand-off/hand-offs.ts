@@ -41,11 +41,13 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
   readonly #context: InstanceContext<Request, S>;
   readonly #check: DecodeCheck<Request, S> | undefined;
   readonly #plan: SparsePlan | undefined;
+  /** A prompt gets its memory when an attention worker returns. */
+  #waitsForWorker = false;
 
   /** @param config undefined: prompts are not handed off */
   constructor(context: InstanceContext<Request, S>, config: HandOffConfig | undefined) {
     super();
-    const { kvCache } = context;
+    const { kvCache, kvCaches } = context;
     const { sparsity, groups, blockTokens } = context.config;
     this.#context = context;
     this.#plan = sparsity && new SparsePlan(sparsity, groups, blockTokens);
@@ -53,7 +55,7 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
     const memory =
       config?.receivePages === undefined
         ? new HostReceiveMemory(kvCache, config?.receiveTokens ?? 0)
-        : new PageReceiveMemory(context, kvCache);
+        : new PageReceiveMemory(context, kvCaches, (fits) => this.#place(fits));
     this.receiver = new KvReceiver(context, memory);
     this.#check = config?.rechecksAdmission === true ? new DecodeCheck(context) : undefined;
   }
@@ -78,6 +80,14 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
       return 'replan';
     }
     return undefined;
+  }
+
+  /** The cache that receives a prompt. */
+  #place(fits: (worker: number) => boolean): number | undefined {
+    const { scheduler, kvCaches } = this.#context;
+    const worker = scheduler.placeReceived(fits);
+    this.#waitsForWorker = worker === undefined && [...kvCaches.all.keys()].some(fits);
+    return worker;
   }
 
   /** Returns why the message changed nothing. */
@@ -154,6 +164,10 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
   /** Schedules received prompts, and refuses those that would decode late. */
   override admit(): void {
     if (this.receiver.size === 0) return;
+    if (this.#waitsForWorker) {
+      this.#waitsForWorker = false;
+      this.receiver.grant();
+    }
     const { requests, capacityTokens } = this.#context;
     for (const { id, request, firstEvents, inParts } of this.receiver.takeReceived()) {
       const late = this.#check?.refusal(request, capacityTokens);
@@ -163,7 +177,11 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
         continue;
       }
       const running = this.#context.resume(request, firstEvents, inParts);
-      running.sequence.receivedPages = this.receiver.pagesOf(id);
+      const pages = this.receiver.pagesOf(id);
+      running.sequence.receivedPages = pages;
+      if (pages !== undefined && this.#context.scheduler.canStartAt(pages.worker))
+        running.sequence.placeAt(pages.worker);
+      else if (pages !== undefined) running.sequence.reset();
       requests.add(running);
     }
   }

@@ -85,7 +85,7 @@ export class KvReceiver<Request> {
       missing,
       firstEvents: [],
     });
-    this.#grant();
+    this.grant();
   }
 
   /** A prompt, or a sender's part of it, has been received. False when it is not expected; its sender frees the blocks in any case. */
@@ -170,11 +170,11 @@ export class KvReceiver<Request> {
   #free(id: RequestId, { granted, tokens }: IncomingPrompt<Request>): void {
     this.#prompts.delete(id);
     if (granted) this.#memory.free(id, tokens);
-    this.#grant();
+    this.grant();
   }
 
-  /** In the order of the requests, so that a long prompt is not overtaken without end. */
-  #grant(): void {
+  /** Gives memory to prompts that wait for it, in the order of the requests: a long one is not overtaken without end. */
+  grant(): void {
     for (const [id, prompt] of this.#prompts) {
       if (prompt.granted) continue;
       if (!this.#memory.allocate(id, prompt.tokens, prompt.slots)) return;

@@ -1,6 +1,7 @@
 // Receive buffers for prompts computed elsewhere: host memory counted in tokens, or pages of the pool.
 
 import type { BlockCache } from '../../kvcache/block-cache.ts';
+import type { KvCaches } from '../../kvcache/kv-caches.ts';
 import { type ReceivedPrompt, ReceiveLayout } from '../../kvcache/receive-pages.ts';
 import type { SlotLayout } from '../../kvcache/sparsity/slot-pages.ts';
 import type { RequestId } from '../../protocol/ids.ts';
@@ -65,20 +66,26 @@ export class HostReceiveMemory implements ReceiveMemory {
 /** Reserved pages of the pool: block tables adopt them without a copy. The driver opens and closes them to the sender. */
 export class PageReceiveMemory implements ReceiveMemory {
   readonly #sink: EffectSink;
-  readonly #cache: BlockCache;
+  readonly #caches: KvCaches;
+  readonly #place: (fits: (worker: number) => boolean) => number | undefined;
   readonly #prompts = new Map<RequestId, ReceivedPrompt>();
 
-  constructor(sink: EffectSink, cache: BlockCache) {
+  /** @param place chooses one of the caches that fit; undefined: none can take the prompt now */
+  constructor(sink: EffectSink, caches: KvCaches, place: (fits: (worker: number) => boolean) => number | undefined) {
     this.#sink = sink;
-    this.#cache = cache;
+    this.#caches = caches;
+    this.#place = place;
   }
 
   fits(tokens: number, slots?: SlotLayout): boolean {
-    return this.#layout(tokens, slots).pageCount <= this.#cache.receivePages.total;
+    return this.#layout(tokens, slots).pageCount <= this.#caches.first.receivePages.total;
   }
 
   allocate(id: RequestId, tokens: number, slots?: SlotLayout): boolean {
-    const prompt = this.#cache.receivePages.allocate(this.#layout(tokens, slots));
+    const layout = this.#layout(tokens, slots);
+    const { all } = this.#caches;
+    const worker = this.#place((each) => all[each].receivePages.free >= layout.pageCount);
+    const prompt = worker === undefined ? undefined : all[worker].receivePages.allocate(layout, worker);
     if (prompt === undefined) return false;
     this.#prompts.set(id, prompt);
     this.#sink.emit({ kind: 'openReceiveBuffer', id, pages: prompt.pages });
@@ -89,7 +96,7 @@ export class PageReceiveMemory implements ReceiveMemory {
     const prompt = this.#prompts.get(id);
     if (prompt === undefined) return;
     this.#prompts.delete(id);
-    this.#cache.receivePages.release(prompt);
+    this.#caches.of(prompt).receivePages.release(prompt);
     this.#sink.emit({ kind: 'closeReceiveBuffer', id });
   }
 
@@ -102,7 +109,8 @@ export class PageReceiveMemory implements ReceiveMemory {
   }
 
   #layout(tokens: number, slots: SlotLayout | undefined): ReceiveLayout {
-    const groups = this.#cache.groups.map(({ layers, window, isSparse }) => ({ layers, window, sparse: isSparse }));
-    return new ReceiveLayout(groups, tokens, this.#cache.blockTokens, slots);
+    const { first } = this.#caches;
+    const groups = first.groups.map(({ layers, window, isSparse }) => ({ layers, window, sparse: isSparse }));
+    return new ReceiveLayout(groups, tokens, first.blockTokens, slots);
   }
 }
