@@ -48,6 +48,11 @@ export class ModelWorker {
     });
   }
 
+  /** For links that the code of instances opens. */
+  get parts(): { readonly backend: NativeBackend; readonly model: LoadedModel } {
+    return { backend: this.#backend, model: this.#model };
+  }
+
   get pages(): number {
     return 2 * blocks * this.#model.kv.groups.reduce((sum, { layers }) => sum + layers, 0);
   }
@@ -81,10 +86,17 @@ export class ModelWorker {
   }
 
   /** The bits of the logits; undefined: sequences of the step failed. */
-  run({ sequence, mapping }: (typeof schedule)[number], links: readonly WorkerLink[]): Uint32Array | undefined {
+  run(step: (typeof schedule)[number], links: readonly WorkerLink[]): Uint32Array | undefined {
+    return this.runOver(
+      step,
+      Int32Array.from(links, ({ handle }) => handle),
+    );
+  }
+
+  /** @param attentionWorkers handles of the links */
+  runOver({ sequence, mapping }: (typeof schedule)[number], attentionWorkers: Int32Array): Uint32Array | undefined {
     const pages = this.pagesOf(mapping);
-    const attentionWorkers = Int32Array.from(links, ({ handle }) => handle);
-    const step = { ...groupedStep([sequence], pages), ...(links.length > 0 && { attentionWorkers }) };
+    const step = { ...groupedStep([sequence], pages), ...(attentionWorkers.length > 0 && { attentionWorkers }) };
     const outcome = this.#engine.run(step, new Int32Array(1));
     if (outcome.kind !== 'done') throw new Error('the step was aborted');
     const { failedSequences } = outcome.result;

@@ -26,7 +26,7 @@ interface WorkerMemory {
 
 /** @throws Error if the workers cannot share the KV heads equally or do not answer, or the kernels are not compiled */
 export async function openAttentionWorkers(
-  { attentionWorkers, threads }: InstanceSettings,
+  { attentionWorkers, threads }: Pick<InstanceSettings, 'attentionWorkers' | 'threads'>,
   backend: Backend,
   { kv }: LoadedModel,
   { kvBytes, receivePages }: WorkerMemory,
