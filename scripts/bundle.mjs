@@ -8,7 +8,10 @@ const compiled = join(root, 'dist');
 const folder = join(root, 'bundle');
 
 /** The main module of each process and thread, relative to dist/; the bundle has them under the same paths. */
-const entries = ['cli/main', 'cli/serve/instance-worker', 'cli/serve/model/tokenizer-worker'];
+const entries = [
+  ...['cli/main', 'cli/serve/instance-worker', 'cli/serve/model/tokenizer-worker'],
+  'cli/simulate/sweep/simulation-worker',
+];
 
 /** Brings bundle/ up to date with dist/; nothing if no source is compiled, since most tests need neither. */
 export async function ensureBundled() {

@@ -17,6 +17,7 @@ const commands: CommandLoaders = {
   models: async () => (await import('./commands/models.ts')).modelsCommand(),
   graph: async () => (await import('./commands/graph.ts')).graphCommand(),
   simulate: async () => (await import('./commands/simulate.ts')).simulateCommand(),
+  sweep: async () => (await import('./commands/sweep.ts')).sweepCommand(),
   plan: async () => (await import('./commands/plan.ts')).planCommand(),
   trace: async () => (await import('./commands/trace.ts')).traceCommand(),
   bench: async (words) => (await import('./commands/bench.ts')).benchCommand(words),

@@ -9,6 +9,7 @@ import { modelsCommand } from '../../src/cli/commands/models.ts';
 import { planCommand } from '../../src/cli/commands/plan.ts';
 import { serveCommand } from '../../src/cli/commands/serve.ts';
 import { simulateCommand } from '../../src/cli/commands/simulate.ts';
+import { sweepCommand } from '../../src/cli/commands/sweep.ts';
 import { topCommand } from '../../src/cli/commands/top.ts';
 import { traceCommand } from '../../src/cli/commands/trace.ts';
 import { wrap } from './wrap.ts';
@@ -23,7 +24,7 @@ interface Listed {
 export async function optionPage(): Promise<string> {
   const serving = [serveCommand(), joinCommand(), generateCommand(), chatCommand()];
   const trace = traceCommand();
-  const simulating = [simulateCommand(), planCommand(), ...trace.commands];
+  const simulating = [simulateCommand(), sweepCommand(), planCommand(), ...trace.commands];
   const bench = await benchCommand([]);
   const benches = bench.commands.flatMap((each) => (each.commands.length > 0 ? [...each.commands] : [each]));
   return [
@@ -35,7 +36,7 @@ export async function optionPage(): Promise<string> {
     ...wrap('This page is generated: `npx vitest run test/docs/reference.test.ts -u` writes it anew.'),
     '',
     ...section('serve, join, generate, chat', serving),
-    ...section('simulate, plan, trace', simulating),
+    ...section('simulate, sweep, plan, trace', simulating),
     ...section('top, models, graph', [topCommand(), ...modelsCommand().commands, graphCommand()]),
     ...section('bench', benches),
   ]

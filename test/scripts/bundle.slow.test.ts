@@ -6,7 +6,12 @@ import { scriptTree } from './script-tree.ts';
 
 it('two bundlings at the same moment leave one bundle, and remove what an ended process left', () => {
   const tree = scriptTree();
-  for (const entry of ['cli/main', 'cli/serve/instance-worker', 'cli/serve/model/tokenizer-worker'])
+  for (const entry of [
+    'cli/main',
+    'cli/serve/instance-worker',
+    'cli/serve/model/tokenizer-worker',
+    'cli/simulate/sweep/simulation-worker',
+  ])
     tree.write(`dist/${entry}.js`, 'export {};\n');
   // No process has so high a number; the one of this test runs.
   const [ended, running] = ['bundle.4999999-1.tmp', `bundle.${process.pid}.tmp`];

@@ -1,20 +1,19 @@
 // `kvasir simulate`: replays a workload on a simulated cluster that runs the same schedulers as live instances.
 import { writeFileSync } from 'node:fs';
 import { Command } from 'commander';
-import { lendingReport } from '../../sim/report/lending-report.ts';
-import { addClusterFlags, pricePerHourOf } from '../options/cluster-options.ts';
+import { addClusterFlags } from '../options/cluster-options.ts';
 import { readOptions } from '../options/options.ts';
 import { runChaos } from '../simulate/chaos.ts';
 import { clientPlot } from '../simulate/clients/client-plot.ts';
 import { isSweep, printSweep, sweepClients } from '../simulate/clients/client-sweep.ts';
+import { runAtHighestRate } from '../simulate/find-rate.ts';
 import { withPlannedDop } from '../simulate/plan-dop.ts';
-import { reportOf } from '../simulate/run-figures.ts';
 import { addOutputFlags } from '../simulate/run-outputs.ts';
 import { printReport } from '../simulate/run-summary.ts';
 import {
   addRunFlags,
+  completeReport,
   givenFlags,
-  runAtHighestRate,
   runSimulation,
   type SimulationOptions,
   simulationSchema,
@@ -41,7 +40,7 @@ export function simulateCommand(): Command {
     .optionsGroup(groups.faults)
     .option('--check', 'Check every invariant after every event')
     .option('--chaos', 'Run random faults with all checks instead of a workload, once for each seed from --seed on')
-    .option('--seeds <n>', 'Run --chaos with this number of seeds (default: 100)');
+    .option('--seeds <n>', 'Run --chaos (default: 100) or --find-rate (default: 1) with this number of seeds');
   const rare = [
     ...[groups.instances, groups.memory, groups.lending, groups.pipeline, groups.tiers, groups.network, groups.roles],
     ...[groups.sparse, groups.store, groups.standby, groups.synthetic, groups.transform, groups.faults],
@@ -54,7 +53,7 @@ export function simulateCommand(): Command {
         throw new UsageError('Cannot use --dop without a value: write MODEL,ATTENTION, for example --dop 2,4, or auto');
       const options = await withPlannedDop(readOptions(simulationSchema, flags), (line) => console.error(line));
       if (options.chaos) {
-        runChaos(options, json === true);
+        runChaos({ ...options, seeds: options.seeds ?? 100 }, json === true);
         return;
       }
       if (isSweep(options)) {
@@ -63,21 +62,13 @@ export function simulateCommand(): Command {
       }
       const started = performance.now();
       const search = options.findRate === undefined ? undefined : await runAtHighestRate(options, options.findRate);
-      const { outcome, lending, cluster, messageCounts } = search?.simulation ?? (await runSimulation(options));
+      const simulation = search?.simulation ?? (await runSimulation(options));
       const report = {
-        ...(search && { [search.parameter]: search.found.rate, tried: search.found.tried }),
-        ...reportOf(outcome, (performance.now() - started) / 1000),
-        ...(options.decodeOnly ? { prefillTokens: 0 } : {}),
-        seed: options.seed,
-        pricePerHour: pricePerHourOf(options),
-        ...(lending === undefined ? {} : { lending: lendingReport(lending, outcome) }),
-        ...(cluster.faults && {
-          faults: Object.fromEntries(cluster.faults.injected),
-          handlers: Object.fromEntries(messageCounts.counts),
-        }),
+        ...(search && { [search.parameter]: search.found.rate, ...search.several, tried: search.found.tried }),
+        ...completeReport(simulation, options, (performance.now() - started) / 1000),
       };
       if (json === true) console.log(JSON.stringify(report));
-      else printReport(report, outcome);
+      else printReport(report, simulation.outcome);
     },
   );
 }

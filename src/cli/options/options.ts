@@ -278,7 +278,7 @@ export function readConfig(path: string): Record<string, unknown> {
 }
 
 /** Option names of YAML keys, which may be written like flags. */
-function inCamelCase(given: unknown): unknown {
+export function inCamelCase(given: unknown): unknown {
   if (typeof given !== 'object' || given === null || Array.isArray(given)) return given;
   return Object.fromEntries(
     Object.entries(given).map(([name, value]) => [name.replace(/-(\w)/g, (_, c: string) => c.toUpperCase()), value]),

@@ -1,4 +1,10 @@
 // `kvasir simulate --find-rate`: the highest rate that keeps a share of the requests within their SLO.
+import { UsageError } from '../usage-error.ts';
+import { withoutOutputs } from './run-outputs.ts';
+import { runSimulation, type SimulationOptions } from './simulated-run.ts';
+import { searchAhead } from './sweep/search-ahead.ts';
+import { SimulationThreads } from './sweep/simulation-threads.ts';
+import { estimateOf } from './sweep/sweep-rows.ts';
 
 /** Ratio of the two rates that enclose the result. */
 const precision = 1.01;
@@ -40,4 +46,42 @@ export async function findRate(firstRate: number, meetsShare: (rate: number) => 
     tried++;
   }
   return { rate: low, above: high, tried };
+}
+
+/**
+ * Finds the highest rate of a synthetic workload, or speed of a trace, that keeps `share` of the requests within the SLO, and runs it. With
+ * several seeds it is the mean of their rates.
+ */
+export async function runAtHighestRate(options: SimulationOptions, share: number) {
+  const parameter = options.trace === undefined ? 'rate' : 'speed';
+  if (options.ttftSlo === undefined) throw new UsageError('Cannot find a rate without --ttft-slo and --tbt-slo');
+  const seeds = Array.from({ length: options.seeds ?? 1 }, (_, i) => options.seed + i);
+  const threads = new SimulationThreads({ startsAtOnce: false });
+  const one = (seed: number): Promise<FoundRate> =>
+    searchAhead<number, boolean, FoundRate>((meetsShare) => findRate(options[parameter] ?? 1, meetsShare), {
+      run: async (rate) => {
+        const { withinSlo, requests } = await threads.run({ ...withoutOutputs(options), seed, [parameter]: rate });
+        return withinSlo >= share * requests;
+      },
+      keyOf: String,
+      guesses: [true, false],
+      // The searches of several seeds run beside each other.
+      atOnce: Math.max(1, Math.floor(threads.size / seeds.length)),
+    });
+  try {
+    const found = await Promise.all(seeds.map(one));
+    const rates = found.map(({ rate }) => rate);
+    const { mean = rates[0], error = 0 } = rates.length === 1 ? {} : (estimateOf(rates) ?? {});
+    const tried = found.reduce((sum, each) => sum + each.tried, 0);
+    const [{ above }] = found;
+    const several = seeds.length === 1 ? {} : { rates, interval: [mean - error, mean + error] };
+    return {
+      parameter,
+      found: { rate: mean, above, tried },
+      several,
+      simulation: await runSimulation({ ...options, [parameter]: mean }),
+    };
+  } finally {
+    await threads.close();
+  }
 }

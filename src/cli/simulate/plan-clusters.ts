@@ -1,6 +1,5 @@
 // Finds the cheapest cluster for a workload: candidate instances, their simulations, and the command that replays the winner.
 
-import { latencyMs } from '../../sim/report/histogram.ts';
 import {
   cheapestOf,
   frontierOf,
@@ -17,7 +16,9 @@ import { hardwareSpec, modelSpec } from '../options/specs.ts';
 import { percent } from '../terminal/fields.ts';
 import { UsageError } from '../usage-error.ts';
 import { withoutOutputs } from './run-outputs.ts';
-import { runSimulation, type SimulationOptions, simulationSchema } from './simulated-run.ts';
+import { type SimulationOptions, simulationSchema } from './simulated-run.ts';
+import { searchAhead } from './sweep/search-ahead.ts';
+import { SimulationThreads } from './sweep/simulation-threads.ts';
 
 /** Unparsed flags of `kvasir simulate`. */
 export type RawFlags = Readonly<Record<string, unknown>>;
@@ -35,6 +36,14 @@ interface Figures extends TrialResult {
   readonly tbtMs: Latency;
 }
 
+const noLatency: Latency = { mean: 0, p50: 0, p90: 0, p99: 0 };
+
+interface PlanInput {
+  readonly unit: PlanUnit;
+  readonly shape: Shape;
+  readonly decodeUnit: PlanUnit;
+}
+
 export type PlanTrial = Trial<PlanUnit, Figures>;
 
 export interface PlanSettings extends SearchLimits {
@@ -49,16 +58,28 @@ export type PlanObserver = (tried: number, next: string) => void;
 /** @throws UsageError if no hardware holds the model; Error if no cluster meets the share */
 export async function planClusters(settings: PlanSettings, observer: PlanObserver) {
   const { units, leftOut } = unitsOf(settings);
-  let tried = 0;
-  const runTrial = async (unit: PlanUnit, shape: Shape, decodeUnit: PlanUnit): Promise<Figures> => {
+  let started = 0;
+  const threads = new SimulationThreads({ startsAtOnce: false });
+  const run = async ({ unit, shape, decodeUnit }: PlanInput): Promise<Figures> => {
     const flags = flagsOf(settings.flags, unit, shape, decodeUnit);
-    observer(tried++, describe(unit, shape, decodeUnit));
-    const { outcome } = await runSimulation(withoutOutputs(readOptions(simulationSchema, flags)));
-    if (outcome.requests === 0) throw new UsageError('Cannot plan: the workload has no request');
-    const { requests, withinSlo, ttftUs, tbtUs } = outcome;
-    return { share: withinSlo / requests, ttftMs: latencyMs(ttftUs), tbtMs: latencyMs(tbtUs) };
+    observer(started++, describe(unit, shape, decodeUnit));
+    const { requests, withinSlo, ttftMs, tbtMs } = await threads.run(
+      withoutOutputs(readOptions(simulationSchema, flags)),
+    );
+    if (requests === 0) throw new UsageError('Cannot plan: the workload has no request');
+    return { share: withinSlo / requests, ttftMs, tbtMs };
   };
-  const trials = await searchPlans(units, settings, runTrial, hardwarePairs(units));
+  const pairs = hardwarePairs(units);
+  const trials = await searchAhead<PlanInput, Figures, readonly PlanTrial[]>(
+    (trial) => searchPlans(units, settings, (unit, shape, decodeUnit) => trial({ unit, shape, decodeUnit }), pairs),
+    {
+      run,
+      keyOf: ({ unit, shape, decodeUnit }) => JSON.stringify([units.indexOf(unit), shape, units.indexOf(decodeUnit)]),
+      guesses: [1, 0].map((share) => ({ share, ttftMs: noLatency, tbtMs: noLatency })),
+      atOnce: threads.size,
+    },
+  ).finally(() => threads.close());
+  const tried = trials.length;
   const winner = cheapestOf(trials, settings.within);
   if (winner === undefined) throw new Error(noPlanMessage(trials, settings));
   return { winner, command: commandOf(settings.flags, winner), frontier: frontierOf(trials), tried, leftOut };

@@ -91,12 +91,10 @@ function ratio(part: number, all: number): number {
 }
 
 /** Figures of a run beside those of its requests. */
-interface RunFigures {
+export interface RunFigures {
   readonly seed: number;
   readonly pricePerHour: number | undefined;
   readonly lending?: LendingReport | undefined;
   readonly faults?: Readonly<Record<string, number>> | undefined;
   readonly handlers?: Readonly<Record<string, number>> | undefined;
 }
-
-export type Report = ReturnType<typeof reportOf> & RunFigures;

@@ -1,5 +1,5 @@
 // Outputs of a simulated run besides its figures: report page, timeline and progress.
-import { writeFileSync } from 'node:fs';
+import { closeSync, openSync, writeFileSync } from 'node:fs';
 import type { Command } from 'commander';
 import { z } from 'zod';
 import type { StepListener } from '../../sim/engine/executor.ts';
@@ -10,6 +10,7 @@ import { runReport } from '../../sim/report/report.ts';
 import { toFlag } from '../options/options.ts';
 import { timeSpan } from '../options/workload-options.ts';
 import { groups } from '../terminal/help.ts';
+import { UsageError } from '../usage-error.ts';
 import { reportPage } from './report-page.ts';
 import { SimulationProgress } from './simulation-progress.ts';
 import { TimelineFile } from './timeline-file.ts';
@@ -46,25 +47,49 @@ export function addOutputFlags(command: Command): Command {
     .option('--timeline-window <span>', 'Show this simulated time in the timeline (default: 0s..60s)');
 }
 
+/**
+ * Opens each file that a command will write, so that a path that cannot be written is refused before the work.
+ * @param paths by flag
+ * @throws UsageError
+ */
+export function checkOutputs(paths: Readonly<Record<string, string | undefined>>): void {
+  for (const [name, path] of Object.entries(paths)) {
+    if (path === undefined) continue;
+    try {
+      closeSync(openSync(path, 'a'));
+    } catch (error) {
+      const why = error instanceof Error ? error.message.split('\n')[0] : String(error);
+      throw new UsageError(`Cannot use --${toFlag(name)} ${path}: ${why}`);
+    }
+  }
+}
+
 /** Observes a run and writes its outputs at the end. */
 export class RunOutputs {
   readonly #options: OutputOptions;
   readonly #instances: readonly string[];
   readonly #timeline: TimelineFile | undefined;
-  readonly #progress = new SimulationProgress(process.stderr);
+  readonly #progress: SimulationProgress | undefined;
   #recorder: LoadRecorder | undefined;
 
-  private constructor(options: OutputOptions, instances: readonly string[], timeline: TimelineFile | undefined) {
+  private constructor(
+    options: OutputOptions,
+    instances: readonly string[],
+    timeline: TimelineFile | undefined,
+    showsProgress: boolean,
+  ) {
+    this.#progress = showsProgress ? new SimulationProgress(process.stderr) : undefined;
     this.#options = options;
     this.#instances = instances;
     this.#timeline = timeline;
   }
 
   /** @param instances names of the instances */
-  static async open(options: OutputOptions, instances: readonly string[]): Promise<RunOutputs> {
-    const { timeline, timelineWindow } = options;
+  static async open(options: OutputOptions, instances: readonly string[], showsProgress: boolean): Promise<RunOutputs> {
+    const { timeline, timelineWindow, report, loadPlot: plot } = options;
+    checkOutputs({ report, loadPlot: plot, timeline });
     const file = timeline === undefined ? undefined : await TimelineFile.create(timeline, timelineWindow, instances);
-    return new RunOutputs(options, instances, file);
+    return new RunOutputs(options, instances, file, showsProgress);
   }
 
   /** The step observer to create the simulation with. */
@@ -80,13 +105,13 @@ export class RunOutputs {
   }
 
   async progressed(share: number, simulation: Simulation): Promise<void> {
-    this.#progress.show(share, simulation);
+    this.#progress?.show(share, simulation);
     await this.#timeline?.flush();
   }
 
   /** Writes the outputs after the run. */
   async close({ outcome }: Simulation): Promise<void> {
-    this.#progress.close();
+    this.#progress?.close();
     this.#recorder?.close();
     if (this.#recorder !== undefined) this.#write(outcome, this.#recorder.load());
     const leftOut = await this.#timeline?.close();
@@ -112,7 +137,7 @@ function titleOf(options: OutputOptions): string {
   return titleSettings.map(([name, value]) => `${name} ${value}`).join(', ');
 }
 
-function writeOutput(path: string, text: string): void {
+export function writeOutput(path: string, text: string): void {
   try {
     writeFileSync(path, text);
   } catch (error) {

@@ -3,7 +3,8 @@ import type { Outcome } from '../../sim/report/outcome.ts';
 import { bar, sparkline } from '../terminal/bars.ts';
 import { counted, percent, readable, readableBytes } from '../terminal/fields.ts';
 import { printList, printTable } from '../terminal/table.ts';
-import type { GroupFigures, Report } from './run-figures.ts';
+import type { GroupFigures } from './run-figures.ts';
+import type { Report } from './simulated-run.ts';
 
 type Entry = readonly [string, string];
 

@@ -1,13 +1,21 @@
-// One simulated run from options, for `kvasir simulate` and `kvasir plan`.
+// One simulated run from options, for `kvasir simulate`, `kvasir plan` and `kvasir sweep`.
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { type PlacementKind, placementKinds } from '../../core/router/placement/placement.ts';
 import type { StepListener } from '../../sim/engine/executor.ts';
 import { Simulation } from '../../sim/engine/simulation.ts';
+import { lendingReport } from '../../sim/report/lending-report.ts';
 import type { Labels } from '../../trace/labels.ts';
 import { presetNames } from '../../trace/workload/presets.ts';
 import { addBorrowFlags, borrowFields, withBorrowing } from '../options/borrow-options.ts';
-import { bytesOf, clusterFields, instanceNames, instanceSpecs, pipelineSettings } from '../options/cluster-options.ts';
+import {
+  bytesOf,
+  clusterFields,
+  instanceNames,
+  instanceSpecs,
+  pipelineSettings,
+  pricePerHourOf,
+} from '../options/cluster-options.ts';
 import { addFaultFlags, faultFields, faultPlan } from '../options/fault-options.ts';
 import { toFlag } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';
@@ -16,8 +24,8 @@ import { withStandby } from '../options/standby-options.ts';
 import { addTransformFlags, addWorkloadFlags, transformFields, workloadFields } from '../options/workload-options.ts';
 import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
-import { findRate } from './find-rate.ts';
-import { type OutputOptions, outputFields, RunOutputs, withoutOutputs } from './run-outputs.ts';
+import { type RunFigures, reportOf } from './run-figures.ts';
+import { outputFields, RunOutputs, withoutOutputs } from './run-outputs.ts';
 import { refuseWithAttentionWorkers } from './simulated-attention-workers.ts';
 import { refuseWithSparsity } from './simulated-sparsity.ts';
 import type { TracePiece } from './trace-file.ts';
@@ -48,7 +56,7 @@ export const simulationSchema = z.object({
   findRate: numeric(z.number().positive().max(1)).optional(),
   check: z.boolean().default(false),
   chaos: z.boolean().default(false),
-  seeds: count(1).default(100),
+  seeds: count(1).optional(),
   ...outputFields,
 });
 
@@ -83,27 +91,45 @@ export function addRunFlags(command: Command): Command {
   return addBorrowFlags(addTransformFlags(addWorkloadFlags(addFaultFlags(addSloFlags(command)))));
 }
 
-/** Runs at the highest rate of a synthetic workload, or speed of a trace, that keeps `share` of the requests within the SLO. */
-export async function runAtHighestRate(options: SimulationOptions, share: number) {
-  const parameter = options.trace === undefined ? 'rate' : 'speed';
-  if (options.ttftSlo === undefined) throw new UsageError('Cannot find a rate without --ttft-slo and --tbt-slo');
-  const trial = withoutOutputs(options);
-  const found = await findRate(options[parameter] ?? 1, async (rate) => {
-    const { outcome } = await runSimulation({ ...trial, [parameter]: rate });
-    return outcome.withinSlo >= share * outcome.requests;
-  });
-  return { found, parameter, simulation: await runSimulation({ ...options, [parameter]: found.rate }) };
+/** The object of `--json`. */
+export type Report = ReturnType<typeof reportOf> & RunFigures;
+
+/** All figures of a run. */
+export function completeReport(
+  { outcome, lending, cluster, messageCounts }: Simulation,
+  options: SimulationOptions,
+  wallSeconds: number,
+): Report {
+  return {
+    ...reportOf(outcome, wallSeconds),
+    ...(options.decodeOnly ? { prefillTokens: 0 } : {}),
+    seed: options.seed,
+    pricePerHour: pricePerHourOf(options),
+    ...(lending === undefined ? {} : { lending: lendingReport(lending, outcome) }),
+    ...(cluster.faults && {
+      faults: Object.fromEntries(cluster.faults.injected),
+      handlers: Object.fromEntries(messageCounts.counts),
+    }),
+  };
 }
 
-/** Runs from the first request until no event is left. @throws UsageError */
-export async function runSimulation(options: SimulationOptions): Promise<Simulation> {
+/** Runs without outputs or progress. */
+export async function reportOfRun(options: SimulationOptions): Promise<Report> {
+  const started = performance.now();
+  const simulation = await runSimulation(withoutOutputs(options), false);
+  return completeReport(simulation, options, (performance.now() - started) / 1000);
+}
+
+/** Runs from the first request until no event is left. @param showsProgress on stderr @throws UsageError */
+export async function runSimulation(options: SimulationOptions, showsProgress = true): Promise<Simulation> {
   const workload = openWorkload(options);
   const admission = admissionSettings(options);
   const instances = instanceSpecs(options, admission.kind !== 'none');
   const pipeline = pipelineSettings(options);
   refuseWithAttentionWorkers(options);
   refuseWithSparsity(options);
-  return replay(workload, instanceNames(instances), options, labelsOf(options), (stepListener) => {
+  const outputs = await RunOutputs.open(options, instanceNames(instances), showsProgress);
+  return replay(workload, outputs, options, labelsOf(options), (stepListener) => {
     return new Simulation({
       ...withBorrowing(options, withStandby(options, instances)),
       linkBytesPerSecond: options.linkGbps === undefined ? undefined : bytesOf(options.linkGbps),
@@ -148,15 +174,14 @@ function placementOf({ placement, dop }: SimulationOptions): PlacementKind {
 /** Events between two progress updates, after the last arrival. */
 const eventsPerUpdate = 10_000;
 
-/** Runs the workload to its end and writes the outputs. @param names of the instances */
+/** Runs the workload to its end and writes the outputs. */
 async function replay(
   workload: AsyncIterable<TracePiece>,
-  names: readonly string[],
-  options: OutputOptions & Pick<SimulationOptions, 'clients'>,
+  outputs: RunOutputs,
+  options: Pick<SimulationOptions, 'clients'>,
   labels: Labels,
   create: (stepListener: StepListener | undefined) => Simulation,
 ): Promise<Simulation> {
-  const outputs = await RunOutputs.open(options, names);
   const simulation = create(outputs.stepListener);
   const recorder = outputs.recorderOf(simulation);
   for await (const { requests, share } of workload) {

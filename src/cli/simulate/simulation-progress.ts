@@ -46,13 +46,13 @@ export class SimulationProgress {
 }
 
 function describe(share: number, { nowUs, unfinished, outcome }: Progressing, elapsedMs: number): string {
-  const done = `${duration(nowUs / 1e6)} simulated, ${outcome.requests.toLocaleString('en')} requests ended, ${unfinished.toLocaleString('en')} under way`;
+  const done = `${durationText(nowUs / 1e6)} simulated, ${outcome.requests.toLocaleString('en')} requests ended, ${unfinished.toLocaleString('en')} under way`;
   if (share >= 1) return `Simulating: all requests arrived, ${done}`;
-  const left = share > 0 ? `, ${duration((elapsedMs / 1000) * (1 / share - 1))} left` : '';
+  const left = share > 0 ? `, ${durationText((elapsedMs / 1000) * (1 / share - 1))} left` : '';
   return `Simulating: ${Math.floor(100 * share)} %, ${done}${left}`;
 }
 
-function duration(seconds: number): string {
+export function durationText(seconds: number): string {
   const whole = Math.round(seconds);
   if (whole < 60) return `${whole} s`;
   const [hours, minutes] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60];

@@ -1,0 +1,146 @@
+// Sweeps: the points of a file, their rows, errors, and the continuation of an interrupted sweep; and searches that run ahead.
+import { appendFileSync, existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, describe, expect, it } from 'vitest';
+import { findRate } from '../../src/cli/simulate/find-rate.ts';
+import { reportOfRun } from '../../src/cli/simulate/simulated-run.ts';
+import { runSweep, SweepJournal, SweepProgress } from '../../src/cli/simulate/sweep/run-sweep.ts';
+import { searchAhead } from '../../src/cli/simulate/sweep/search-ahead.ts';
+import { sweepOf } from '../../src/cli/simulate/sweep/sweep-file.ts';
+import { csvOf, estimateOf, estimatesOf, jsonLinesOf } from '../../src/cli/simulate/sweep/sweep-rows.ts';
+
+const folder = mkdtempSync(join(tmpdir(), 'kvasir-sweep-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+
+const base = { workload: 'plain', requests: 5, 'ttft-slo': '2s', 'tbt-slo': '100ms', seed: 3 };
+
+describe('the points of a sweep', () => {
+  it('combine all values of the grid, the last entry first, with the seeds of a point one after another', () => {
+    const cluster = [
+      { name: 'coupled', mixed: 2 },
+      { name: 'split', prefill: 1, decode: 1 },
+    ];
+    const { columns, points } = sweepOf({ base, grid: { cluster, rate: [1, 2] }, seeds: 2 }, 'a.yaml');
+    expect(columns).toEqual(['cluster', 'rate']);
+    expect(points.map(({ index, seed, settings }) => [index, seed, ...Object.values(settings)])).toEqual([
+      [0, 3, 'coupled', '1'],
+      [0, 4, 'coupled', '1'],
+      [1, 3, 'coupled', '2'],
+      [1, 4, 'coupled', '2'],
+      [2, 3, 'split', '1'],
+      [2, 4, 'split', '1'],
+      [3, 3, 'split', '2'],
+      [3, 4, 'split', '2'],
+    ]);
+    expect(points[6].options).toMatchObject({ prefill: 1, decode: 1, rate: 2, seed: 3, ttftSlo: { us: 2_000_000 } });
+  });
+
+  it.each([
+    [{ grid: { rate: 3 } }, 'Cannot read a.yaml: grid.rate'],
+    [{ base: { nonsense: 3 } }, "unknown option 'nonsense'"],
+    [{ base, grid: { rate: [1, -1] } }, 'Cannot use --rate -1'],
+    [{ base: { ...base, report: 'a.html' } }, 'Cannot use report in a.yaml: each run would write the same file'],
+    [{ grids: {} }, 'Unrecognized key'],
+  ])('of %j are refused', (content, message) => {
+    expect(() => sweepOf(content, 'a.yaml')).toThrow(message);
+  });
+});
+
+describe('a sweep', () => {
+  const sweep = sweepOf({ base, grid: { rate: [1, 4] }, seeds: 2 }, 'a.yaml');
+
+  it('has the figures of single runs, in the order of its points', async () => {
+    const { results } = await runSweep(sweep, { jobs: 1 });
+    const { wallSeconds: _, ...alone } = await reportOfRun(sweep.points[2].options);
+    expect(results[2]).toMatchObject({ report: alone });
+    const [header, ...rows] = csvOf(sweep, results).trimEnd().split('\n');
+    expect(header.split(',').slice(0, 4)).toEqual(['rate', 'seed', 'requests', 'completed']);
+    expect(rows.map((row) => row.split(',').slice(0, 4).join())).toEqual(['1,3,5,5', '1,4,5,5', '4,3,5,5', '4,4,5,5']);
+    expect(JSON.parse(jsonLinesOf(sweep, results).split('\n')[2])).toMatchObject({ settings: { rate: '4' }, seed: 3 });
+    const [first] = estimatesOf(sweep.points, results, 'simulatedSeconds');
+    expect(first?.error).toBeGreaterThan(0);
+  });
+
+  it('has an error as the result of a run that fails, and finishes the others', async () => {
+    const failing = sweepOf({ base, grid: { trace: ['missing.jsonl'] } }, 'a.yaml');
+    const both = { columns: ['rate'], points: [sweep.points[0], ...failing.points] };
+    const { results } = await runSweep(both, { jobs: 1 });
+    expect(results).toMatchObject([{ report: { requests: 5 } }, { error: expect.stringContaining('Cannot use') }]);
+    expect(csvOf(both, results)).toMatch(/,,"?Cannot use [^\n]*\n$/);
+    expect(estimatesOf(both.points.slice(1), results.slice(1), 'requests')).toEqual([undefined]);
+  });
+
+  it('continues with the results of an interrupted one, without a line that is incomplete or of another version', async () => {
+    const path = join(folder, 'out.csv.partial');
+    const all = await runSweep(sweep, { jobs: 1, journal: new SweepJournal(path, '1') });
+    const lines = readFileSync(path, 'utf8').split('\n');
+    rmSync(path);
+    appendFileSync(path, `${lines[0]}\n${lines[3]}\n${lines[1].replace('"1"', '"0"')}\n${lines[2].slice(0, 90)}`);
+    const shown: string[] = [];
+    const progress = new SweepProgress({ isTTY: true, write: (text) => shown.push(text) }, () => shown.length * 1000);
+    const journal = new SweepJournal(path, '1');
+    const again = await runSweep(sweep, { jobs: 1, journal, progress });
+    expect(again.continued).toBe(2);
+    expect(csvOf(sweep, again.results)).toBe(csvOf(sweep, all.results));
+    expect(shown[0]).toContain('Sweeping: 3 of 4 runs, 0 s left');
+    journal.remove();
+    expect(existsSync(path)).toBe(false);
+  });
+});
+
+it('an estimate is the mean with its 95 % interval, and is missing where a value is', () => {
+  expect(estimateOf([3])).toEqual({ mean: 3, error: 0 });
+  expect(estimateOf([1, 2, 3])?.error).toBeCloseTo(4.303 / Math.sqrt(3));
+  expect(estimateOf([1, undefined])).toBeUndefined();
+});
+
+describe('a search that runs ahead', () => {
+  const limit = 17.3;
+  const search = (atOnce: number, run = async (rate: number) => rate <= limit) =>
+    searchAhead((meets: (rate: number) => Promise<boolean>) => findRate(1, meets), {
+      run,
+      keyOf: String,
+      guesses: [true, false],
+      atOnce,
+    });
+
+  it.each([1, 2, 3, 8])('finds the same with %d trials at once', async (atOnce) => {
+    expect(await search(atOnce)).toEqual(await findRate(1, async (rate) => rate <= limit));
+  });
+
+  it('requires fewer rounds with more trials at once', async () => {
+    const roundsWith = async (atOnce: number) => {
+      let [rounds, waiting] = [0, 0];
+      await search(atOnce, async (rate) => {
+        if (waiting++ === 0) rounds++;
+        await new Promise(setImmediate);
+        waiting--;
+        return rate <= limit;
+      });
+      return rounds;
+    };
+    expect(await roundsWith(8)).toBeLessThan(0.6 * (await roundsWith(1)));
+  });
+
+  it('fails with the error of a trial that it reaches, and ignores others', async () => {
+    const failing = (broken: (rate: number) => boolean) => async (rate: number) => {
+      if (broken(rate)) throw new Error(`no ${rate}`);
+      return rate <= limit;
+    };
+    await expect(
+      search(
+        4,
+        failing((rate) => rate === 16),
+      ),
+    ).rejects.toThrow('no 16');
+    expect(
+      (
+        await search(
+          4,
+          failing((rate) => rate > 32),
+        )
+      ).rate,
+    ).toBeLessThanOrEqual(limit);
+  });
+});
