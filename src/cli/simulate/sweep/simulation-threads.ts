@@ -21,7 +21,7 @@ interface PendingCall extends SimulationCall {
 }
 
 /** Time of simulations on the calling thread after which other threads are worth their start. */
-const startAfterMs = 500;
+const startAfterMs = 2000;
 
 const entry = new URL('./simulation-worker.js', import.meta.url);
 

@@ -1,9 +1,9 @@
 // The search for the highest rate, against a cluster with a known limit.
 import { describe, expect, it } from 'vitest';
-import { readOptions } from '../../src/cli/options/options.ts';
-import { findRate, runAtHighestRate } from '../../src/cli/simulate/find-rate.ts';
-import { withoutOutputs } from '../../src/cli/simulate/run-outputs.ts';
-import { runSimulation, simulationSchema } from '../../src/cli/simulate/simulated-run.ts';
+import { readOptions } from '../../../src/cli/options/options.ts';
+import { findRate, runAtHighestRate } from '../../../src/cli/simulate/find-rate.ts';
+import { withoutOutputs } from '../../../src/cli/simulate/run-outputs.ts';
+import { runSimulation, simulationSchema } from '../../../src/cli/simulate/simulated-run.ts';
 
 describe('the highest rate', () => {
   it.each([

@@ -3,12 +3,12 @@ import { appendFileSync, existsSync, mkdtempSync, readFileSync, rmSync } from 'n
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
-import { findRate } from '../../src/cli/simulate/find-rate.ts';
-import { reportOfRun } from '../../src/cli/simulate/simulated-run.ts';
-import { runSweep, SweepJournal, SweepProgress } from '../../src/cli/simulate/sweep/run-sweep.ts';
-import { searchAhead } from '../../src/cli/simulate/sweep/search-ahead.ts';
-import { sweepOf } from '../../src/cli/simulate/sweep/sweep-file.ts';
-import { csvOf, estimateOf, estimatesOf, jsonLinesOf } from '../../src/cli/simulate/sweep/sweep-rows.ts';
+import { findRate } from '../../../src/cli/simulate/find-rate.ts';
+import { reportOfRun } from '../../../src/cli/simulate/simulated-run.ts';
+import { runSweep, SweepJournal, SweepProgress } from '../../../src/cli/simulate/sweep/run-sweep.ts';
+import { searchAhead } from '../../../src/cli/simulate/sweep/search-ahead.ts';
+import { sweepOf } from '../../../src/cli/simulate/sweep/sweep-file.ts';
+import { csvOf, estimateOf, estimatesOf, jsonLinesOf } from '../../../src/cli/simulate/sweep/sweep-rows.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-sweep-'));
 afterAll(() => rmSync(folder, { recursive: true }));
