@@ -170,13 +170,21 @@ function conflictOf(options: OtherOptions): string | undefined {
       'full layers cannot be lent beside sparse ones: remove --borrow, or write --sparse-full-layers 0',
     ],
     [options.borrow && !isMixed, 'kept tokens are not handed off beside lent memory: use instances of role mixed'],
-    [options.cppGroup !== undefined, 'pipeline groups compute all tokens of all layers: remove --cpp-group'],
+    [
+      options.cppGroup !== undefined && hasFull,
+      'pipeline groups divide layers of one kind: remove --cpp-group, or write --sparse-full-layers 0',
+    ],
   ];
   return conflicts.find(([applies]) => applies)?.[1];
 }
 
 function hasFullLayers({ sparse = '', sparseFullLayers }: SparseOptions): boolean {
   return sparse.includes('full') || (sparseFullLayers ?? defaultFullLayers[sparse] ?? 0) > 0;
+}
+
+/** True if requests without `kv_budget` have a KV budget. */
+export function budgetByDefault(sparsity: SparseSettings | undefined): boolean {
+  return (sparsity?.budget ?? sparsity?.list.find((entry) => entry !== 'full')) !== undefined;
 }
 
 /** By layer of the model: true for layers with a budget. @throws UsageError if the layers do not match the model */

@@ -230,7 +230,7 @@ function aheadOfUse({ waitsForPrefixes }: InstanceSettings, { isa }: Backend): b
 }
 
 function describe(settings: InstanceSettings, backend: Backend, model: LoadedModel) {
-  const { weights, contextTokens, attentionWorkers, sparse } = settings;
+  const { weights, contextTokens, attentionWorkers } = settings;
   const { isa, threads } = backend;
   return {
     weights: `${weights} (${model.packedTypes.join(', ')})`,
@@ -240,15 +240,15 @@ function describe(settings: InstanceSettings, backend: Backend, model: LoadedMod
     weightBytes: model.weightsBytes,
     fetchBytesPerToken:
       isa === 'reference' || attentionWorkers !== undefined ? undefined : fetchBytesPerToken(model.kv),
-    stageLayers: sparse === undefined ? stageLayers(settings, backend, model) : undefined,
+    stageLayers: stageLayers(settings, backend, model),
     aheadOfUse: aheadOfUse(settings, backend),
   };
 }
 
-/** Borrowing instances, the reference backend and models with windows compute whole prompts. */
+/** Borrowing instances, the reference backend and models of several layer groups compute whole prompts. */
 function stageLayers({ lending }: InstanceSettings, { isa }: Backend, { kv }: LoadedModel): number | undefined {
   if (lending !== undefined || isa === 'reference' || fetchBytesPerToken(kv) === undefined) return undefined;
-  return kv.groups[0]?.layers;
+  return kv.groups.length === 1 ? kv.groups[0].layers : undefined;
 }
 
 /** Lowers the priority of this thread and its compute threads (Linux), so that the gateway thread runs first on few cores. */

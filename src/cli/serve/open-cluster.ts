@@ -15,7 +15,7 @@ import { joinedLending, servedLending } from '../options/borrow-options.ts';
 import { computes, defaultInstance, type InstanceJoinOptions, type ServeOptions } from '../options/options.ts';
 import { servedPipeline } from '../options/pipeline-options.ts';
 import { admissionSettings } from '../options/slo-options.ts';
-import { servedSparsity, sparseLayers } from '../options/sparse-options.ts';
+import { budgetByDefault, servedSparsity, sparseLayers } from '../options/sparse-options.ts';
 import { blockRoot } from './block-root.ts';
 import { logRdmaDevice } from './host/rdma-device.ts';
 import { tierSettings } from './instance-tiers.ts';
@@ -47,6 +47,7 @@ export function openClusterGateway(
     const own = { modelFingerprint: modelFingerprint(files), root: undefined };
     const agreement = await agreeOn(bus, own, { log, onOverruled: (why) => stopped.end(why) });
     const sparsity = servedSparsity(options);
+    const pipeline = servedPipeline(options);
     const computing = options.instances?.filter(computes) ?? [];
     const { context, home } = contexts(files, options, computing, servedLending(options), sparsity);
     const kvBudget = budgetRange(sparsity, files, context);
@@ -56,7 +57,7 @@ export function openClusterGateway(
       queueMax: options.queue,
       timeoutUs: (options.requestTimeout ?? requestTimeoutSDefault) * 1_000_000,
       admission: admissionSettings(options),
-      pipeline: servedPipeline(options),
+      pipeline: pipeline && { ...pipeline, budgetByDefault: budgetByDefault(sparsity) },
       traces,
       log,
     });

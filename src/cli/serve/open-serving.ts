@@ -12,7 +12,7 @@ import type { ModelFiles } from '../../weights/types.ts';
 import type { AttentionWorkersSettings } from '../options/attention-worker-settings.ts';
 import { type LendingRules, lentBytes, withHostMemory } from '../options/lending-rules.ts';
 import { computes, defaultInstance, type InstanceOptions, type ModelOptions } from '../options/options.ts';
-import { type SparseSettings, sparseLayers } from '../options/sparse-options.ts';
+import { budgetByDefault, type SparseSettings, sparseLayers } from '../options/sparse-options.ts';
 import { UsageError } from '../usage-error.ts';
 import { blockKeyOf } from './block-key.ts';
 import { type TierOptions, tierSettings } from './instance-tiers.ts';
@@ -107,7 +107,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
       admission,
       queueMax: queue,
       placement: serving.placement,
-      pipeline: serving.pipeline,
+      pipeline: serving.pipeline && { ...serving.pipeline, budgetByDefault: budgetByDefault(serving.sparsity) },
       lending: lending && localManagerSettings(lending),
       log: serving.log ?? console.error,
     });

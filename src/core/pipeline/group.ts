@@ -8,6 +8,8 @@ export interface PipelineSettings {
   readonly members: number;
   /** Prompts with more tokens to compute than this are considered. */
   readonly tokensOver: number;
+  /** Requests have a KV budget unless they ask for full KV: one instance computes their prompts. */
+  readonly budgetByDefault?: boolean | undefined;
 }
 
 export interface GroupChoice extends PipelinePlan {

@@ -1,6 +1,7 @@
 // Learned prefill times: those of each instance, and for a new instance those of the others.
 
 import { expect, test } from 'vitest';
+import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
 import { TokenPlacement } from '../../../src/core/router/placement/token-placement.ts';
 import { greedy } from '../instance-world.ts';
 
@@ -55,4 +56,28 @@ test('ignores the start that a decode instance reports: the prefill has ended by
   }
   expect(us()).toEqual(before);
   expect(placement.observed).toBe(0);
+});
+
+test('one instance computes the prompt of a request with a KV budget', () => {
+  const groups = { members: 2, tokensOver: 0, layers: 4 };
+  const request = (rest: Pick<GenerationRequest, 'kvBudget'> = {}): GenerationRequest => ({
+    ...{
+      id: 'r',
+      prompt: new Int32Array(100),
+      maxTokens: 1,
+      sampling: greedy,
+      stopTokenIds: [],
+      priority: 0,
+      salt: '',
+    },
+    ...rest,
+  });
+  const mayPipeline = (budgetByDefault: boolean) => {
+    const placement = new TokenPlacement(new Uint32Array(4));
+    placement.begin(root, [0, 1], undefined, { ...groups, budgetByDefault });
+    const all = [request(), request({ kvBudget: 50 }), request({ kvBudget: 'full' })];
+    return all.map((one) => placement.mayPipeline(one));
+  };
+  expect(mayPipeline(false)).toEqual([true, false, true]);
+  expect(mayPipeline(true)).toEqual([false, false, true]);
 });

@@ -8,6 +8,7 @@ import { PipelinePredictor, type PipelineTimes } from '../../pipeline/pipeline-p
 import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
 import type { GenerationEvent, GenerationRequest } from '../../protocol/ports.ts';
+import { kvBudgetOf } from '../../protocol/request-size.ts';
 import { layersOf } from '../../protocol/step-shape.ts';
 import { TokenContent } from '../../scheduler/batching/token-content.ts';
 import { batchLimits } from '../../scheduler/executor/token-limits.ts';
@@ -131,9 +132,11 @@ export class TokenPlacement implements PromptModel<GenerationRequest> {
     return chain;
   }
 
-  /** One instance computes a prompt with log-probabilities, or with earlier output. */
-  mayPipeline({ sampling, resumed }: GenerationRequest): boolean {
-    return !sampling.promptLogprobs && (resumed?.tokens.length ?? 0) === 0;
+  /** One instance computes a prompt with log-probabilities, with earlier output, or with a KV budget. */
+  mayPipeline(request: GenerationRequest): boolean {
+    const { sampling, resumed } = request;
+    const kvBudget = kvBudgetOf(request) ?? (this.#pipeline?.budgetByDefault === true ? undefined : 'full');
+    return !sampling.promptLogprobs && (resumed?.tokens.length ?? 0) === 0 && kvBudget === 'full';
   }
 }
 
