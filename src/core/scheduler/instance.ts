@@ -16,6 +16,7 @@ import { HeartbeatReporter } from './heartbeat-reporter.ts';
 import type { InstanceConfig } from './instance-config.ts';
 import { type AnyExecutor, InstanceState } from './instance-state.ts';
 import type { RequestTable } from './request-table.ts';
+import type { InFlight } from './step-in-flight.ts';
 import type { ReadyStep } from './step-launcher.ts';
 
 /**
@@ -148,9 +149,9 @@ export class Instance<
     let stepUs: ArrayLike<number> | undefined;
     if (event.kind === 'stepDone') {
       stepUs = event.stepUs ?? [nowUs - flight.startedUs];
-      // The time of a step that waited for blocks, or lost a worker, does not predict the next.
-      if (flight.range === undefined && !flight.waitsForBlocks && !flight.workerLost)
-        config.cost.observe(flight.shape, stepUs);
+      // The time of a step that waited for blocks, or for a lost worker, does not predict the next.
+      const waited = flight.waitsForBlocks || flight.workerLost || this.#waitedForWorker(flight, event.result);
+      if (flight.range === undefined && !waited) config.cost.observe(flight.shape, stepUs);
       flight.owner.commit(flight, event.result, stepUs);
     } else if (event.kind === 'stepFailed') this.#state.emit(results.failAll(flight, event.message));
     else this.#recomputeSlots(flight.requests);
@@ -162,6 +163,12 @@ export class Instance<
   #recomputeSlots(requests: readonly S[]): void {
     for (const { sequence, cancelled } of requests)
       if (sequence.isSelected && !cancelled) this.#state.scheduler.recompute(sequence);
+  }
+
+  /** An attention worker stood still: the sequences that it holds are repeated. */
+  #waitedForWorker({ requests }: InFlight<S>, result: Result): boolean {
+    const { kvCaches, executor } = this.#state;
+    return kvCaches.all.length > 1 && requests.some((_, place) => executor.sequenceFailed(result, place));
   }
 
   #advance(): void {

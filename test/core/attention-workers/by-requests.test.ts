@@ -165,6 +165,24 @@ describe('an instance partitioned by requests over attention workers', () => {
     expect(world.of('again').events[1]).toEqual({ kind: 'started', cachedTokens: 64 });
   });
 
+  test('sequences of a worker that stands still are repeated, and the time of that step predicts no other', () => {
+    const world = worldOf();
+    const all = [1, 2].map((kind) => request(`r${kind}`, promptOf(kind, 64), { maxTokens: 8 }));
+    world.submit(...all);
+    for (let step = 0; step < 4; step++) world.finishStep();
+    const shape = { rows: 2, keyRows: 140, decodeRows: 2, decodeKeys: 140, logitRows: 2 };
+    const predictedUs = world.instance.predictUs(shape);
+    const { running } = world;
+    if (running === undefined) throw new Error('No step is in flight');
+    world.running = undefined;
+    world.nowUs += 1_000_000;
+    const [place] = [plannedWorkers({ running } as World).indexOf(1)];
+    world.deliver({ kind: 'stepDone', step: running.step, result: world.engine.run(running.plan, new Set([place])) });
+    expect(world.instance.predictUs(shape)).toBe(predictedUs);
+    world.finishAll();
+    for (const one of all) expectComplete(world, one);
+  });
+
   test('steps wait while all workers are lost', () => {
     const world = worldOf();
     const one = request('a', promptOf(1, 70), { maxTokens: 10 });
