@@ -13,7 +13,7 @@ import type { PinState } from '../../src/core/protocol/pin-order.ts';
 import type { GenerationEvent, GenerationRequest, SamplingParams } from '../../src/core/protocol/ports.ts';
 import type { SparseWork } from '../../src/core/protocol/step-shape.ts';
 import type { BatchLimits } from '../../src/core/scheduler/batching/step-budget.ts';
-import { keptAfter } from '../../src/util/step.ts';
+import { keptAfter, pageTokens } from '../../src/util/step.ts';
 import { extraOf, FakeEngine, logprobOf, nextToken } from './scheduler/fake-engine.ts';
 
 export const greedy: SamplingParams = {
@@ -211,9 +211,21 @@ const noSparseWork: SparseWork = {
   ...{ scoredKeyRows: 0, scoredKeys: 0, keptTokens: 0 },
 };
 
-/** What the sparse layers of a step do, by the slots and selections that it names. */
-function sparseWorkOf({ positions, rowStart, sparse = [], selections = [] }: RunStep['plan']): SparseWork {
+/** What the sparse layers of a step do, by the slots, selections and chosen pages that it names. */
+function sparseWorkOf(plan: RunStep['plan']): SparseWork {
+  const { positions, rowStart, groups, sparse = [], selections = [], pageSelections = [] } = plan;
   const work = { ...noSparseWork };
+  for (const { sequence, group, budget } of pageSelections) {
+    const rows = positions.subarray(rowStart[sequence], rowStart[sequence + 1]);
+    for (const position of rows) {
+      const pages = Math.floor(position / pageTokens) + 1;
+      const read = pages <= budget ? position + 1 : (budget - 1) * pageTokens + (position % pageTokens) + 1;
+      // The bound of a page counts as a token.
+      const skipped = (groups[group]?.layers ?? 0) * (position + 1 - read - pages);
+      work.skippedKeyRows += skipped;
+      if (rows.length === 1) work.skippedDecodeKeys += skipped;
+    }
+  }
   for (const { sequence, kept, budget, compactEvery } of sparse) {
     const rows = positions.subarray(rowStart[sequence], rowStart[sequence + 1]);
     for (const [layer, most] of budget.entries()) {

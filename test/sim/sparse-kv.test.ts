@@ -52,18 +52,36 @@ describe('simulated sparse KV', () => {
     expect(sparse?.selectionMs).toBeLessThan((0.05 * endUs) / 1000);
   });
 
+  it('reads chosen pages and their bounds with quest, and evicts nothing', async () => {
+    // 992 tokens and 32 steps: decode rows of 32 pages, of which 3 are chosen in the layers after the first two.
+    const lengths = { input: '992', output: '33', requests: '4', clients: '2' };
+    const quest = { ...lengths, sparse: 'quest', sparseBudget: '96' };
+    const outcome = await simulate(quest);
+    expect(outcome.sparse).toMatchObject({ selections: 0, selectionMs: 0 });
+    const read = (2 * 1008.5 + 30 * (2 * 32 + 16.5 + 32)) / 32;
+    expect(outcome.sparse?.readShare).toBeCloseTo(read / 1008.5, 3);
+    expect((await simulate({ ...quest, coalesce: false })).stateHash).toBe(outcome.stateHash);
+    const [all, dense] = [await simulate({ ...quest, sparseBudget: '2048' }), await simulate(lengths)];
+    expect(outcome.endUs).toBeLessThan(dense.endUs);
+    // Bounds are read even where all pages are.
+    expect(all.sparse?.readShare).toBeCloseTo(1 + (30 / 32) * (32 / 1008.5), 3);
+    expect(all.endUs).toBeGreaterThan(dense.endUs);
+  });
+
   it('breaks no invariant in random runs, in which coalescing changes nothing', async () => {
     const budgets = fc.constantFrom('64', '300', '1000', 'full');
     const flags = fc.record({
       ...{ workload: fc.constantFrom('real', 'plain'), seed: fc.nat(1000), shared: fc.constantFrom(0, 0.5) },
       ...{ mixed: fc.integer({ min: 1, max: 2 }), cacheBlocks: fc.constantFrom(100, 200), batchRate: fc.constant(1) },
-      ...{ sparse: fc.constantFrom('first-n', 'pyramid', 'uniform'), sparseBudget: budgets },
+      ...{ sparse: fc.constantFrom('first-n', 'pyramid', 'uniform', 'quest'), sparseBudget: budgets },
       ...{ sparseCache: fc.constantFrom('full', 'none'), sparseDecode: fc.constantFrom('replace', 'compact') },
       ...{ sparseObserve: fc.constantFrom(16, 256), pinFamilies: fc.constant(2), pinMemory: fc.constantFrom(0, 0.3) },
     });
     const rest = { clients: undefined, rate: '8', requests: '14', families: '3', context: '3000', output: '10..60' };
     await fc.assert(
-      fc.asyncProperty(flags, async (given) => {
+      fc.asyncProperty(flags, async (drawn) => {
+        const evicts = { sparseCache: undefined, sparseDecode: undefined, sparseObserve: undefined };
+        const given = drawn.sparse === 'quest' ? { ...drawn, ...evicts } : drawn;
         const outcome = await simulate({ ...rest, ...given });
         expect(outcome.requests).toBe(14);
         expect((await simulate({ ...rest, ...given, coalesce: false })).stateHash).toBe(outcome.stateHash);
@@ -125,6 +143,10 @@ describe('simulated sparse KV', () => {
     [
       { sparse: 'uniform', sparseBudget: '64', borrow: true },
       'Cannot use --sparse uniform: kept tokens cannot be lent',
+    ],
+    [
+      { sparse: 'quest', sparseBudget: '64', sparseTopP: '0.9' },
+      'Cannot use --sparse quest: the pages that reach a mass',
     ],
     [{ sparse: 'uniform', sparseBudget: '64,full' }, 'Cannot use --sparse-budget 64,full: to compare budgets, state'],
     [{ sparse: '64,full', sparseBudget: '64' }, 'Cannot use --sparse-budget with --sparse 64,full: the list has'],

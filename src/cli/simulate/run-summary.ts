@@ -171,6 +171,7 @@ function sparseEntries(sparse: NonNullable<Report['sparse']>): readonly Entry[] 
     ['pages of a sequence', `${readable(pages)} of ${readable(fullPages)}`],
     ['pages by layer', runLengths(pagesByLayer)],
     ['time of a selection', `${readable(sparse.selectionMsMean)} ms`],
+    ['read by decode rows', `${readable(100 * sparse.readShare)} % of the KV of their contexts`],
   ];
 }
 

@@ -43,14 +43,14 @@ interface Combined extends SparsityOptions {
 
 /** Refuses combinations that simulated instances with sparse layers do not have. @throws UsageError */
 export function refuseWithSparsity(options: Combined): void {
-  const { sparse, sparseBudget = [] } = options;
+  const { sparse, sparseBudget = [], sparseTopP } = options;
   if (sparse === undefined && sparseBudget.length > 0)
     throw new UsageError('Cannot use --sparse-budget: it needs --sparse');
   if (sparse === undefined) return;
   if (sparseBudget.length > 1)
     throw new UsageError(`Cannot use --sparse-budget ${sparseBudget.join(',')}: to compare budgets, state --clients`);
   const conflicts: readonly (readonly [boolean, string])[] = [
-    [sparse === 'quest', 'pages that rows choose are not simulated: use first-n, pyramid, uniform or a list'],
+    [sparseTopP !== undefined, 'the pages that reach a mass depend on values: remove --sparse-top-p'],
     [options.dop !== undefined, 'attention workers keep all tokens: remove --dop'],
     [options.prefill > 0, 'kept tokens are not handed off: use --mixed instances'],
     [options.decodeOnly, 'prompts must be computed to choose tokens: remove --decode-only'],

@@ -6,7 +6,7 @@ import type { StepCostModel } from '../../core/cost/roofline.ts';
 import type { LengthEvent } from '../../core/instance/length-instance.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { LoadSource } from '../../core/protocol/events.ts';
-import { laterShape } from '../../core/protocol/step-shape.ts';
+import { laterShape, meanShape } from '../../core/protocol/step-shape.ts';
 import type { PendingBlocks } from '../../core/transfer/prefix-fetch/prefix-loads.ts';
 import { wideZero } from '../../util/wide-zero.ts';
 import type { EventQueue, Timer } from './event-queue.ts';
@@ -34,6 +34,9 @@ export class SimulatedExecutor {
   slowness = 1;
   /** Time of all selections of kept tokens. */
   selectionUs = 0;
+  /** Keys in the contexts of all decode rows, and those of them that the mean layer read, bounds of pages included. */
+  decodeKeys = 0;
+  decodeKeysRead = 0;
   #exposedUs = 0;
   #firstShape: StepShape | undefined;
   #step = 0;
@@ -248,7 +251,10 @@ export class SimulatedExecutor {
     for (let i = 0; i < steps; i++) {
       now.keyRows = keyRows + i * rows;
       now.decodeKeys = decodeKeys + i * decodeRows;
-      let us = this.#cost.stepUs(shape.sparse === undefined ? now : laterShape(shape, i));
+      const later = shape.sparse === undefined ? now : laterShape(shape, i);
+      this.decodeKeys += later.decodeKeys;
+      this.decodeKeysRead += meanShape(later, this.#cost.layers).decodeKeys;
+      let us = this.#cost.stepUs(later);
       if (this.slowness !== 1) us = Math.round(us * this.slowness);
       if (remote !== undefined) us = distributedUs(us, attentionUs(this.#cost, now), remote.remoteUs);
       if (this.remoteAttentionPermille > 0) us = withRemoteAttentionUs(us, this.remoteAttentionPermille);

@@ -132,8 +132,7 @@ export class Simulation {
     outcome.inlinePrefills = conductor.inlinePrefills;
     outcome.tiers = tiers.figures(this.snapshots(), this.#config.blockTokens);
     outcome.migration = migrationFigures(this.#config.instances, instances, conductor.instancesStarted);
-    const selectionUs = executors.reduce((sum, executor) => sum + executor.selectionUs, 0);
-    outcome.sparse = sparseFigures(this.#config.instances, this.snapshots(), selectionUs);
+    outcome.sparse = sparseFigures(this.#config.instances, this.snapshots(), executors);
     outcome.groupPrefills = conductor.groupPrefills;
     outcome.close(
       lending?.lastStepUs ?? this.nowUs,

@@ -4,6 +4,7 @@ import { blocksFor } from '../../core/kvcache/layer-groups.ts';
 import { layerBudgets } from '../../core/kvcache/sparsity/budgets.ts';
 import type { InstanceSnapshot } from '../../core/protocol/ports.ts';
 import { slotsNeeded } from '../../util/step.ts';
+import type { SimulatedExecutor } from '../engine/executor.ts';
 import type { InstanceSpec } from '../engine/simulation-config.ts';
 
 export interface SparseFigures {
@@ -20,13 +21,18 @@ export interface SparseFigures {
   readonly selectionMs: number;
   /** Mean of a selection. */
   readonly selectionMsMean: number;
+  /** Share of the KV of their contexts that decode rows read; a bound of a page counts as a token. */
+  readonly readShare: number;
 }
 
-/** Undefined if no instance has sparse layers. @param selectionUs over all instances */
+/** Sums over the steps of an instance. */
+type StepSums = Pick<SimulatedExecutor, 'selectionUs' | 'decodeKeys' | 'decodeKeysRead'>;
+
+/** Undefined if no instance has sparse layers. */
 export function sparseFigures(
   specs: readonly InstanceSpec[],
   snapshots: readonly InstanceSnapshot[],
-  selectionUs: number,
+  steps: readonly StepSums[],
 ): SparseFigures | undefined {
   const machine = specs.find((spec) => spec.machine.sparsity !== undefined)?.machine;
   if (machine?.sparsity === undefined) return undefined;
@@ -35,6 +41,8 @@ export function sparseFigures(
   const sum = (of: (figures: (typeof sparse)[number]) => number) =>
     sparse.reduce((total, figures) => total + of(figures), 0);
   const selections = sum((figures) => figures.selections);
+  const ofSteps = (name: keyof StepSums) => steps.reduce((total, each) => total + each[name], 0);
+  const selectionUs = ofSteps('selectionUs');
   const { sparseLayers } = sparsity;
   const layers = sparseLayers.filter((isSparse) => isSparse).length;
   const mean = (tokens: number) => (selections === 0 ? 0 : tokens / selections / layers);
@@ -53,5 +61,6 @@ export function sparseFigures(
     fullPages: blocks * cost.layers,
     selectionMs: selectionUs / 1000,
     selectionMsMean: selections === 0 ? 0 : selectionUs / 1000 / selections,
+    readShare: ofSteps('decodeKeysRead') / Math.max(1, ofSteps('decodeKeys')),
   };
 }

@@ -15,9 +15,16 @@ export function noSparseWork(): SparseSums {
   };
 }
 
-/** Adds the planned rows of a sequence with a KV budget, from the last row of its prompt on; -1 removes them. */
-export function addSparseRows(sums: SparseSums, sequence: Sequence, times: 1 | -1): void {
-  if (sequence.isSelected) addSelected(sums, sequence, times);
+/** True if the planned rows select kept tokens, or read only a part of the keys. */
+export function hasSparseRows({ sparsity, readsPart, computed, planned, promptLength }: Sequence): boolean {
+  // Until its last row, a prompt is computed as without a budget.
+  return sparsity === undefined ? readsPart : computed + planned >= promptLength;
+}
+
+/** Adds the planned rows of a sequence with such rows; -1 removes them. @param blockTokens tokens of a page */
+export function addSparseRows(sums: SparseSums, sequence: Sequence, times: 1 | -1, blockTokens: number): void {
+  if (sequence.pageChoice !== undefined) addChosen(sums, sequence, times, blockTokens);
+  else if (sequence.isSelected) addSelected(sums, sequence, times);
   else addSelection(sums, sequence, times);
 }
 
@@ -42,6 +49,26 @@ function addSelected(sums: SparseSums, { sparsity, table, computed, planned }: S
   if (planned !== 1) return;
   sums.skippedDecodeKeys += times * skipped;
   sums.skippedPerStep += times * replacing;
+}
+
+/**
+ * A row reads the bounds of all pages, each as many bytes as the keys and values of a token, and the chosen pages, of which
+ * the last one is filled up to the row.
+ */
+function addChosen(
+  sums: SparseSums,
+  { pageChoice, computed, planned }: Sequence,
+  times: 1 | -1,
+  pageTokens: number,
+): void {
+  if (pageChoice === undefined) return;
+  let skipped = 0;
+  for (let position = computed; position < computed + planned; position++) {
+    const pages = Math.floor(position / pageTokens) + 1;
+    skipped += Math.max(0, pages - pageChoice.pages) * pageTokens - pages;
+  }
+  sums.skippedKeyRows += times * pageChoice.layers * skipped;
+  if (planned === 1) sums.skippedDecodeKeys += times * pageChoice.layers * skipped;
 }
 
 /** The step computes the last row of the prompt, and selects the tokens to keep. */

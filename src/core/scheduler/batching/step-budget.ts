@@ -1,7 +1,7 @@
 // The step budget: the rows, rows with logits and predicted time that a step may still contain.
 import { laterShape, type StepPredictor, type StepShape } from '../../protocol/step-shape.ts';
 import type { Sequence } from './sequence.ts';
-import { addSparseRows, noSparseWork, type SparseSums } from './sparse-rows.ts';
+import { addSparseRows, hasSparseRows, noSparseWork, type SparseSums } from './sparse-rows.ts';
 
 type PlannedShape = { -readonly [Field in Exclude<keyof StepShape, 'sparse'>]: number } & {
   sparse: SparseSums | undefined;
@@ -67,7 +67,7 @@ export interface StepCompany {
 export class StepBudget {
   readonly #limits: BatchLimits;
   readonly #cost: StepPredictor;
-  readonly #chunkMin: number;
+  readonly #blockTokens: number;
   readonly #shape: PlannedShape = {
     rows: 0,
     keyRows: 0,
@@ -79,17 +79,17 @@ export class StepBudget {
   #scored = 0;
   #us = 0;
 
-  /** @param chunkMin rows that a prefill may always take: a block */
-  constructor(limits: BatchLimits, cost: StepPredictor, chunkMin: number) {
+  /** @param blockTokens tokens of a page, and rows that a prefill may always take */
+  constructor(limits: BatchLimits, cost: StepPredictor, blockTokens: number) {
     const { tokensMax, logitRowsMax, sequencesMax } = limits;
-    if (sequencesMax < 1 || sequencesMax + chunkMin > tokensMax || sequencesMax >= logitRowsMax) {
+    if (sequencesMax < 1 || sequencesMax + blockTokens > tokensMax || sequencesMax >= logitRowsMax) {
       throw new RangeError(
-        `Cannot batch: ${sequencesMax} sequences require ${sequencesMax + chunkMin} rows and ${sequencesMax + 1} with logits: ${tokensMax} and ${logitRowsMax} given`,
+        `Cannot batch: ${sequencesMax} sequences require ${sequencesMax + blockTokens} rows and ${sequencesMax + 1} with logits: ${tokensMax} and ${logitRowsMax} given`,
       );
     }
     this.#limits = limits;
     this.#cost = cost;
-    this.#chunkMin = chunkMin;
+    this.#blockTokens = blockTokens;
   }
 
   get shape(): StepShape {
@@ -132,7 +132,7 @@ export class StepBudget {
       byTime = remaining;
     }
     // The rows that select the kept tokens of a prompt are computed together.
-    const least = observedFrom <= computed ? remaining : this.#chunkMin;
+    const least = observedFrom <= computed ? remaining : this.#blockTokens;
     return Math.min(this.rows, remaining, atLeastBlock ? Math.max(byTime, least) : byTime);
   }
 
@@ -210,9 +210,8 @@ export class StepBudget {
     }
     shape.logitRows += times * (sequence.scoredRows + (sequence.samplesNow ? 1 : 0));
     this.#scored += times * sequence.scoredRows;
-    // Until its last row, a prompt is computed as without a budget.
-    if (sequence.sparsity === undefined || sequence.computed + n < sequence.promptLength) return;
+    if (!hasSparseRows(sequence)) return;
     shape.sparse ??= noSparseWork();
-    addSparseRows(shape.sparse, sequence, times);
+    addSparseRows(shape.sparse, sequence, times, this.#blockTokens);
   }
 }

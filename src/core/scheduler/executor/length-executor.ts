@@ -59,7 +59,7 @@ export class RunningLengths implements RunningRequest {
       arrival,
       samples: true,
       scoresPrompt: false,
-      sparsity: sparse?.sequenceSparsity(undefined, request.trace.inputTokens),
+      ...sparse?.budgetedKv(undefined, request.trace.inputTokens),
     });
   }
 }
