@@ -163,7 +163,9 @@ struct Qkv final : ProgramOp {
     QkvArgs args = {layer.heads, rotation.rotary_dim, rotation.rope, q_norm, k_norm, eps, s.step->positions.data, s.row_sequence};
     std::vector<uint8_t> staged;
     if (!s.step->sparse.empty()) {
-      for (int i = 0; i < s.step->sequences(); i++) staged.push_back(has_slots(*s.step, i, layer.group) ? 1 : 0);
+      staged.resize(static_cast<size_t>(s.step->sequences()));
+      for (const SparseKeysView& keys : s.step->sparse)
+        if (keys.group == layer.group) staged[static_cast<size_t>(keys.sequence)] = 1;
       args.staged_sequences = staged.data();
       args.staged = s.sparse->staged_rows(s.pool->layout);
     }

@@ -62,6 +62,7 @@ bool ShardAttention::begin_sparse() {
   view_.row_start = {step_.row_start.data(), step_.row_start.size()};
   answered_.assign(step_.positions.size(), 0);
   sparse_.begin(view_, answered_.data());
+  in_slots_.assign(step_.groups.size(), std::vector<uint8_t>(step_.positions.size()));
   if (step_.sparse.empty()) return true;
   if (!step_.sparse.view(view_)) return false;
   StepLimits limits = {0, 0, 0, 0, 0, pool_->pages, {}};
@@ -72,7 +73,10 @@ bool ShardAttention::begin_sparse() {
   } catch (const std::runtime_error&) {
     return false;
   }
-  for (const SparseKeysView& keys : view_.sparse) sequences_[keys.group][keys.sequence].is_sparse = true;
+  for (const SparseKeysView& keys : view_.sparse) {
+    in_slots_[keys.group][keys.sequence] = 1;
+    sequences_[keys.group][keys.sequence].is_sparse = true;
+  }
   for (const PageSelectionView& selection : view_.page_selections) sequences_[selection.group][selection.sequence].is_sparse = true;
   return true;
 }
@@ -83,7 +87,7 @@ bool ShardAttention::writes_each_page_once() {
   for (size_t g = 0; g < step_.groups.size(); g++) {
     const int layers = step_.groups[g].layers;
     for (const AttentionSequence& sequence : sequences_[g]) {
-      if (has_slots(view_, static_cast<int>(&sequence - sequences_[g].data()), static_cast<int>(g))) continue;
+      if (in_slots_[g][static_cast<size_t>(&sequence - sequences_[g].data())] != 0) continue;
       const int last = (sequence.start + sequence.rows - 1) / kPageTokens;
       for (int block = sequence.start / kPageTokens; block <= last; block++) {
         const int32_t* pages = tables_[g].data() + static_cast<size_t>(sequence.blocks[block - sequence.first_block]) * layers;
@@ -309,7 +313,7 @@ void ShardAttention::write_keys(const Call& call, const std::vector<uint8_t>& ke
     std::vector<float> values(static_cast<size_t>(heads) * layout.head_dim);
     for (int row = 0; row < sequence.rows; row++) {
       read_query_row(pool_->isa, layout.type, heads, layout.head_dim, keys.data(), sequence.row + row, values.data());
-      if (has_slots(view_, index, call.group)) {
+      if (in_slots_[call.group][index] != 0) {
         std::copy(values.begin(), values.end(), staged + values.size() * static_cast<size_t>(sequence.row + row));
         continue;
       }

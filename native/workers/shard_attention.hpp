@@ -97,6 +97,7 @@ class ShardAttention {
   std::vector<std::vector<AttentionSequence>> sequences_;  // of each group
   StepView view_;                       // rows and sparse sequences of the step, over `step_` and `row_positions_`
   std::vector<int32_t> row_positions_;  // (rows)
+  std::vector<std::vector<uint8_t>> in_slots_;  // (groups, sequences): 1 if a sequence keeps only some tokens
   std::vector<uint8_t> answered_;       // (sequences): 0
   SparseAttention sparse_;
   int next_call_ = 0;

@@ -100,15 +100,30 @@ Span<int32_t> span_of(const std::vector<int32_t>& list) { return {list.data(), l
 
 SlotTableView slots_of(const ShardSparse& entry) { return {span_of(entry.lists[0]), span_of(entry.lists[1]), span_of(entry.lists[2])}; }
 
-/** True if each sequence lists a block for every key that its first row sees, up to its last row; and no position is too large. */
-bool are_complete(const ShardStep& step, const ShardGroup& group) {
+/** (sequences): 1 if a sequence keeps only some tokens in the group, and lists no blocks there. */
+std::vector<uint8_t> with_slots(const ShardStep& step, size_t group) {
+  std::vector<uint8_t> found(step.positions.size());
+  for (const ShardSparse& entry : step.sparse.slots) {
+    if (entry.numbers.size() != kSlots.numbers || static_cast<size_t>(entry.numbers[1]) != group) continue;
+    if (static_cast<size_t>(entry.numbers[0]) < found.size()) found[static_cast<size_t>(entry.numbers[0])] = 1;
+  }
+  return found;
+}
+
+/**
+ * True if each sequence lists a block for every key that its first row sees, up to its last row; and no position is too
+ * large.
+ */
+bool are_complete(const ShardStep& step, size_t index) {
+  const ShardGroup& group = step.groups[index];
   const size_t sequences = step.positions.size();
   if (group.first_block.size() != sequences || !are_offsets(group.block_start, sequences, 0, group.blocks.size())) return false;
   if (group.pages.size() != group.changed.size() * group.layers) return false;
+  const std::vector<uint8_t> in_slots = with_slots(step, index);
   for (size_t s = 0; s < sequences; s++) {
     const int64_t last = int64_t{step.positions[s]} + step.row_start[s + 1] - step.row_start[s] - 1;
     if (last >= INT32_MAX) return false;
-    if (step.has_slots(static_cast<int>(s), static_cast<int>(&group - step.groups.data()))) continue;
+    if (in_slots[s] != 0) continue;
     const int64_t first_seen = step.positions[s] < group.window ? 0 : int64_t{step.positions[s]} - group.window + 1;
     const int64_t listed = group.block_start[s + 1] - group.block_start[s];
     if (group.first_block[s] + listed < last / kPageTokens + 1 || int64_t{group.first_block[s]} * kPageTokens > first_seen) return false;
@@ -157,12 +172,6 @@ bool ShardSparseEntries::view(StepView& step) const {
   return true;
 }
 
-bool ShardStep::has_slots(int sequence, int group) const {
-  for (const ShardSparse& entry : sparse.slots)
-    if (entry.numbers.size() == kSlots.numbers && entry.numbers[0] == sequence && entry.numbers[1] == group) return true;
-  return false;
-}
-
 std::vector<int32_t> ShardStep::encode() const {
   std::vector<int32_t> words;
   put(words, row_start);
@@ -182,6 +191,7 @@ bool ShardStep::decode(const std::vector<int32_t>& words, int rows, int pool_pag
   WordReader in(words);
   row_start = in.list(0, INT32_MAX);
   positions = in.list(0, INT32_MAX);
+  if (!are_offsets(row_start, positions.size(), 1, static_cast<size_t>(rows))) return false;
   groups.resize(static_cast<size_t>(in.value(1, kGroupsEnd)));
   for (ShardGroup& group : groups) {
     group.layers = in.value(1, kLayersEnd);
@@ -201,9 +211,9 @@ bool ShardStep::decode(const std::vector<int32_t>& words, int rows, int pool_pag
     sparse.selections = read_sparse(in, kSelection, most);
     sparse.page_selections = read_sparse(in, kPageSelection, most);
   }
-  if (!in.finished() || !are_offsets(row_start, positions.size(), 1, static_cast<size_t>(rows))) return false;
-  for (const ShardGroup& group : groups)
-    if (!are_complete(*this, group)) return false;
+  if (!in.finished()) return false;
+  for (size_t g = 0; g < groups.size(); g++)
+    if (!are_complete(*this, g)) return false;
   return true;
 }
 

@@ -150,8 +150,6 @@ struct ShardStep {
   ShardSparseEntries sparse;
 
   int sequences() const { return static_cast<int>(positions.size()); }
-  /** True if the sequence keeps only some tokens in the group, and lists no blocks there. */
-  bool has_slots(int sequence, int group) const;
   std::vector<int32_t> encode() const;
   /** False if the integers describe no step of `rows` rows over `pages` pages. */
   bool decode(const std::vector<int32_t>& words, int rows, int pages);
