@@ -23,7 +23,7 @@ PagePuller::~PagePuller() {
 bool PagePuller::store(const std::vector<int32_t>& pages, const std::vector<uint8_t>& bytes, const std::atomic<bool>& ended) {
   const size_t page_bytes = pool_->layout.page_bytes();
   for (size_t i = 0; i < pages.size(); i++) {
-    const auto copy = [&] { std::memcpy(pool_->page(pages[i]), bytes.data() + i * page_bytes, page_bytes); };
+    const auto copy = [&] { std::memcpy(counted_page(pages[i]), bytes.data() + i * page_bytes, page_bytes); };
     if (!copy_when_idle(copy, ended)) return false;
   }
   return true;
@@ -38,8 +38,14 @@ PullCounts PagePuller::counts() const {
 }
 
 void PagePuller::serve() {
-  const auto copy = [this] { queue_->take([this](int32_t page) { return pool_->page(page); }); };
+  // The queue has no page if its pull was cancelled meanwhile.
+  const auto copy = [this] { queue_->take([this](int32_t page) { return counted_page(page); }); };
   while (queue_->await_page()) copy_when_idle(copy, ended_);
+}
+
+uint8_t* PagePuller::counted_page(int32_t page) {
+  pages_.fetch_add(1, std::memory_order_relaxed);
+  return pool_->page(page);
 }
 
 template <class Copy>
@@ -48,7 +54,6 @@ bool PagePuller::copy_when_idle(const Copy& copy, const std::atomic<bool>& ended
     std::unique_lock<std::mutex> idle(copying_, std::defer_lock);
     if (calls_.load() == 0 && idle.try_lock()) {
       copy();
-      pages_.fetch_add(1, std::memory_order_relaxed);
       return true;
     }
     yields_.fetch_add(1, std::memory_order_relaxed);

@@ -54,6 +54,8 @@ class PagePuller {
 
  private:
   void serve();
+  /** A page that is written now. */
+  uint8_t* counted_page(int32_t page);
   /** Runs `copy`, of one page, while no call needs the pool. False, without doing so, if `ended` is set before. */
   template <class Copy>
   bool copy_when_idle(const Copy& copy, const std::atomic<bool>& ended);
