@@ -174,7 +174,7 @@ test.each(cases)(
   'blocks keep their contents through all tiers, evicting by %s, of layer groups %j',
   (eviction, groups) => {
     const reused = { all: 0, ssd: 0 };
-    const numRuns = groups === oneGroup ? 100 : 40;
+    const numRuns = groups === oneGroup ? 100 : 20;
     fc.assert(
       fc.property(steps, (history) => {
         const world = new World(eviction, groups);

@@ -30,7 +30,7 @@ type Settings = ConstructorParameters<typeof World>[0];
 
 /** The output of a request in an instance of its own, which has room for all. */
 function alone(one: GenerationRequest, settings: Settings): readonly number[] {
-  const world = new World({ groups, sparsity, ...settings, pages: 4000, limits });
+  const world = new World({ groups, sparsity, ...settings, pages: 300, limits });
   world.submit(one);
   world.finishAll();
   return world.of(one.id).tokens;
@@ -108,7 +108,7 @@ describe('host memory', () => {
 
   test('serves prompts in turns where others evict them', () => {
     const world = new World({ ...tiers, pages: 50, tiers: { hostBlocks: 16, ssdBlocks: 0 }, sparsity });
-    const requests = Array.from({ length: 12 }, (_, i) =>
+    const requests = Array.from({ length: 9 }, (_, i) =>
       request(`r${i}`, promptOf(i % 3, 160 + 16 * (i % 4)), {
         ...{ maxTokens: 20 + 9 * i, priority: i % 5 },
         ...(i % 4 === 0 && { kvBudget: 'full' }),
