@@ -1,5 +1,6 @@
 // `kvasir sweep`: simulates every combination of a grid of options with several seeds, on all cores.
 import { readFileSync } from 'node:fs';
+import { basename } from 'node:path';
 import { Command } from 'commander';
 import { z } from 'zod';
 import { readOptions } from '../options/options.ts';
@@ -8,6 +9,7 @@ import { packageFile } from '../package-root.ts';
 import { checkOutputs, writeOutput } from '../simulate/run-outputs.ts';
 import { runSweep, SweepJournal, SweepProgress } from '../simulate/sweep/run-sweep.ts';
 import { readSweep, type Sweep } from '../simulate/sweep/sweep-file.ts';
+import { sweepPage } from '../simulate/sweep/sweep-page.ts';
 import { csvOf, estimatesOf, type Figure, jsonLinesOf, type SweepResult } from '../simulate/sweep/sweep-rows.ts';
 import { counted } from '../terminal/fields.ts';
 import { groups } from '../terminal/help.ts';
@@ -16,6 +18,7 @@ import { printTable } from '../terminal/table.ts';
 const schema = z.object({
   csv: z.string().optional(),
   jsonLines: z.string().optional(),
+  report: z.string().optional(),
   jobs: numeric(z.number().int().min(1).max(1024)).optional(),
 });
 
@@ -26,19 +29,21 @@ export function sweepCommand(): Command {
     .optionsGroup(groups.output)
     .option('--csv <file>', 'Write a row for each point of the grid and seed; an interrupted sweep continues')
     .option('--json-lines <file>', 'Write an object with all figures for each point of the grid and seed')
+    .option('--report <file>', 'Write an HTML page with curves by rate and intervals over the seeds')
     .option('--jobs <n>', 'Run at most this number of simulations at once (default: all cores)')
     .action(async (file: string, flags: Record<string, unknown>) => {
-      const { csv, jsonLines, jobs } = readOptions(schema, flags);
-      checkOutputs({ csv, jsonLines });
+      const { csv, jsonLines, report, jobs } = readOptions(schema, flags);
+      checkOutputs({ csv, jsonLines, report });
       const sweep = readSweep(file);
       const { version } = JSON.parse(readFileSync(packageFile('package.json'), 'utf8')) as { version: string };
-      const kept = csv ?? jsonLines;
+      const kept = csv ?? jsonLines ?? report;
       const journal = kept === undefined ? undefined : new SweepJournal(`${kept}.partial`, version);
       const progress = new SweepProgress(process.stderr);
       const { results, continued } = await runSweep(sweep, { jobs, journal, progress });
       if (continued > 0) console.error(`Continued a sweep with ${counted(continued, 'finished run')}`);
       if (csv !== undefined) writeOutput(csv, csvOf(sweep, results));
       if (jsonLines !== undefined) writeOutput(jsonLines, jsonLinesOf(sweep, results));
+      if (report !== undefined) writeOutput(report, sweepPage(sweep, results, `Sweep of ${basename(file)}`));
       const failures = reportErrors(results);
       if (failures === 0) journal?.remove();
       else process.exitCode = 1;

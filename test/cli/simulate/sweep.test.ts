@@ -4,10 +4,12 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { findRate } from '../../../src/cli/simulate/find-rate.ts';
+import { simulate, sweep as sweepOver } from '../../../src/cli/simulate/sim-api.ts';
 import { reportOfRun } from '../../../src/cli/simulate/simulated-run.ts';
 import { runSweep, SweepJournal, SweepProgress } from '../../../src/cli/simulate/sweep/run-sweep.ts';
 import { searchAhead } from '../../../src/cli/simulate/sweep/search-ahead.ts';
 import { sweepOf } from '../../../src/cli/simulate/sweep/sweep-file.ts';
+import { sweepPage } from '../../../src/cli/simulate/sweep/sweep-page.ts';
 import { csvOf, estimateOf, estimatesOf, jsonLinesOf } from '../../../src/cli/simulate/sweep/sweep-rows.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-sweep-'));
@@ -58,6 +60,11 @@ describe('a sweep', () => {
     expect(header.split(',').slice(0, 4)).toEqual(['rate', 'seed', 'requests', 'completed']);
     expect(rows.map((row) => row.split(',').slice(0, 4).join())).toEqual(['1,3,5,5', '1,4,5,5', '4,3,5,5', '4,4,5,5']);
     expect(JSON.parse(jsonLinesOf(sweep, results).split('\n')[2])).toMatchObject({ settings: { rate: '4' }, seed: 3 });
+    const page = sweepPage(sweep, results, 'Sweep of <a>');
+    expect(page).toContain('<title>Sweep of &lt;a></title>');
+    expect(page).toContain('4 runs, 2 of each point');
+    expect(page.match(/<circle/g)).toHaveLength(2 * 7);
+    expect(page).not.toMatch(/NaN|undefined/);
     const [first] = estimatesOf(sweep.points, results, 'simulatedSeconds');
     expect(first?.error).toBeGreaterThan(0);
   });
@@ -86,6 +93,17 @@ describe('a sweep', () => {
     expect(shown[0]).toContain('Sweeping: 3 of 4 runs, 0 s left');
     journal.remove();
     expect(existsSync(path)).toBe(false);
+  });
+});
+
+describe('simulations from a program', () => {
+  it('have the figures of the command, and name a wrong flag', async () => {
+    const { wallSeconds: _, ...report } = await reportOfRun(sweepOf({ base }, 'a.yaml').points[0].options);
+    const flags = { workload: 'plain', requests: 5, ttftSlo: '2s', tbtSlo: '100ms', seed: 3 };
+    expect(await simulate(flags)).toMatchObject(report);
+    const runs = await sweepOver({ base, grid: { rate: [1] } }, { jobs: 1 });
+    expect(runs).toMatchObject([{ settings: { rate: '1' }, seed: 3, report: { requests: 5 } }]);
+    expect(() => simulate({ rate: -1 })).toThrow('Cannot use --rate -1');
   });
 });
 
