@@ -38,11 +38,6 @@ function perSecond(count: number, seconds: number): number {
   return seconds === 0 ? 0 : count / seconds;
 }
 
-/** Undefined: the run has no such figure. */
-export function figureOf(report: Report, name: Figure): number | undefined {
-  return figures[name](report);
-}
-
 /** A row for each run, in the order of the points. */
 export function csvOf({ columns, points }: Sweep, results: readonly SweepResult[]): string {
   const header = [...columns, 'seed', ...figureNames, 'stateHash', 'error'];

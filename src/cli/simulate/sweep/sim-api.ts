@@ -1,10 +1,10 @@
 // `kvasir/sim`: simulations from a program, without a command line.
 import type { z } from 'zod';
-import { readOptions } from '../options/options.ts';
-import { type Report, reportOfRun, simulationSchema } from './simulated-run.ts';
-import { runSweep } from './sweep/run-sweep.ts';
-import { type SweepDefinition, sweepOf } from './sweep/sweep-file.ts';
-import type { SweepResult } from './sweep/sweep-rows.ts';
+import { readOptions } from '../../options/options.ts';
+import { type Report, reportOfRun, simulationSchema } from '../simulated-run.ts';
+import { runSweep } from './run-sweep.ts';
+import { type SweepDefinition, sweepOf } from './sweep-file.ts';
+import type { SweepResult } from './sweep-rows.ts';
 
 export type { Report, SweepDefinition, SweepResult };
 
