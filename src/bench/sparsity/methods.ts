@@ -29,6 +29,8 @@ export interface MethodRules extends SelectionRules {
   readonly fullLayers: number | undefined;
   /** Of the methods that keep tokens by score. */
   readonly eviction: DecodeEviction;
+  /** Of `quest`: fewer pages where the bounds reach this mass, in (0, 1]. */
+  readonly topP: number;
   readonly seed: number;
 }
 
@@ -109,7 +111,9 @@ export class SparseSequence {
       return (rows, from) => {
         // Pages of later tokens come on top, as with kept tokens.
         const added = pageOf(tokens + from + rows.length - 1) - pageOf(tokens - 1);
-        return this.#model.logits(rows, tokens + from, { pageSelections: sparsePages.pageSelections(prompt + added) });
+        return this.#model.logits(rows, tokens + from, {
+          pageSelections: sparsePages.pageSelections(prompt + added, this.#rules.topP),
+        });
       };
     }
     if (!scoredMethods.has(method.method)) {

@@ -80,11 +80,11 @@ export class SparsePages {
     });
   }
 
-  /** @param budget pages that each KV head reads */
-  pageSelections(budget: number) {
+  /** @param budget pages that each KV head reads at most */
+  pageSelections(budget: number, topP: number) {
     return this.#groups
       .filter(({ selectsPages }) => selectsPages)
-      .map(({ group, bounds }) => ({ sequence: 0, group, bounds, bounded: 0, budget, topP: 1 }));
+      .map(({ group, bounds }) => ({ sequence: 0, group, bounds, bounded: 0, budget, topP }));
   }
 }
 

@@ -211,7 +211,12 @@ describe('layer by layer', () => {
   test('eviction while tokens follow changes predictions, which are the same each time', () => {
     const rules = { observed: 16, recent: 8, pooling: { kind: 'max', width: 5 }, headReduce: 'max' } as const;
     const predict = (eviction: 'none' | number) => {
-      const sequence = new SparseSequence(model, { ...rules, eviction, fullLayers: undefined, seed: 0 }, prompt, 40);
+      const sequence = new SparseSequence(
+        model,
+        { ...rules, eviction, topP: 1, fullLayers: undefined, seed: 0 },
+        prompt,
+        40,
+      );
       const tokens = Array.from({ length: 40 }, (_, i) => 400 + i);
       const uniform = { method: 'uniform', budget: 0.3 } as const;
       const first = sequence.predict(uniform, tokens).logits;
@@ -234,6 +239,7 @@ describe('on the embedded model', () => {
     ...{ methods: ['full'], budgets: [0.25], tasks: ['needle'], recallTasks: ['single'], depths: [50], choices: [] },
     ...{ observed: 32, recent: 8, fullLayers: undefined, pooling: { kind: 'max', width: 7 }, headReduce: 'mean' },
     eviction: 'none',
+    topP: 1,
     onProgress: () => undefined,
   };
 
@@ -252,6 +258,13 @@ describe('on the embedded model', () => {
     const { rows } = benchSparsity(backend, { ...options, methods, budgets: [1], tasks: ['perplexity', 'agreement'] });
     expect(rows).toHaveLength(16);
     for (const { score, kept } of rows) expect([score, kept]).toEqual([100, 100]);
+  });
+
+  test('quest reads fewer pages where their bounds reach a smaller mass', () => {
+    const quest = { ...options, methods: ['quest'] as const, budgets: [1], tasks: ['agreement'] as const };
+    const kl = (topP: number) => benchSparsity(backend, { ...quest, topP }).rows[0].kl;
+    expect(kl(1)).toBe(0);
+    expect(kl(0.01)).toBeGreaterThan(0);
   });
 
   test('first-n keeps the first layers whole', () => {

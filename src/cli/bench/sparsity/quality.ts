@@ -44,6 +44,7 @@ const schema = modelOptionsSchema.pick({ model: true, threads: true }).extend({
     .regex(/^(max|mean):\d+$/, 'write max:11 or mean:5')
     .default('max:11'),
   headReduce: z.enum(['max', 'mean']).default('max'),
+  topP: z.coerce.number().gt(0).max(1).default(1),
   decode: z.enum(['keep', 'replace', 'compact']).default('keep'),
   plot: z.string().optional(),
   mass: z.coerce.number().gt(0).lt(1).default(0.9),
@@ -121,6 +122,7 @@ function withFlags(command: Command): Command {
       'Pool the scores of neighbouring tokens by their maximum or mean over an odd width (default: max:11)',
     )
     .option('--head-reduce <kind>', 'Reduce scores over the query heads of a KV head: max or mean (default: max)')
+    .option('--top-p <mass>', 'With quest, read fewer pages where their bounds reach this mass (default: 1)')
     .option(
       '--decode <way>',
       'After the prompt keep all kept tokens, replace one by each new one, or compact: evict 32 at once (default: keep)',
