@@ -1,5 +1,6 @@
 // Describes an invalid option in one line that names the invalid part.
 import type { z } from 'zod';
+import { requirementOf } from '../util/requirement.ts';
 
 type Issue = z.core.$ZodIssue;
 /** Options with secret values, which are not printed. */
@@ -31,7 +32,7 @@ export function describeIssue(
 
 /** The message and place of an issue. For a union of forms, the form that matched furthest is the intended one. */
 function innermost(issue: Issue): { readonly message: string; readonly path: readonly PropertyKey[] } {
-  if (issue.code !== 'invalid_union') return { message: issue.message, path: [] };
+  if (issue.code !== 'invalid_union') return { message: wordsOf(issue), path: [] };
   const found = issue.errors.flatMap(([first]) => {
     if (first === undefined) return [];
     const { message, path } = innermost(first);
@@ -39,6 +40,13 @@ function innermost(issue: Issue): { readonly message: string; readonly path: rea
   });
   const [best] = found.sort((a, b) => b.path.length - a.path.length);
   return best === undefined || best.path.length === 0 ? { message: issue.message, path: [] } : best;
+}
+
+/** The validator's own messages in our words; messages written for an option stay. */
+function wordsOf(issue: Issue): string {
+  return issue.message === genericMessage || issue.message.startsWith('expected ')
+    ? issue.message
+    : requirementOf(issue);
 }
 
 /** The value as text, without user names and passwords in addresses. */

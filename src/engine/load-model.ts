@@ -94,6 +94,7 @@ function load(files: ModelFiles, options: LoadOptions): LoadedModel {
   const context = contextOf(config, options.context);
   const { compiled: plain, typeOf } = compileModel(files, context, weights, inputs, options.attention);
   const compiled = withLayers(plain, options.sparseLayers);
+  checkTiedHead(files);
   const segments = compiled.linears.map((source) => checkedSegments(files, source, typeOf));
   const vectorData = compiled.vectors.map((source) => vectorValues(files, source, context));
   const linears = packAll(files, backend, compiled.linears, segments, linearsOf(options.sharedWith));
@@ -121,6 +122,27 @@ function withLayers<T extends { readonly program: Program }>(compiled: T, sparse
     ? compiled
     : { ...compiled, program: withSparseLayers(compiled.program, (layer) => sparse[layer]) };
 }
+
+const compareBytes = 1 << 22;
+
+/** @throws ModelFileError if the files hold a head of their own that the configuration would leave out */
+function checkTiedHead(files: ModelFiles): void {
+  if (!files.config.tieEmbeddings) return;
+  const head = files.tensor('lm_head.weight') ?? files.tensor('embed_out.weight');
+  const tables = [...files.tensors()].filter(({ name }) => embeddingTable.test(name));
+  const [table] = tables;
+  if (head === undefined || table === undefined) return;
+  let isEqual = head.type === table.type && head.byteLength === table.byteLength;
+  for (let at = 0; isEqual && at < head.byteLength; at += compareBytes) {
+    const length = Math.min(compareBytes, head.byteLength - at);
+    isEqual = Buffer.compare(files.read(head, at, length), files.read(table, at, length)) === 0;
+  }
+  if (isEqual) return;
+  const reason = `it differs from ${table.name}, but tie_word_embeddings is true: remove the tensor, or set the key to false`;
+  throw new ModelFileError({ file: head.file, tensor: head.name, reason });
+}
+
+const embeddingTable = /\.(embed_tokens|embed_in|wte|word_embeddings)\.weight$/;
 
 function compileModel(
   files: ModelFiles,

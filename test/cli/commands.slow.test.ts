@@ -134,10 +134,12 @@ describe('kvasir', () => {
   it('reads a config file of the same names; flags take precedence; unknown names are refused', () => {
     const config = join(folder, 'kvasir.yaml');
     writeFileSync(config, 'max-tokens: 3\ntemperature: 0\nseed: 1\n');
-    const three = JSON.parse(kvasir('generate', 'Once upon a time', '--json', '--config', config).stdout.trim());
+    const three = JSON.parse(
+      kvasir('generate', 'Once upon a time', '--raw', '--json', '--config', config).stdout.trim(),
+    );
     expect(three).toMatchObject({ outputTokens: 3, finishReason: 'length' });
     const five = JSON.parse(
-      kvasir('generate', 'Once upon a time', '--json', '--config', config, '--max-tokens', '5').stdout.trim(),
+      kvasir('generate', 'Once upon a time', '--raw', '--json', '--config', config, '--max-tokens', '5').stdout.trim(),
     );
     expect(five.outputTokens).toBe(5);
     expect(five.text.startsWith(three.text)).toBe(true);
@@ -245,7 +247,7 @@ describe('kvasir', () => {
   });
 
   it('ends quietly when its reader closes the output', async () => {
-    const child = spawn(process.execPath, [command, 'generate', 'Once upon a time', '--seed', '1'], {
+    const child = spawn(process.execPath, [command, 'generate', 'Once upon a time', '--raw', '--seed', '1'], {
       stdio: ['ignore', 'pipe', 'pipe'],
     });
     let stderr = '';

@@ -54,7 +54,7 @@ const contentsOf = (id: string): number => hub.fetched().filter((path) => path.i
 
 describe('models of the hub', () => {
   it('are pulled by reference, generate, and are served from the cache without the hub', async () => {
-    const args = ['generate', 'Once upon a time', '--temperature', '0', '--max-tokens', '8', '--json'];
+    const args = ['generate', 'Once upon a time', '--raw', '--temperature', '0', '--max-tokens', '8', '--json'];
     const here = await kvasir([...args, '--model', 'models/kvasir-tiny/kvasir-tiny-q8_0.gguf'.replace(/^/, root)]);
     const pulled = await kvasir([...args, '--model', 'org/tiny:Q8_0']);
     expect(pulled).toMatchObject({ status: 0, stdout: here.stdout });

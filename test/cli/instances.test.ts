@@ -42,12 +42,12 @@ test.each([
 });
 
 test.each([
-  ['instances: [{role: prefil}, {}]', '[0].role: Invalid option: expected one of "mixed"|"prefill"|"decode"'],
-  ['instances: [{}, {rol: prefill}]', '[1]: Unrecognized key: "rol"'],
+  ['instances: [{role: prefil}, {}]', "[0].role: must be 'mixed', 'prefill', 'decode' or 'store'"],
+  ['instances: [{}, {rol: prefill}]', "[1]: has the unknown member 'rol'"],
   ['instances: [{kv-memory: 2q}]', "[0].kv-memory: '2q' is not a size: write 512m or 2g"],
   ['instances: 65', '--instances 65: write a number from 1 to 64, or a list of {role, threads, kv-memory, '],
   ['slo-classes: {chat: {ttft: soon, tbt: 1s}}', 'chat.ttft: write 250ms, 30s, or 10x'],
-  ['slo-classes: {chat: {completion: 1s, priority: high}}', 'chat.priority: Invalid input: expected number'],
+  ['slo-classes: {chat: {completion: 1s, priority: high}}', 'chat.priority: must be a number'],
   ['slo-classes: {chat: {ttft: 1s}}', '{"chat":{"ttft":"1s"}}: chat: write name=TTFT/TBT or name=COMPLETION, in YAML'],
   ['kv-memory: {a: 1}', '--kv-memory {"a":1}: write 512m or 2g'],
 ])('names the invalid part: %s', (yaml, message) => {

@@ -42,6 +42,9 @@ it('names options that some command has', () => {
   const tools = readFileSync(join(root, 'tools/peer-llama/README.md'), 'utf8');
   // Of every command, of Node, and of other systems.
   const others = ['--help', '--help-all', '--expose-gc', '--disaggregation-mode'];
+  // Of the table that compares options of other servers with ours.
+  others.push('--max-model-len', '--kv-cache-memory-bytes', '--max-num-seqs', '--allowed-origins');
+  others.push('--dtype', '--quantization', '--tensor-parallel-size');
   const known = new Set([
     ...(options.match(/--[a-z][a-z-]+/g) ?? []),
     ...(tools.match(/--[a-z][a-z-]+/g) ?? []),

@@ -57,6 +57,14 @@ test('tied embeddings are packed once, and packed weights take the stored bytes'
   expect(model.linears.reduce((sum, linear) => sum + backend.linearBytes(linear), 0)).toBe(stored);
 });
 
+test('a head of its own in a model with tied embeddings is refused unless it equals the embeddings', () => {
+  const path = folder.huggingFace({ ...oddSpec, tieEmbeddings: false }, 'f32');
+  const file = join(path, 'config.json');
+  const config = JSON.parse(readFileSync(file, 'utf8'));
+  writeFileSync(file, JSON.stringify({ ...config, tie_word_embeddings: true }));
+  expect(() => loaded(path)).toThrow(/it differs from model.embed_tokens.weight, but tie_word_embeddings is true/);
+});
+
 test('a tensor with a wrong shape or a missing tensor is an error of one line with file and tensor', () => {
   const path = folder.huggingFace(oddSpec, 'f32');
   const config = JSON.parse(readFileSync(join(path, 'config.json'), 'utf8'));

@@ -23,6 +23,7 @@ describe('published configurations with omitted keys', () => {
       intermediate_size: 10_240,
       num_hidden_layers: 34,
       rope_scaling: { factor: 8, rope_type: 'linear' },
+      attn_logit_softcapping: 50,
       sliding_window: 1024,
       eos_token_id: [1, 106],
     });

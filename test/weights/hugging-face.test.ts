@@ -130,6 +130,10 @@ describe('config.json', () => {
     expect(configOf({ rope_scaling: null }).positions).toMatchObject({
       rope: { theta: 10_000, scaling: { kind: 'none' } },
     });
+    const beside = { rope_type: 'default', rope_theta: 1e6 };
+    expect(
+      configOf({ rope_theta: 5e5, rope_scaling: { ...llama3, rope_type: 'llama3' }, rope_parameters: beside }),
+    ).toEqual(legacy);
     const half = { rope_type: 'default', partial_rotary_factor: 0.5 };
     expect(configOf({ rope_parameters: half }).positions).toMatchObject({ rotaryDim: 8 });
   });

@@ -1,48 +1,75 @@
-// `kvasir chat`: a conversation in the terminal.
-import { createInterface } from 'node:readline/promises';
+// `kvasir chat`: a conversation in the terminal, with a model of this process or of a server.
 import { Command } from 'commander';
-import type { ChatMessage } from '../../text/template/chat-template.ts';
+import type { z } from 'zod';
 import { addModelFlags, readOptions } from '../options/options.ts';
 import { describeInstances } from '../serve/describe-instances.ts';
 import { generateText } from '../serve/model/local-generation.ts';
+import { openRemoteChat } from '../serve/model/remote-chat.ts';
 import { openServing } from '../serve/open-serving.ts';
+import { ChatSession } from '../terminal/chat-session.ts';
+import { UsageError } from '../usage-error.ts';
 import { addGenerationFlags, generationSchema } from './generate.ts';
+
+interface ChatFlags extends Record<string, unknown> {
+  readonly system?: string;
+  readonly url?: string;
+  readonly apiKey?: string;
+}
+
+type GenerationOptions = z.infer<typeof generationSchema>;
 
 export function chatCommand(): Command {
   const command = addModelFlags(
-    new Command('chat').description('Chat with a model in the terminal; /reset starts a new conversation, /exit ends'),
+    new Command('chat').description('Chat with a model in the terminal; /help lists the commands'),
   );
   return addGenerationFlags(command)
     .option('--system <text>', 'Start the conversation with this system message')
-    .action(async ({ system, ...flags }: { system?: string } & Record<string, unknown>) => {
+    .option('--url <url>', 'Chat with the server at this address; its model and defaults apply')
+    .option('--api-key <key>', 'Send this key to the server of --url')
+    .action(async ({ system, url, apiKey, ...flags }: ChatFlags) => {
       const options = readOptions(generationSchema, flags);
-      const serving = await openServing(options, { queue: 1 });
-      try {
-        console.log(describeInstances(serving.model.id, await serving.cluster.ready()));
-        const beginning: ChatMessage[] = system === undefined ? [] : [{ role: 'system', content: system }];
-        let messages = [...beginning];
-        for await (const line of lines()) {
-          if (line === '/exit') break;
-          if (line === '/reset') messages = [...beginning];
-          if (line === '' || line.startsWith('/')) continue;
-          messages.push({ role: 'user', content: line });
-          const { text } = await generateText(serving, { messages }, options, (piece) => process.stdout.write(piece));
-          messages.push({ role: 'assistant', content: text });
-          console.log();
-        }
-      } finally {
-        await serving.close();
-      }
+      if (url === undefined) await chatHere(options, system);
+      else await chatThere(url, apiKey, options, system);
     });
 }
 
-/** Trimmed lines of the terminal, each after a prompt; ends with the input. */
-async function* lines(): AsyncGenerator<string> {
-  const terminal = createInterface({ input: process.stdin, output: process.stdout });
-  terminal.setPrompt('> ');
-  terminal.prompt();
-  for await (const line of terminal) {
-    yield line.trim();
-    terminal.prompt();
+const terminal = () => ({
+  input: process.stdin,
+  output: process.stdout,
+  isTyped: process.stdin.isTTY === true && process.stdout.isTTY === true,
+});
+
+async function chatThere(
+  url: string,
+  apiKey: string | undefined,
+  options: GenerationOptions,
+  system: string | undefined,
+): Promise<void> {
+  if (!/^https?:\/\/\S+$/.test(url)) throw new UsageError(`Cannot use --url ${url}: write http://HOST:PORT`);
+  if (options.model !== undefined) throw new UsageError('Cannot use --model with --url: the server has its model');
+  const remote = await openRemoteChat({ url, apiKey }, options);
+  console.log(`Model ${remote.model} at ${url}; /help lists the commands`);
+  await new ChatSession(remote, terminal(), system).run();
+}
+
+async function chatHere(options: GenerationOptions, system: string | undefined): Promise<void> {
+  const serving = await openServing(options, { queue: 1 });
+  try {
+    const { model } = serving;
+    if (model.tokenizer === undefined) throw new UsageError(`Cannot chat: model '${model.id}' has no tokenizer`);
+    if (model.chatTemplate === undefined)
+      throw new UsageError(`Cannot chat: model '${model.id}' has no chat template; kvasir generate continues a text`);
+    console.log(describeInstances(model.id, await serving.cluster.ready()));
+    const session = new ChatSession(
+      {
+        answer: async (messages, signal, onText) =>
+          (await generateText(serving, { messages }, options, onText, signal)).text,
+      },
+      terminal(),
+      system,
+    );
+    await session.run();
+  } finally {
+    await serving.close();
   }
 }

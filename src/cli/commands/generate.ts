@@ -1,4 +1,5 @@
 // `kvasir generate`: one prompt, streamed to the terminal.
+import { text } from 'node:stream/consumers';
 import { Command } from 'commander';
 import { z } from 'zod';
 import { addModelFlags, modelOptionsSchema, readOptions } from '../options/options.ts';
@@ -19,7 +20,7 @@ export function addGenerationFlags(command: Command): Command {
   return command
     .optionsGroup(groups.generation)
     .option('--max-tokens <n>', 'Generate at most this number of tokens')
-    .option('--temperature <t>', "Sample at this temperature; 0 is greedy (default: the model's, else 1)")
+    .option('--temperature <t>', "Sample at this temperature; 0 is greedy (default: the model's, else 0.7)")
     .option('--top-p <p>', "Sample from the nucleus of this probability (default: the model's, else 1)")
     .option('--seed <n>', 'Seed the sampler; equal seeds give equal outputs');
 }
@@ -27,25 +28,27 @@ export function addGenerationFlags(command: Command): Command {
 const maxTokensDefault = 256;
 
 export function generateCommand(): Command {
-  const command = addModelFlags(new Command('generate').description('Complete one prompt and stream the output'));
+  const command = addModelFlags(new Command('generate').description('Answer one prompt and stream the output'));
   return addGenerationFlags(command)
-    .argument('<prompt>', 'Text to continue, or a message with --chat')
-    .option('--chat', 'Wrap the prompt in the chat template of the model')
+    .argument('<prompt>', 'Message to answer, or text to continue; - reads it from stdin')
+    .option('--raw', 'Continue the prompt as it is, without the chat template of the model')
     .option('--json', 'Print one JSON object instead')
     .action(
       async (
-        prompt: string,
-        { chat, json, ...flags }: { chat?: boolean; json?: boolean } & Record<string, unknown>,
+        argument: string,
+        { raw, json, ...flags }: { raw?: boolean; json?: boolean } & Record<string, unknown>,
       ) => {
         const options = readOptions(generationSchema, flags);
+        const prompt = argument === '-' ? (await text(process.stdin)).replace(/\r?\n$/, '') : argument;
         if (prompt === '') throw new UsageError('Cannot generate: the prompt is empty');
         const serving = await openServing(options, { queue: 1 });
         try {
           await serving.cluster.ready();
           const settings = { ...options, maxTokens: options.maxTokens ?? maxTokensDefault };
-          const input = chat === true ? { messages: [{ role: 'user', content: prompt }] } : { text: prompt };
-          const answer = await generateText(serving, input, settings, (text) => {
-            if (json !== true) process.stdout.write(text);
+          const wraps = raw !== true && serving.model.chatTemplate !== undefined;
+          const input = wraps ? { messages: [{ role: 'user', content: prompt }] } : { text: prompt };
+          const answer = await generateText(serving, input, settings, (piece) => {
+            if (json !== true) process.stdout.write(piece);
           });
           console.log(json === true ? JSON.stringify(answer) : '');
         } finally {

@@ -4,15 +4,17 @@ import { basename, join } from 'node:path';
 import { openModel } from '../../weights/open-model.ts';
 import type { ModelFiles, TokenizerSource } from '../../weights/types.ts';
 import { locateCached } from '../serve/model/locate-model.ts';
-import { bytesByType, kvBytesPerToken, parameterCount, tensorBytes } from '../serve/model/model-facts.ts';
+import { bytesByType, kvBytesPerToken, parameterCount, tensorBytes, unservable } from '../serve/model/model-facts.ts';
 import { megabytes } from '../terminal/fields.ts';
 
-/** @throws HubError for a hub reference that is not cached; ModelFileError */
+/** Exit code 1 if the model cannot be served. @throws HubError for a hub reference that is not cached; ModelFileError */
 export function inspect(model: string, json: boolean): void {
   const path = locateCached(model);
   const files = openModel(path);
   try {
-    const report = describe(path, files);
+    const problem = unservable(files);
+    if (problem !== undefined) process.exitCode = 1;
+    const report = describe(path, files, problem);
     if (json) console.log(JSON.stringify(report));
     else print(report);
   } finally {
@@ -20,10 +22,11 @@ export function inspect(model: string, json: boolean): void {
   }
 }
 
-function describe(path: string, files: ModelFiles) {
+function describe(path: string, files: ModelFiles, problem: string | undefined) {
   const { tokenizer: source } = files;
   return {
     path,
+    ...(problem !== undefined && { problem }),
     kind: files.kind,
     architecture: files.config.architecture,
     parameters: parameterCount(files),
@@ -55,7 +58,7 @@ function fileSizes(path: string): { readonly name: string; readonly bytes: numbe
 function print(report: ReturnType<typeof describe>): void {
   const { path, kind, architecture, parameters, bytes, types, context, tokenizer, chatTemplate, files } = report;
   const stored = Object.entries(types).map(([type, size]) => (size === undefined ? `${type} (unreadable)` : type));
-  console.log(path);
+  console.log(report.problem === undefined ? path : `${path}: ${report.problem}`);
   console.log(
     `  ${architecture}, ${(parameters / 1e6).toFixed(1)} M parameters, ${kind}, ${megabytes(bytes)}: ${stored.join(', ')}`,
   );

@@ -5,7 +5,7 @@ import { type CachedRepository, cachedRepositories } from '../../weights/hub/cac
 import { hubSettings } from '../../weights/hub/settings.ts';
 import { openModel } from '../../weights/open-model.ts';
 import { embeddedModel } from '../package-root.ts';
-import { tensorBytes } from '../serve/model/model-facts.ts';
+import { tensorBytes, unservable } from '../serve/model/model-facts.ts';
 import { megabytes } from '../terminal/fields.ts';
 import { UsageError } from '../usage-error.ts';
 
@@ -17,10 +17,11 @@ interface ListedModel {
   readonly error?: string;
 }
 
-/** @throws UsageError if the folder does not exist */
+/** Exit code 1 if a model cannot be served. @throws UsageError if the folder does not exist */
 export function listFolder(folder: string, json: boolean): void {
   if (!existsSync(folder)) throw new UsageError(`Cannot list models: there is no folder ${folder}`);
   const models = modelPaths(folder).map(describe);
+  if (models.some(({ error }) => error !== undefined)) process.exitCode = 1;
   if (json) {
     console.log(JSON.stringify({ models }));
     return;
@@ -88,6 +89,8 @@ function describe(path: string): ListedModel {
   try {
     const files = openModel(path);
     try {
+      const error = unservable(files);
+      if (error !== undefined) return { path, error };
       const { architecture, maxPositions } = files.config;
       return { path, architecture, context: maxPositions, bytes: tensorBytes(files) };
     } finally {

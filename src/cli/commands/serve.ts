@@ -56,6 +56,12 @@ export function serveCommand(): Command {
     .optionsGroup(groups.limits)
     .option('--queue <n>', 'Accept at most this number of requests at once, then answer 429 (default: 256)')
     .option('--body-limit <size>', 'Refuse larger request bodies (default: 16m)')
+    .addOption(
+      new Option(
+        '--unknown-fields <way>',
+        'Treat fields of requests without a meaning here this way (default: refuse)',
+      ).choices(['refuse', 'ignore']),
+    )
     .option('--request-timeout <seconds>', 'Fail a request of a cluster after this time (default: 600)')
     .optionsGroup(groups.cluster)
     .option('--instances <n>', 'Run this number of instances, as threads, or with --nats as processes (default: 1)')
@@ -67,7 +73,10 @@ export function serveCommand(): Command {
     .optionsGroup(groups.tiers)
     .option('--host-memory <size>', 'Cache blocks in this much host memory of each instance (default: none)')
     .option('--ssd <folder>', 'Cache blocks on SSD in this folder, also across restarts (default: none)')
-    .option('--ssd-size <size>', 'Allocate this much SSD for all instances together (default: 10g)');
+    .option(
+      '--ssd-size <size>',
+      'Allocate this much SSD for all instances together (default: 64 contexts, at most 10g)',
+    );
   addDopFlags(addClusterFlags(command)).addOption(
     new Option('--token <secret>', 'Share this secret with the attention workers at HOST:PORT').env('KVASIR_TOKEN'),
   );

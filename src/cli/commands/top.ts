@@ -4,15 +4,8 @@ import { Command } from 'commander';
 import { z } from 'zod';
 import { readOptions } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';
-import {
-  attentionWorkerRows,
-  type ClusterView,
-  clusterViewSchema,
-  servingSummary,
-  topRows,
-} from '../serve/host/instance-rows.ts';
+import { type ClusterView, clusterViewSchema, topScreen } from '../serve/host/instance-rows.ts';
 import { stopSignal } from '../serve/stop-signal.ts';
-import { tableLines } from '../terminal/table.ts';
 
 const schema = z.object({
   url: z
@@ -25,12 +18,14 @@ const schema = z.object({
   json: z.boolean().default(false),
 });
 
+/** q, and Ctrl-C and Ctrl-D as a terminal in raw mode sends them. */
+const quitKeys = ['q', 'Q', '\u0003', '\u0004'];
 const answerMsMax = 10_000;
 const clearScreen = '\u001b[2J\u001b[H';
 
 export function topCommand(): Command {
   return new Command('top')
-    .description('Show the instances of a server: requests, pages, load and rates')
+    .description('Show the instances of a server: requests, pages, load and rates; q quits')
     .option('--url <url>', 'Query the server at this address (default: http://127.0.0.1:8000)')
     .option('--api-key <key>', 'Send this key, if the server requires one')
     .option('--interval <seconds>', 'Refresh at this interval (default: 1)')
@@ -42,14 +37,19 @@ export function topCommand(): Command {
 async function top({ url, apiKey, interval, once, json }: z.infer<typeof schema>): Promise<void> {
   const stopped = new AbortController();
   void stopSignal().then(() => stopped.abort());
+  const restore = once || json ? () => {} : quitAtKey(stopped);
   let before: ClusterView | undefined;
-  while (!stopped.signal.aborted) {
-    const view = await query(url, apiKey);
-    if (json) console.log(JSON.stringify(view));
-    else show(view, before);
-    if (once) return;
-    before = view;
-    await sleep(interval * 1000, undefined, { signal: stopped.signal }).catch(() => {});
+  try {
+    while (!stopped.signal.aborted) {
+      const view = await query(url, apiKey);
+      if (json) console.log(JSON.stringify(view));
+      else show(view, before);
+      if (once) return;
+      before = view;
+      await sleep(interval * 1000, undefined, { signal: stopped.signal }).catch(() => {});
+    }
+  } finally {
+    restore();
   }
 }
 
@@ -67,11 +67,19 @@ async function query(url: string, apiKey: string | undefined): Promise<ClusterVi
 
 function show(view: ClusterView, before: ClusterView | undefined): void {
   if (process.stdout.isTTY) process.stdout.write(clearScreen);
-  console.log(`${view.model}: ${view.ready ? 'ready' : 'not ready'}, ${servingSummary(view)}`);
-  const width = process.stdout.columns ?? Number.POSITIVE_INFINITY;
-  for (const line of tableLines(topRows(view, before), width)) console.log(line);
-  const workers = attentionWorkerRows(view, before);
-  if (workers.length === 0) return;
-  console.log();
-  for (const line of tableLines(workers, width)) console.log(line);
+  for (const line of topScreen(view, before, process.stdout.columns ?? Number.POSITIVE_INFINITY)) console.log(line);
+}
+
+/** Aborts at the key q, and at Ctrl-C, which a terminal in raw mode sends as a character. */
+function quitAtKey(stopped: AbortController): () => void {
+  const { stdin } = process;
+  if (!stdin.isTTY) return () => {};
+  stdin.setRawMode(true);
+  stdin.on('data', (keys: Buffer) => {
+    if (quitKeys.some((key) => keys.includes(key))) stopped.abort();
+  });
+  return () => {
+    stdin.setRawMode(false);
+    stdin.pause();
+  };
 }

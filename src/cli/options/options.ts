@@ -133,6 +133,7 @@ export const serveOptionsSchema = modelOptionsSchema.extend({
     .optional(),
   corsOrigin: z.union([z.string().transform((origin) => [origin]), z.array(z.string())]).default([]),
   bodyLimit: bytes.default(16 * 2 ** 20),
+  unknownFields: z.enum(['refuse', 'ignore']).default('refuse'),
   logLevel,
   logFormat,
   ...liveBorrowFields,

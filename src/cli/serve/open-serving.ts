@@ -15,7 +15,7 @@ import { computes, defaultInstance, type InstanceOptions, type ModelOptions } fr
 import { budgetByDefault, type SparseSettings, sparseLayers } from '../options/sparse-options.ts';
 import { UsageError } from '../usage-error.ts';
 import { blockKeyOf } from './block-key.ts';
-import { type TierOptions, tierSettings } from './instance-tiers.ts';
+import { ssdSizeFor, type TierOptions, tierSettings } from './instance-tiers.ts';
 import { localManagerSettings, requestKvBytes } from './live-borrowing.ts';
 import { locateModel } from './model/locate-model.ts';
 import { contextTokens } from './model/served-model.ts';
@@ -82,6 +82,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
     const kvBudget = budgetRange(serving.sparsity, files, context);
     const lenders = lendersOf(instances, shared, lending);
     const folder = serving.ssd ?? instances.find(({ ssd }) => ssd !== undefined)?.ssd;
+    const tiers = { ...serving, ssdSize: serving.ssdSize ?? derivedSsdSize(files, context, options, serving) };
     // The workers pack weights while this thread builds the tokenizer.
     const cluster = new LiveCluster({
       entry: new URL('./instance-worker.js', import.meta.url),
@@ -92,7 +93,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
             rechecksAdmission: admission.kind !== 'none',
             pinMemory,
           }),
-          tiers: tierSettings(serving, i, instances.length, own),
+          tiers: tierSettings(tiers, i, instances.length, own),
           record: serving.records?.[i],
           sendsAtEnd: serving.sendsAtEnd,
           attentionWorkers: own.role === 'prefill' ? undefined : serving.attentionWorkers,
@@ -120,6 +121,19 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
   } finally {
     files.close();
   }
+}
+
+/** The SSD that `--ssd` alone allocates, announced; undefined: no instance uses the shared folder. */
+function derivedSsdSize(
+  { config }: ModelFiles,
+  context: number,
+  { inputs }: ModelOptions,
+  { ssd, log = console.error }: ServingOptions,
+): number | undefined {
+  if (ssd === undefined) return undefined;
+  const bytes = ssdSizeFor(config, context, inputs);
+  log(`Allocating ${(bytes / 1e6).toFixed(0)} MB of SSD in ${ssd} for the KV of long contexts; --ssd-size changes it`);
+  return bytes;
 }
 
 /** Memory of each instance that lends; a store has none. */

@@ -21,6 +21,7 @@ import { startedAttentionWorkers } from './attention/child-attention-workers.ts'
 import { withChosenDop, withChosenDops } from './attention/choose-attention-workers.ts';
 import { ChildInstances } from './child-instances.ts';
 import { describeInstances } from './describe-instances.ts';
+import { firstRequest } from './first-request.ts';
 import { codeOf, makeFolder } from './host/make-folder.ts';
 import { answerMemoryRequests } from './host/memory-probe.ts';
 import { logRdmaDevice } from './host/rdma-device.ts';
@@ -121,6 +122,7 @@ async function serveInstances(
     try {
       answerMemoryRequests(options.instances?.length ?? 1);
       console.log(describeInstances(serving.model.id, await serving.cluster.ready()));
+      for (const note of serving.notes) console.log(note);
       announce(serving.model, gateway, options);
       await runUntilStopped(
         serving.cluster.ended.then(() => 'no instance is left; the lines above have the reasons'),
@@ -186,6 +188,7 @@ function openGateway(
     bodyBytesMax: options.bodyLimit,
     streamBufferBytesMax,
     choicesMax: options.queue,
+    unknownFields: options.unknownFields,
     sloClasses: new Map(Object.entries(options.sloClasses ?? {})),
   };
   return listen(settings, options.host, options.port);
@@ -218,16 +221,9 @@ function announce(model: ServedModel, gateway: Gateway, options: ServeOptions): 
   const scheme = tlsOf(options) === undefined ? 'http' : 'https';
   const url = `${scheme}://${gateway.host.includes(':') ? `[${gateway.host}]` : gateway.host}:${gateway.port}`;
   console.log(`Serving on ${url}`);
-  // The key itself must not appear in logs.
   const isOpen = options.apiKey.length + options.adminKey.length === 0 && options.apiKeys === undefined;
-  const key = isOpen ? '' : ' -H "authorization: Bearer $KEY"';
-  const [path, fields] =
-    model.chatTemplate === undefined
-      ? ['completions', model.tokenizer === undefined ? '"prompt": [1, 2, 3]' : '"prompt": "Once upon a time"']
-      : ['chat/completions', '"messages": [{"role": "user", "content": "Tell me a story about a fox and a lantern."}]'];
-  console.log(
-    `Try: curl ${url}/v1/${path}${key} -H 'content-type: application/json' -d '{"model": "${model.id}", ${fields}}'`,
-  );
+  const reached = url.replace('//0.0.0.0:', '//127.0.0.1:').replace('//[::]:', '//[::1]:');
+  console.log(`Try:\n${firstRequest(model, reached, !isOpen)}`);
 }
 
 /** Resolves at a stop signal. @throws Error when the server can no longer serve */

@@ -41,7 +41,7 @@ function alignedPairs(entries: readonly (readonly [string, string])[], width: nu
   );
 }
 
-function wrapped(text: string, width: number): readonly string[] {
+export function wrapped(text: string, width: number): readonly string[] {
   const lines = [''];
   for (const word of text.split(' ')) {
     const last = lines[lines.length - 1];

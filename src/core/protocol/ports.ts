@@ -40,6 +40,8 @@ export interface GenerationRequest {
    * reported as the last token.
    */
   readonly stopTokenIds: readonly number[];
+  /** No stop token is sampled before this number of output tokens; undefined: 0. */
+  readonly minTokens?: number;
   /** Larger runs first; 0 is the default. */
   readonly priority: number;
   /** A batch job: it uses idle capacity, below every priority. */

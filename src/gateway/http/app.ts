@@ -14,7 +14,7 @@ import { chatCompletions } from '../openai/chat.ts';
 import { completions } from '../openai/completions.ts';
 import { Contexts } from '../openai/contexts.ts';
 import { checkModel, type EndpointCall, type EndpointContext } from '../openai/endpoint.ts';
-import { parseBody } from '../openai/fields.ts';
+import { parseBody, type UnknownFields } from '../openai/fields.ts';
 import type { Encode } from '../openai/prompt.ts';
 import type { OtlpExporter } from '../tracing/otlp-exporter.ts';
 import { describeRequest } from '../tracing/request-trace.ts';
@@ -50,6 +50,8 @@ export interface GatewayOptions {
   readonly sloClasses: ReadonlyMap<string, { readonly priority: number }>;
   /** Maximum number of choices of one request: the size of the queue. */
   readonly choicesMax: number;
+  /** Undefined: unknown fields of a request are refused. */
+  readonly unknownFields?: UnknownFields | undefined;
 }
 
 /** Routes that show or change more than the caller's own requests. */

@@ -29,4 +29,6 @@ export interface ServedModel {
   /** All token ids that end a sequence. */
   readonly eosIds: readonly number[];
   readonly defaults: SamplingDefaults;
+  /** Those of the defaults that the model's files state. */
+  readonly stated?: Partial<SamplingDefaults>;
 }

@@ -21,14 +21,18 @@ import { type ChatBody, chatSchema } from './schema.ts';
 import { TokenNames } from './token-names.ts';
 
 export async function chatCompletions(json: unknown, context: EndpointContext, call: EndpointCall): Promise<Response> {
-  const body = parseBody(chatSchema, json);
+  const body = parseBody(chatSchema, json, context);
   checkModel(body.model, context.model);
   if (!call.batch) context.usage.check(call.caller);
   checkChoices(1, body.n, context);
   const logprobs = logprobRequest(body);
   const requestedTokens = maxTokens(body);
   const tokens = await chatPrompt(body, context.model, context.encode);
-  const planned = { tokens, startsText: true, maxTokens: outputTokens(tokens.length, requestedTokens, context.model) };
+  const planned = {
+    tokens,
+    startsText: body.continue_final_message !== true,
+    maxTokens: outputTokens(tokens.length, requestedTokens, context.model),
+  };
   const choices = planChoices([planned], body, logprobs, context, call);
   const shape = new ChatShape(body, context, call, tokens);
   if (body.stream === true) {

@@ -72,9 +72,8 @@ export class ChoiceOutput {
 
   /** Ends the choice and returns all held text. */
   finish(): Delta {
-    const rest = this.#match(this.#detokenizer?.flush() ?? '');
-    if (rest.stopped !== undefined) return this.#stop(rest.emit, rest.stopped);
-    const text = rest.emit + (this.#stops?.flush().emit ?? '');
+    // An incomplete character at the end is left out: the output was cut inside it.
+    const text = this.#stops?.flush().emit ?? '';
     this.#emitted += text.length;
     const entries = this.#pending.map((pending) => pending.entry);
     this.#pending = [];

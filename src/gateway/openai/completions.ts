@@ -24,7 +24,7 @@ import { completionSchema } from './schema.ts';
 const defaultMaxTokens = 16;
 
 export async function completions(json: unknown, context: EndpointContext, call: EndpointCall): Promise<Response> {
-  const body = parseBody(completionSchema, json);
+  const body = parseBody(completionSchema, json, context);
   checkModel(body.model, context.model);
   if (!call.batch) context.usage.check(call.caller);
   const maxTokens = body.max_tokens ?? defaultMaxTokens;
@@ -54,7 +54,13 @@ export async function completions(json: unknown, context: EndpointContext, call:
     );
   }
   const texts = choices.map(
-    (choice): CompletionText => ({ choice, promptEntries: [], text: '', entries: [], finish: 'length' }),
+    (choice): CompletionText => ({
+      choice,
+      promptEntries: firstPromptEntries(choice),
+      text: '',
+      entries: [],
+      finish: 'length',
+    }),
   );
   const usage = await runToEnd(choices, collectInto(texts, shape.needsEntries), context, call);
   return Response.json(shape.whole(texts, usageBody(usage)));
@@ -79,10 +85,13 @@ function collectInto(texts: readonly CompletionText[], needsEntries: boolean): C
   };
 }
 
-/** Entries of an echoed prompt; its first token has no log-probability. */
+/** The first token of a scored prompt has no log-probability. */
+function firstPromptEntries({ request }: Choice): TokenEntry[] {
+  if (!request.sampling.promptLogprobs) return [];
+  return [{ id: request.prompt[0] ?? 0, start: 0, logprob: undefined, alternatives: [] }];
+}
+
 function addPromptEntries(entries: TokenEntry[], { request }: Choice, piece: TokenLogprobs): void {
-  if (entries.length === 0)
-    entries.push({ id: request.prompt[0] ?? 0, start: 0, logprob: undefined, alternatives: [] });
   for (let i = 0; i < piece.logprobs.length; i++) {
     entries.push(tokenEntry(request.prompt[entries.length] ?? 0, 0, piece, i));
   }
@@ -91,19 +100,19 @@ function addPromptEntries(entries: TokenEntry[], { request }: Choice, piece: Tok
 function streamHandler(shape: CompletionShape, stream: SseStream): ChoiceHandler {
   const promptEntries = new Map<number, TokenEntry[]>();
   const begun = new Set<number>();
-  const entriesOf = (index: number): TokenEntry[] => {
-    const entries = promptEntries.get(index) ?? [];
-    promptEntries.set(index, entries);
+  const entriesOf = (choice: Choice): TokenEntry[] => {
+    const entries = promptEntries.get(choice.index) ?? firstPromptEntries(choice);
+    promptEntries.set(choice.index, entries);
     return entries;
   };
   const begin = (choice: Choice): void => {
     begun.add(choice.index);
-    const chunk = shape.firstChunk(choice, entriesOf(choice.index));
+    const chunk = shape.firstChunk(choice, entriesOf(choice));
     promptEntries.delete(choice.index);
     if (chunk !== undefined) stream.send(chunk);
   };
   return {
-    promptLogprobs: (choice, piece) => addPromptEntries(entriesOf(choice.index), choice, piece),
+    promptLogprobs: (choice, piece) => addPromptEntries(entriesOf(choice), choice, piece),
     delta: (choice, delta) => {
       if (!begun.has(choice.index)) begin(choice);
       if (delta.text !== '' || (delta.entries.length > 0 && shape.needsEntries))

@@ -10,6 +10,7 @@ import type { Caller } from '../keys/caller.ts';
 import { type CallerUsage, unlimitedUse } from '../keys/caller-usage.ts';
 import { type GatewayMetrics, unobserved } from '../metrics/metrics.ts';
 import { ChoiceOutput } from './choice-output.ts';
+import type { UnknownFields } from './fields.ts';
 import { choiceSeed, type LogprobRequest, samplingParams, stopStrings, stopTokenIds } from './params.ts';
 import type { Encode } from './prompt.ts';
 import { type Choice, type ChoiceHandler, clientDisconnected, RunningChoices, type Usage } from './run-choices.ts';
@@ -29,6 +30,8 @@ export interface EndpointContext {
   readonly sloClasses: ReadonlyMap<string, { readonly priority: number }>;
   /** Maximum number of choices of one request. */
   readonly choicesMax: number;
+  /** Undefined: unknown fields are refused. */
+  readonly unknownFields?: UnknownFields | undefined;
   readonly logger: Logger;
 }
 
@@ -82,6 +85,13 @@ export function planChoices(
   const stops = stopTexts.length > 0 ? new StopMatcher(stopTexts) : undefined;
   const stopIds = stopTokenIds(body, context.model);
   const stopIdSet = new Set(stopIds);
+  const minTokens = body.min_tokens ?? 0;
+  const least = Math.min(...prompts.map(({ maxTokens }) => maxTokens));
+  if (minTokens > least)
+    throw badField(
+      'min_tokens',
+      `Cannot accept request: 'min_tokens' is ${minTokens}, the output has at most ${least}`,
+    );
   return prompts.flatMap(({ tokens, maxTokens, startsText }, p) =>
     Array.from({ length: n }, (_, i): Choice => {
       const index = p * n + i;
@@ -98,6 +108,7 @@ export function planChoices(
           maxTokens,
           sampling: { ...sampling, seed: choiceSeed(body.seed, i) },
           stopTokenIds: stopIds,
+          ...(minTokens > 0 && { minTokens }),
           priority,
           ...(sloClass !== undefined && { sloClass }),
           ...(kvBudget !== undefined && { kvBudget }),

@@ -1,5 +1,6 @@
 // Validation of request bodies: an unsupported field is a 400 that names it, unless its value has no effect.
 import type { z } from 'zod';
+import { requirementOf } from '../../util/requirement.ts';
 import { badField } from '../http/errors.ts';
 
 /** Deeper than any useful body; the recursion below relies on it. */
@@ -31,8 +32,10 @@ const unsupported: Readonly<Record<string, (value: unknown) => boolean>> = {
   verbosity: oneOf('medium'),
   suffix: oneOf(''),
   best_of: oneOf(1),
+  cache_control: anything,
+  // The prefix cache always applies.
+  cache_prompt: anything,
   // Fields of vLLM, which its clients send with their defaults.
-  min_tokens: oneOf(0),
   use_beam_search: oneOf(false),
   length_penalty: oneOf(1),
   skip_special_tokens: oneOf(true),
@@ -47,11 +50,18 @@ function isTextFormat(value: unknown): boolean {
   return 'type' in value && value.type === 'text';
 }
 
+/** What happens to fields without a meaning here: a 400, or nothing. Unsupported fields with an effect are a 400. */
+export type UnknownFields = 'refuse' | 'ignore';
+
 /**
  * The body, typed by the schema.
  * @throws ApiError 400 naming the first invalid field
  */
-export function parseBody<S extends z.ZodObject>(schema: S, body: unknown): z.infer<S> {
+export function parseBody<S extends z.ZodObject>(
+  schema: S,
+  body: unknown,
+  { unknownFields = 'refuse' }: { readonly unknownFields?: UnknownFields | undefined } = {},
+): z.infer<S> {
   if (typeof body !== 'object' || body === null || Array.isArray(body)) {
     throw badField(undefined, 'Cannot read request: the body is not a JSON object');
   }
@@ -60,7 +70,7 @@ export function parseBody<S extends z.ZodObject>(schema: S, body: unknown): z.in
     if (value === null) continue;
     checkNesting(name, value);
     if (Object.hasOwn(schema.shape, name)) known[name] = dropNulls(value);
-    else checkUnsupported(name, value);
+    else if (unknownFields === 'refuse' || Object.hasOwn(unsupported, name)) checkUnsupported(name, value);
   }
   const parsed = schema.safeParse(known);
   if (parsed.success) return parsed.data;
@@ -138,8 +148,9 @@ function describeIssue(first: z.core.$ZodIssue | undefined, body: Record<string,
     (at, key) => (typeof at === 'object' && at !== null ? Reflect.get(at, key) : undefined),
     body,
   );
-  const shown = value === undefined ? 'missing' : `got ${brief(value)}`;
-  return badField(field, `Cannot accept request: '${clip(field ?? 'body')}': ${issue?.message ?? 'invalid'}: ${shown}`);
+  const requirement = issue === undefined ? 'has an invalid form' : requirementOf(issue);
+  const fault = value === undefined ? 'is missing' : `${requirement}, got ${brief(value)}`;
+  return badField(field, `Cannot accept request: '${clip(field ?? 'body')}' ${fault}`);
 }
 
 function clip(text: string): string {

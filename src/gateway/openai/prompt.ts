@@ -11,7 +11,7 @@ export type Encode = (text: string, addSpecial: boolean) => Promise<Int32Array>;
 
 /** @throws ApiError 400 if the model has no tokenizer or template, or its template refuses the messages */
 export async function chatPrompt(
-  body: Pick<ChatBody, 'messages'>,
+  body: Pick<ChatBody, 'messages'> & Partial<ChatBody>,
   model: ServedModel,
   encode: Encode,
 ): Promise<Int32Array> {
@@ -21,21 +21,48 @@ export async function chatPrompt(
   if (model.chatTemplate === undefined) {
     throw badField('messages', `Cannot chat: model '${model.id}' has no chat template; use /v1/completions`);
   }
-  const messages = body.messages.map(({ role, content, name }) => ({
+  return tokenise(render(model.chatTemplate, body, model), 'messages', false, encode);
+}
+
+/** @throws ApiError 400 if the template refuses the messages, or the last one cannot be continued */
+function render(
+  template: ChatTemplate,
+  body: Pick<ChatBody, 'messages'> & Partial<ChatBody>,
+  { bosToken, eosToken }: ServedModel,
+): string {
+  const { add_generation_prompt: added, continue_final_message: continues = false, reasoning_effort: effort } = body;
+  if (continues && added === true) {
+    const reason = "'continue_final_message' and 'add_generation_prompt' are both true: send one of them";
+    throw badField('continue_final_message', `Cannot accept request: ${reason}`);
+  }
+  const messages = body.messages.map(({ role, content, name, reasoning_content }) => ({
     role,
     content,
     ...(name !== undefined && { name }),
+    ...(reasoning_content !== undefined && { reasoning_content }),
   }));
-  return tokenise(render(model.chatTemplate, messages, model), 'messages', false, encode);
-}
-
-function render(template: ChatTemplate, messages: readonly ChatMessage[], { bosToken, eosToken }: ServedModel): string {
+  const variables = { ...(effort !== undefined && { reasoning_effort: effort }), ...body.chat_template_kwargs };
+  const addGenerationPrompt = !continues && (added ?? true);
   try {
-    return template.render({ messages, bosToken, eosToken, nowMs: Date.now() });
+    const text = template.render({ messages, addGenerationPrompt, bosToken, eosToken, nowMs: Date.now(), variables });
+    return continues ? upToFinalMessage(text, messages.at(-1)) : text;
   } catch (error) {
     if (error instanceof ChatTemplateError) throw badField('messages', error.message);
     throw error;
   }
+}
+
+/** The prompt up to the end of the last message, as in transformers: spaces at its end stay if the template keeps them. */
+function upToFinalMessage(text: string, message: ChatMessage | undefined): string {
+  const content = message?.content ?? '';
+  const final = typeof content === 'string' ? content : content.map((part) => part.text).join('\n');
+  const at = text.lastIndexOf(final.trim());
+  if (at < 0 || final.trim() === '') {
+    const reason = "the chat template does not write the last message as it is, so 'continue_final_message' has no end";
+    throw badField('continue_final_message', `Cannot accept request: ${reason}`);
+  }
+  const whole = final.trimStart();
+  return text.slice(0, at + (text.startsWith(whole, at) ? whole.length : final.trim().length));
 }
 
 async function tokenise(text: string, field: string, addSpecial: boolean, encode: Encode): Promise<Int32Array> {

@@ -23,7 +23,9 @@ function isEmpty(value: unknown): boolean {
   return typeof value === 'object' && value !== null && Object.keys(value).length === 0;
 }
 
-const textPart = z.object({ type: z.literal('text'), text: z.string() }).catchall(nothing);
+/** Marks a prefix to cache; the prefix cache needs no marks. */
+const cacheControl = z.unknown().optional();
+const textPart = z.object({ type: z.literal('text'), text: z.string(), cache_control: cacheControl }).catchall(nothing);
 const content = z.union([z.string(), list(textPart, 0, messagesMax)], 'expected text or a list of text parts');
 
 const message = z
@@ -31,6 +33,9 @@ const message = z
     role: z.enum(['system', 'developer', 'user', 'assistant']),
     content,
     name: z.string().optional(),
+    /** Passed to the chat template, for the reasoning of earlier turns. */
+    reasoning_content: z.string().optional(),
+    cache_control: cacheControl,
   })
   .catchall(nothing);
 
@@ -39,7 +44,7 @@ const logitBias = z
     (value) => typeof value === 'object' && value !== null && Object.keys(value).length <= biasesMax,
     `expected an object of at most ${biasesMax} members`,
   )
-  .pipe(z.record(z.string().regex(/^(0|[1-9]\d*)$/, 'keys are token ids'), z.number().min(-100).max(100)));
+  .pipe(z.record(z.string().regex(/^(0|[1-9]\d*)$/, 'must be a token id'), z.number().min(-100).max(100)));
 
 const tokenId = z.number().int().min(0);
 const stopString = z.string().min(1).max(stopCharactersMax);
@@ -56,7 +61,12 @@ const shared = {
   frequency_penalty: z.number().min(-2).max(2).optional(),
   presence_penalty: z.number().min(-2).max(2).optional(),
   logit_bias: logitBias.optional(),
-  seed: z.number().int().min(Number.MIN_SAFE_INTEGER).max(Number.MAX_SAFE_INTEGER).optional(),
+  // Beyond 2^53 the nearest number that JSON's readers give counts.
+  seed: z
+    .number()
+    .refine((seed) => Number.isInteger(seed) && Math.abs(seed) <= 2 ** 64, 'must be an integer of at most 64 bits')
+    .optional(),
+  min_tokens: z.number().int().min(0).optional(),
   n: z.number().int().min(1).max(16).optional(),
   stop: z
     .union([z.literal(''), stopString, list(stopString, 0, 16)], 'expected text or a list of up to 16 texts')
@@ -82,6 +92,10 @@ export const chatSchema = z.object({
   max_completion_tokens: z.number().int().min(1).optional(),
   logprobs: z.boolean().optional(),
   top_logprobs: z.number().int().min(0).max(20).optional(),
+  chat_template_kwargs: z.record(z.string().max(classCharactersMax), z.unknown()).optional(),
+  reasoning_effort: z.string().min(1).max(classCharactersMax).optional(),
+  add_generation_prompt: z.boolean().optional(),
+  continue_final_message: z.boolean().optional(),
 });
 
 export const completionSchema = z.object({
@@ -101,6 +115,10 @@ export const contextSchema = z.object({
   cache_salt: shared.cache_salt,
 });
 
+type TemplateField = 'chat_template_kwargs' | 'reasoning_effort' | 'add_generation_prompt' | 'continue_final_message';
 export type ChatBody = z.infer<typeof chatSchema>;
 export type CompletionBody = z.infer<typeof completionSchema>;
-export type SharedBody = Omit<ChatBody, 'messages' | 'logprobs' | 'top_logprobs' | 'max_completion_tokens'>;
+export type SharedBody = Omit<
+  ChatBody,
+  'messages' | 'logprobs' | 'top_logprobs' | 'max_completion_tokens' | TemplateField
+>;

@@ -42,6 +42,7 @@ export const request = z.strictObject({
   maxTokens: count,
   sampling,
   stopTokenIds: z.array(count).max(65_536),
+  minTokens: count.exactOptional(),
   priority: finite,
   batch: z.boolean().exactOptional(),
   salt: text,

@@ -17,6 +17,8 @@ interface Family {
   /** Defaults for keys that the file leaves out. */
   readonly window?: number;
   readonly softcap?: number;
+  /** The model ignores `attn_logit_softcapping`. */
+  readonly ignoresScoreCap?: true;
   readonly logitSoftcap?: number;
   /** RoPE base of the sliding-window layers when the file has none. */
   readonly slidingTheta?: number;
@@ -36,7 +38,10 @@ const families: ReadonlyMap<string, Family> = new Map<string, Family>([
       layersOfHiddenScale: 46,
     },
   ],
-  ['gemma3', { activation: 'gelu_tanh', fullEvery: 6, slidingTheta: 10_000, layersOfHiddenScale: 62 }],
+  [
+    'gemma3',
+    { activation: 'gelu_tanh', fullEvery: 6, ignoresScoreCap: true, slidingTheta: 10_000, layersOfHiddenScale: 62 },
+  ],
   ['gpt2', { activation: 'gelu_tanh', learnedPositions: true }],
 ]);
 
@@ -80,7 +85,7 @@ export function ggufConfig(metadata: GgufMetadata, architecture: string, files: 
     attention: {
       scale,
       ...windowsOf(keys, family, layers),
-      softcap: keys.positive('attn_logit_softcapping') ?? family.softcap,
+      softcap: family.ignoresScoreCap ? undefined : (keys.positive('attn_logit_softcapping') ?? family.softcap),
     },
     logitSoftcap: keys.positive('final_logit_softcapping') ?? family.logitSoftcap,
     bosId: tokenId(metadata, 'bos_token_id', undefined),

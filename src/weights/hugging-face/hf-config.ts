@@ -144,7 +144,8 @@ function activationOf(file: string, raw: RawConfig): Activation {
 
 function attentionOf(file: string, family: Family, raw: RawConfig, headDim: number, layers: number): AttentionConfig {
   const scale = raw.scale_attn_weights === false ? 1 : 1 / Math.sqrt(raw.query_pre_attn_scalar ?? headDim);
-  const common = { scale, softcap: raw.attn_logit_softcapping ?? undefined };
+  const softcap = family.ignoresScoreCap ? undefined : (raw.attn_logit_softcapping ?? undefined);
+  const common = { scale, softcap };
   const window = raw.use_sliding_window === false || family.slides === 'never' ? undefined : raw.sliding_window;
   if (window === undefined || window === null) return { ...common, window: undefined, layers: undefined };
   const listed = raw.layer_types;

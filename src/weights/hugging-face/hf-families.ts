@@ -11,6 +11,8 @@ export interface Family {
   /** Values of keys that the file leaves out; an explicit null stays null. */
   readonly defaults?: Partial<RawConfig>;
   readonly gainOffset?: 1;
+  /** The model ignores `attn_logit_softcapping`. */
+  readonly ignoresScoreCap?: true;
   /** RoPE unless given. */
   readonly positions?: { readonly kind: 'learned'; readonly offset: number } | { readonly kind: 'alibi' };
   readonly biases?: (raw: RawConfig) => Biases;
@@ -56,6 +58,7 @@ const gemma3: Family = {
     rope_local_base_freq: 10_000,
   },
   gainOffset: 1,
+  ignoresScoreCap: true,
   slides: (raw, layer) => (layer + 1) % (raw.sliding_window_pattern ?? raw._sliding_window_pattern ?? 6) !== 0,
   fixed: causalOnly,
 };

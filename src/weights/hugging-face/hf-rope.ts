@@ -44,13 +44,17 @@ function settingsOf(
   raw: RawConfig,
 ): { readonly main: RawRope; readonly mainKey: string; readonly sliding: RawRope | undefined } {
   const isObject = (value: unknown): value is object => typeof value === 'object' && value !== null;
+  // As in transformers, rope_scaling takes precedence over rope_parameters, and its base is that of the file.
+  const scales = isObject(raw.rope_scaling) && Object.keys(raw.rope_scaling).length > 0;
   if (isObject(raw.rope_parameters)) {
     const mainKey = 'rope_parameters';
     if ('full_attention' in raw.rope_parameters) {
       const ropes = validate(file, byLayerTypeSchema, raw.rope_parameters, mainKey);
-      return { main: ropes.full_attention, mainKey, sliding: ropes.sliding_attention ?? undefined };
+      const scaling = scales ? validate(file, ropeSchema, raw.rope_scaling, 'rope_scaling') : {};
+      const main = { ...ropes.full_attention, ...scaling };
+      return { main, mainKey, sliding: ropes.sliding_attention ?? undefined };
     }
-    return { main: validate(file, ropeSchema, raw.rope_parameters, mainKey), mainKey, sliding: undefined };
+    if (!scales) return { main: validate(file, ropeSchema, raw.rope_parameters, mainKey), mainKey, sliding: undefined };
   }
   const mainKey = 'rope_scaling';
   const scaling = raw.rope_scaling ?? {};

@@ -185,11 +185,11 @@ describe('a KV budget', () => {
     [{ model: { ...model, kvBudget: { least: undefined, most: undefined } } }, 50, 'a fixed budget for each layer'],
     [sparse, 32, "this server accepts 33 to 100, or 'full'"],
     [sparse, 101, "this server accepts 33 to 100, or 'full'"],
-    [sparse, 0, "'kv_budget': Too small: expected number to be >=1: got 0"],
-    [sparse, -5, "'kv_budget': Too small: expected number to be >=1: got -5"],
-    [sparse, 50.5, "'kv_budget': expected a number of tokens or 'full': got 50.5"],
+    [sparse, 0, "'kv_budget' must be at least 1, got 0"],
+    [sparse, -5, "'kv_budget' must be at least 1, got -5"],
+    [sparse, 50.5, "'kv_budget' must be a number of tokens or 'full', got 50.5"],
     [sparse, 2 ** 60, "'kv_budget'"],
-    [sparse, '50', "'kv_budget': expected a number of tokens or 'full'"],
+    [sparse, '50', "'kv_budget' must be a number of tokens or 'full'"],
   ])('is refused with 400: %#', async (more, kvBudget, message) => {
     const { post } = gateway(answering('x'), more);
     const response = await post('/v1/chat/completions', { ...chat, kv_budget: kvBudget });

@@ -1,5 +1,6 @@
 // Rows of `kvasir top`: gauges as they are, counters as rates since the last update.
 import { z } from 'zod';
+import { tableLines, wrapped } from '../../terminal/table.ts';
 
 const count = z.number();
 const instance = z.looseObject({
@@ -55,6 +56,16 @@ export const clusterViewSchema = z.looseObject({
 export type ClusterView = z.infer<typeof clusterViewSchema>;
 type InstanceView = ClusterView['instances'][number];
 
+/** Lines of at most `width` columns: a summary, the instances, and their attention workers. */
+export function topScreen(view: ClusterView, before: ClusterView | undefined, width: number): readonly string[] {
+  const workers = attentionWorkerRows(view, before);
+  return [
+    ...wrapped(`${view.model}: ${view.ready ? 'ready' : 'not ready'}, ${servingSummary(view)}`, width),
+    ...tableLines(topRows(view, before), width),
+    ...(workers.length === 0 ? [] : ['', ...tableLines(workers, width)]),
+  ];
+}
+
 /** @param before the last view; undefined: no rates */
 export function topRows(view: ClusterView, before: ClusterView | undefined): readonly object[] {
   const seconds = before === undefined ? 0 : (view.at_ms - before.at_ms) / 1000;
@@ -94,9 +105,11 @@ export function topRows(view: ClusterView, before: ClusterView | undefined): rea
           now.store === null ? undefined : `${now.tiers?.host.blocks ?? 0}/${now.tiers?.ssd.blocks ?? 0}`,
         'received MB/s': now.store === null ? undefined : rounded(rate((each) => (each.store?.taken_bytes ?? 0) / 1e6)),
       }),
-      'sent over': [...new Set(now.links.flatMap(({ transport }) => transport ?? []))].join(' '),
-      'sent MB/s': rounded(rate((each) => each.sent_bytes / 1e6)),
-      'backlog MB': rounded(now.links.reduce((sum, link) => sum + link.backlog_bytes, 0) / 1e6),
+      ...(view.instances.some(({ links }) => links.length > 0) && {
+        'sent over': [...new Set(now.links.flatMap(({ transport }) => transport ?? []))].join(' '),
+        'sent MB/s': rounded(rate((each) => each.sent_bytes / 1e6)),
+        'backlog MB': rounded(now.links.reduce((sum, link) => sum + link.backlog_bytes, 0) / 1e6),
+      }),
     };
   });
 }

@@ -6,6 +6,7 @@ import { findCached, type PulledModel, pullModel } from '../../../weights/hub/pu
 import { type HubReference, parseHubReference } from '../../../weights/hub/reference.ts';
 import { hubSettings } from '../../../weights/hub/settings.ts';
 import { embeddedModel } from '../../package-root.ts';
+import { UsageError } from '../../usage-error.ts';
 import { PullProgress } from './pull-progress.ts';
 
 export interface LocatedModel {
@@ -36,9 +37,12 @@ export function locateCached(model: string): string {
   return cached.path;
 }
 
-/** An existing path takes precedence over a reference of the hub. */
+/** An existing path takes precedence over a reference of the hub. @throws UsageError for neither */
 function hubReferenceOf(model: string): HubReference | undefined {
-  return existsSync(model) ? undefined : parseHubReference(model);
+  if (existsSync(model)) return undefined;
+  const reference = parseHubReference(model);
+  if (reference === undefined) throw new UsageError(`No file or folder '${model}'; a hub model is org/name`);
+  return reference;
 }
 
 /** Downloads missing files with progress on stderr. A signal stops it, and a later call resumes. @throws HubError */

@@ -1,4 +1,8 @@
 // Sizes of an opened model, from its headers.
+
+import { buildGraph } from '../../../models/registry.ts';
+import type { ModelConfig } from '../../../util/model-config.ts';
+import { reasonOf } from '../../../weights/errors.ts';
 import { elementCount, type ModelFiles } from '../../../weights/types.ts';
 
 export function tensorBytes(files: ModelFiles): number {
@@ -26,4 +30,28 @@ export function bytesByType(files: ModelFiles): Record<string, number | undefine
 /** KV bytes per token in bf16, all layers. */
 export function kvBytesPerToken({ config }: ModelFiles): number {
   return config.layers * 2 * config.kvHeads * config.headDim * 2;
+}
+
+/** Why the model cannot be served; undefined: nothing in its headers prevents it. */
+export function unservable(files: ModelFiles): string | undefined {
+  if ([...files.tensors(), ...files.unsupportedTensors()].length === 0)
+    return 'cannot be served: it holds a vocabulary without weights';
+  try {
+    buildGraph(files.config);
+  } catch (error) {
+    return `cannot be served: ${reasonOf(error)}`;
+  }
+  const [unreadable] = files.unsupportedTensors();
+  return (
+    unreadable && `cannot be served: the type ${unreadable.typeName} of tensor ${unreadable.name} is not supported`
+  );
+}
+
+/** Choices that follow from the configuration and the context, for the start-up lines. */
+export function configurationNotes({ positions }: ModelConfig, context: number): readonly string[] {
+  if (positions.kind !== 'rope' || positions.rope.scaling.kind !== 'longrope') return [];
+  const original = positions.rope.scaling.originalMaxPositions;
+  const short = `short up to ${original.toLocaleString('en')} positions`;
+  if (context <= original) return [`RoPE: the short factors of longrope apply (${short})`];
+  return [`RoPE: the long factors of longrope apply (${short}; --context ${original} keeps them)`];
 }

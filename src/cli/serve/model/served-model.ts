@@ -59,6 +59,7 @@ export function createServedModel(files: ModelFiles, context: number, name: stri
     bosToken: text?.bosToken,
     eosToken: text?.eosToken,
     eosIds,
+    stated: defaults,
     defaults: {
       temperature: defaults.temperature ?? 1,
       topP: defaults.topP ?? 1,

@@ -4,6 +4,7 @@ import type { ServedModel } from '../../../gateway/http/served-model.ts';
 import type { Encode } from '../../../gateway/openai/prompt.ts';
 import { TokenizerThread } from '../../../runtime/threads/tokenizer-thread.ts';
 import type { ModelFiles } from '../../../weights/types.ts';
+import { configurationNotes } from './model-facts.ts';
 import { createServedModel } from './served-model.ts';
 
 /** Longer texts are tokenised on another thread; this length takes about a millisecond. */
@@ -12,6 +13,8 @@ const inlineCharacters = 8192;
 export interface TextSide {
   readonly model: ServedModel;
   readonly encode: Encode;
+  /** What the start-up lines say about the model's configuration. */
+  readonly notes: readonly string[];
   close(): Promise<void>;
 }
 
@@ -24,5 +27,5 @@ export function openTextSide(files: ModelFiles, path: string, context: number, n
     if (text.length > inlineCharacters) return thread.encode(text, addSpecial);
     return Int32Array.from(tokenizer?.encode(text, { addSpecial }) ?? []);
   };
-  return { model, encode, close: () => thread.close() };
+  return { model, encode, notes: configurationNotes(files.config, context), close: () => thread.close() };
 }

@@ -38,13 +38,27 @@ function hasPenalties(sampling: SamplingParams): boolean {
   return sampling.repetitionPenalty !== 1 || sampling.frequencyPenalty !== 0 || sampling.presencePenalty !== 0;
 }
 
+interface TokenBias {
+  readonly tokens: Int32Array;
+  readonly values: Float32Array;
+}
+
+/** Finite, so that a sum with a logit stays a number. */
+const forbidden = -1e30;
+
+const biasOf = (bias: readonly (readonly [number, number])[]): TokenBias => ({
+  tokens: Int32Array.from(bias, ([token]) => token),
+  values: Float32Array.from(bias, ([, value]) => value),
+});
+
 /** A request from its submission to its last event. */
 export class RunningGeneration implements RunningRequest {
   readonly request: GenerationRequest;
   readonly sequence: Sequence;
   readonly content: TokenContent;
-  readonly biasTokens: Int32Array;
-  readonly biasValues: Float32Array;
+  readonly #bias: TokenBias;
+  /** The bias with stop tokens forbidden; undefined: the request has no minimum of tokens. */
+  readonly #biasBeforeMin: TokenBias | undefined;
   /** Undefined: no penalty is set. */
   readonly seen: SeenTokens | undefined;
   readonly tbtUsMax: number;
@@ -75,8 +89,10 @@ export class RunningGeneration implements RunningRequest {
       scoresPrompt: sampling.promptLogprobs,
       ...budgeted,
     });
-    this.biasTokens = Int32Array.from(sampling.logitBias, ([token]) => token);
-    this.biasValues = Float32Array.from(sampling.logitBias, ([, bias]) => bias);
+    this.#bias = biasOf(sampling.logitBias);
+    const stops = request.stopTokenIds.map((token) => [token, forbidden] as const);
+    const { minTokens = 0 } = request;
+    this.#biasBeforeMin = minTokens > 0 ? biasOf([...sampling.logitBias, ...stops]) : undefined;
     this.seen = hasPenalties(sampling) ? new SeenTokens(request.prompt) : undefined;
     this.#stops = new Set(request.stopTokenIds);
     if (request.resumed !== undefined) this.#resumeFrom(request.resumed);
@@ -91,6 +107,19 @@ export class RunningGeneration implements RunningRequest {
 
   get id(): RequestId {
     return this.request.id;
+  }
+
+  /** Additions to logits for the next token. */
+  get biasTokens(): Int32Array {
+    return this.#nextBias.tokens;
+  }
+
+  get biasValues(): Float32Array {
+    return this.#nextBias.values;
+  }
+
+  get #nextBias(): TokenBias {
+    return this.outputs < (this.request.minTokens ?? 0) ? (this.#biasBeforeMin ?? this.#bias) : this.#bias;
   }
 
   /** Tokens of output so far. */

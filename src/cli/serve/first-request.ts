@@ -1,0 +1,16 @@
+// The request that `serve` prints at its start, as a line for a POSIX shell.
+import type { ServedModel } from '../../gateway/http/served-model.ts';
+
+const shellQuoted = (text: string): string => `'${text.replaceAll("'", "'\\''")}'`;
+
+/** @param needsKey the shell's variable KVASIR_API_KEY then has the key, which must not appear in logs */
+export function firstRequest(model: ServedModel, url: string, needsKey: boolean): string {
+  const [path, fields] =
+    model.chatTemplate === undefined
+      ? ['completions', { prompt: model.tokenizer === undefined ? [1, 2, 3] : 'Once upon a time' }]
+      : ['chat/completions', { messages: [{ role: 'user', content: 'Tell me a story about a fox and a lantern.' }] }];
+  const variable = '{KVASIR_API_KEY:?set it to a key of this server}';
+  const key = needsKey ? ` -H "authorization: Bearer $${variable}"` : '';
+  const body = shellQuoted(JSON.stringify({ model: model.id, ...fields }));
+  return `curl ${shellQuoted(`${url}/v1/${path}`)}${key} -H 'content-type: application/json' -d ${body}`;
+}
