@@ -82,7 +82,8 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
     const kvBudget = budgetRange(serving.sparsity, files, context);
     const lenders = lendersOf(instances, shared, lending);
     const folder = serving.ssd ?? instances.find(({ ssd }) => ssd !== undefined)?.ssd;
-    const tiers = { ...serving, ssdSize: serving.ssdSize ?? derivedSsdSize(files, context, options, serving) };
+    const ssdSize = derivedSsdSize(files, context, options, serving);
+    const tiers = { ...serving, ssdSize: serving.ssdSize ?? ssdSize };
     // The workers pack weights while this thread builds the tokenizer.
     const cluster = new LiveCluster({
       entry: new URL('./instance-worker.js', import.meta.url),
@@ -117,23 +118,25 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
     const close = async (): Promise<void> => {
       await Promise.all([cluster.close(), text.close()]);
     };
-    return { ...text, model, cluster, close };
+    const allocated = ssdSize === undefined || serving.ssd === undefined ? [] : [allocationNote(ssdSize, serving.ssd)];
+    return { ...text, model, notes: [...text.notes, ...allocated], cluster, close };
   } finally {
     files.close();
   }
 }
 
-/** The SSD that `--ssd` alone allocates, announced; undefined: no instance uses the shared folder. */
+/** The SSD that `--ssd` alone allocates; undefined: no instance uses the shared folder, or its size is given. */
 function derivedSsdSize(
   { config }: ModelFiles,
   context: number,
   { inputs }: ModelOptions,
-  { ssd, log = console.error }: ServingOptions,
+  { ssd, ssdSize }: ServingOptions,
 ): number | undefined {
-  if (ssd === undefined) return undefined;
-  const bytes = ssdSizeFor(config, context, inputs);
-  log(`Allocating ${(bytes / 1e6).toFixed(0)} MB of SSD in ${ssd} for the KV of long contexts; --ssd-size changes it`);
-  return bytes;
+  return ssd === undefined || ssdSize !== undefined ? undefined : ssdSizeFor(config, context, inputs);
+}
+
+function allocationNote(bytes: number, folder: string): string {
+  return `Allocated ${(bytes / 1e6).toFixed(0)} MB of SSD in ${folder}: 64 contexts at most; --ssd-size changes it`;
 }
 
 /** Memory of each instance that lends; a store has none. */
