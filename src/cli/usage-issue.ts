@@ -1,6 +1,6 @@
 // Describes an invalid option in one line that names the invalid part.
 import type { z } from 'zod';
-import { requirementOf } from '../util/requirement.ts';
+import { requirementOf } from '../gateway/http/requirement.ts';
 
 type Issue = z.core.$ZodIssue;
 /** Options with secret values, which are not printed. */

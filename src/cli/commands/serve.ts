@@ -52,32 +52,16 @@ export function serveCommand(): Command {
     .option('--port <n>', 'Listen on this port; 0 selects a free one (default: 8000)');
   addSecurityFlags(command)
     .option('--cors-origin <origin...>', 'Allow browsers on these origins (default: none)')
-    .option('--data <folder>', 'Keep files and batches in this folder (default: discard them at exit)')
-    .optionsGroup(groups.limits)
-    .option('--queue <n>', 'Accept at most this number of requests at once, then answer 429 (default: 256)')
-    .option('--body-limit <size>', 'Refuse larger request bodies (default: 16m)')
-    .addOption(
-      new Option(
-        '--unknown-fields <way>',
-        'Treat fields of requests without a meaning here this way (default: refuse)',
-      ).choices(['refuse', 'ignore']),
-    )
-    .option('--request-timeout <seconds>', 'Fail a request of a cluster after this time (default: 600)')
+    .option('--data <folder>', 'Keep files and batches in this folder (default: discard them at exit)');
+  addLimitFlags(command)
     .optionsGroup(groups.cluster)
     .option('--instances <n>', 'Run this number of instances, as threads, or with --nats as processes (default: 1)')
     .addOption(
       new Option('--transport <way>', 'Move keys and values between instances this way (default: auto)').choices(
         transports,
       ),
-    )
-    .optionsGroup(groups.tiers)
-    .option('--host-memory <size>', 'Cache blocks in this much host memory of each instance (default: none)')
-    .option('--ssd <folder>', 'Cache blocks on SSD in this folder, also across restarts (default: none)')
-    .option(
-      '--ssd-size <size>',
-      'Allocate this much SSD for all instances together (default: 64 contexts, at most 10g)',
     );
-  addDopFlags(addClusterFlags(command)).addOption(
+  addDopFlags(addClusterFlags(addTierFlags(command))).addOption(
     new Option('--token <secret>', 'Share this secret with the attention workers at HOST:PORT').env('KVASIR_TOKEN'),
   );
   addLogFlags(addLiveCppFlags(addLiveBorrowFlags(addServedSloFlags(command)))).option(
@@ -110,6 +94,32 @@ export function serveCommand(): Command {
     const { serveModel } = await import('../serve/serve-model.ts');
     await serveModel(options);
   });
+}
+
+/** Limits of requests, and what happens to fields without a meaning. */
+function addLimitFlags(command: Command): Command {
+  return command
+    .optionsGroup(groups.limits)
+    .option('--queue <n>', 'Accept at most this number of requests at once, then answer 429 (default: 256)')
+    .option('--body-limit <size>', 'Refuse larger request bodies (default: 16m)')
+    .addOption(
+      new Option(
+        '--unknown-fields <way>',
+        'Treat fields of requests without a meaning here this way (default: refuse)',
+      ).choices(['refuse', 'ignore']),
+    )
+    .option('--request-timeout <seconds>', 'Fail a request of a cluster after this time (default: 600)');
+}
+
+function addTierFlags(command: Command): Command {
+  return command
+    .optionsGroup(groups.tiers)
+    .option('--host-memory <size>', 'Cache blocks in this much host memory of each instance (default: none)')
+    .option('--ssd <folder>', 'Cache blocks on SSD in this folder, also across restarts (default: none)')
+    .option(
+      '--ssd-size <size>',
+      'Allocate this much SSD for all instances together (default: 64 contexts, at most 10g)',
+    );
 }
 
 function refuseHalfTls({ tlsCert, tlsKey }: ServeOptions): void {

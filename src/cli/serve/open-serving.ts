@@ -82,8 +82,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
     const kvBudget = budgetRange(serving.sparsity, files, context);
     const lenders = lendersOf(instances, shared, lending);
     const folder = serving.ssd ?? instances.find(({ ssd }) => ssd !== undefined)?.ssd;
-    const ssdSize = derivedSsdSize(files, context, options, serving);
-    const tiers = { ...serving, ssdSize: serving.ssdSize ?? ssdSize };
+    const tiers = withSsdSize(serving, files, context, options);
     // The workers pack weights while this thread builds the tokenizer.
     const cluster = new LiveCluster({
       entry: new URL('./instance-worker.js', import.meta.url),
@@ -94,7 +93,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
             rechecksAdmission: admission.kind !== 'none',
             pinMemory,
           }),
-          tiers: tierSettings(tiers, i, instances.length, own),
+          tiers: tierSettings(tiers.options, i, instances.length, own),
           record: serving.records?.[i],
           sendsAtEnd: serving.sendsAtEnd,
           attentionWorkers: own.role === 'prefill' ? undefined : serving.attentionWorkers,
@@ -118,25 +117,27 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
     const close = async (): Promise<void> => {
       await Promise.all([cluster.close(), text.close()]);
     };
-    const allocated = ssdSize === undefined || serving.ssd === undefined ? [] : [allocationNote(ssdSize, serving.ssd)];
-    return { ...text, model, notes: [...text.notes, ...allocated], cluster, close };
+    return { ...text, model, notes: [...text.notes, ...tiers.notes], cluster, close };
   } finally {
     files.close();
   }
 }
 
-/** The SSD that `--ssd` alone allocates; undefined: no instance uses the shared folder, or its size is given. */
-function derivedSsdSize(
+/** The tiers with the SSD that `--ssd` alone allocates, and a line that says so. */
+function withSsdSize(
+  serving: ServingOptions,
   { config }: ModelFiles,
   context: number,
   { inputs }: ModelOptions,
-  { ssd, ssdSize }: ServingOptions,
-): number | undefined {
-  return ssd === undefined || ssdSize !== undefined ? undefined : ssdSizeFor(config, context, inputs);
-}
-
-function allocationNote(bytes: number, folder: string): string {
-  return `Allocated ${(bytes / 1e6).toFixed(0)} MB of SSD in ${folder}: 64 contexts at most; --ssd-size changes it`;
+): { readonly options: TierOptions; readonly notes: readonly string[] } {
+  const { ssd, ssdSize: given } = serving;
+  if (ssd === undefined || given !== undefined) return { options: serving, notes: [] };
+  const ssdSize = ssdSizeFor(config, context, inputs);
+  const size = `${(ssdSize / 1e6).toFixed(0)} MB of SSD in ${ssd}`;
+  return {
+    options: { ...serving, ssdSize },
+    notes: [`Allocated ${size}: the KV of up to 64 contexts; --ssd-size changes it`],
+  };
 }
 
 /** Memory of each instance that lends; a store has none. */

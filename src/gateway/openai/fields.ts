@@ -1,7 +1,7 @@
 // Validation of request bodies: an unsupported field is a 400 that names it, unless its value has no effect.
 import type { z } from 'zod';
-import { requirementOf } from '../../util/requirement.ts';
 import { badField } from '../http/errors.ts';
+import { requirementOf } from '../http/requirement.ts';
 
 /** Deeper than any useful body; the recursion below relies on it. */
 const depthMax = 32;

@@ -1,19 +1,19 @@
 // What commands print about a model or a server: the first request, notes on the configuration, the screen of top.
 import { execFileSync } from 'node:child_process';
 import { describe, expect, it } from 'vitest';
-import { firstRequest } from '../../src/cli/serve/first-request.ts';
-import { clusterViewSchema, topScreen } from '../../src/cli/serve/host/instance-rows.ts';
-import { ssdSizeFor } from '../../src/cli/serve/instance-tiers.ts';
-import { locateCached } from '../../src/cli/serve/model/locate-model.ts';
-import { configurationNotes, unservable } from '../../src/cli/serve/model/model-facts.ts';
-import { describeCluster } from '../../src/gateway/http/cluster-view.ts';
-import { openModel } from '../../src/weights/open-model.ts';
-import { ScriptedPort } from '../gateway/scripted-port.ts';
-import { answering, gatewayOptions, noCluster } from '../gateway/world.ts';
-import { embeddedModel } from '../text/models.ts';
-import { ggufMetadata, tinySpec } from '../weights/random-model.ts';
-import { temporaryFolder } from '../weights/temporary.ts';
-import { writeGguf } from '../weights/writers.ts';
+import { firstRequest } from '../../../src/cli/serve/first-request.ts';
+import { clusterViewSchema, topScreen } from '../../../src/cli/serve/host/instance-rows.ts';
+import { ssdSizeFor } from '../../../src/cli/serve/instance-tiers.ts';
+import { locateCached } from '../../../src/cli/serve/model/locate-model.ts';
+import { configurationNotes, unservable } from '../../../src/cli/serve/model/model-facts.ts';
+import { describeCluster } from '../../../src/gateway/http/cluster-view.ts';
+import { openModel } from '../../../src/weights/open-model.ts';
+import { ScriptedPort } from '../../gateway/scripted-port.ts';
+import { answering, gatewayOptions, noCluster } from '../../gateway/world.ts';
+import { embeddedModel } from '../../text/models.ts';
+import { ggufMetadata, tinySpec } from '../../weights/random-model.ts';
+import { temporaryFolder } from '../../weights/temporary.ts';
+import { writeGguf } from '../../weights/writers.ts';
 
 const folder = temporaryFolder();
 const { model } = gatewayOptions(new ScriptedPort(answering('x')));

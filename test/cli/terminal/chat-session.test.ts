@@ -1,8 +1,8 @@
 // A conversation in the terminal: lines, blocks, commands, Ctrl-C, and a context that fills up.
 import { PassThrough } from 'node:stream';
 import { expect, it } from 'vitest';
-import { type Answering, ChatSession, ContextFull } from '../../src/cli/terminal/chat-session.ts';
-import type { ChatMessage } from '../../src/text/template/chat-template.ts';
+import { type Answering, ChatSession, ContextFull } from '../../../src/cli/terminal/chat-session.ts';
+import type { ChatMessage } from '../../../src/text/template/chat-template.ts';
 
 type Answer = Answering['answer'];
 
