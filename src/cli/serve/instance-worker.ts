@@ -9,14 +9,17 @@ import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
 import type { HandOffConfig } from '../../core/transfer/hand-off/hand-offs.ts';
 import { Engine } from '../../engine/engine.ts';
 import { type LoadedModel, loadModel } from '../../engine/load-model.ts';
+import { warmUp } from '../../engine/warm-up.ts';
 import type { LayerSpan } from '../../graph/pipeline-stage.ts';
 import type { Backend } from '../../kernel/backend.ts';
 import { loadNative } from '../../kernel/native/addon.ts';
 import { overAttentionWorkers } from '../../runtime/attention-workers/staggered-steps.ts';
 import { MemoryBus } from '../../runtime/bus/memory-bus.ts';
 import { PipelineRunner } from '../../runtime/pipeline/pipeline-runner.ts';
+import { nowUs } from '../../runtime/threads/alarm.ts';
 import { collectOnRequest } from '../../runtime/threads/garbage-collection.ts';
 import { InstanceLoop } from '../../runtime/threads/instance-loop.ts';
+import { PagesAhead } from '../../runtime/threads/pages-ahead.ts';
 import { recorded } from '../../runtime/threads/step-record.ts';
 import { StepTracer } from '../../runtime/threads/step-tracer.ts';
 import { publishTo, type ThreadEndpoint } from '../../runtime/threads/thread-bus.ts';
@@ -117,7 +120,11 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
   const steps = stepsOf(engine, machine, settings, attentionWorkers);
   const pipeline = handOffs && createPipeline(data, { engine, backend, model }, handOffs, wake);
   const below = { tiers: tiers?.live, lending: borrowing?.live, attentionWorkers: attentionWorkers?.live };
-  const loop = new InstanceLoop(machine, steps, own, data.abort, log, { handOffs, pipeline, tracer, ...below });
+  const pagesAhead = prepareMemory(engine, machine, backend, attentionWorkers !== undefined);
+  const loop = new InstanceLoop(machine, steps, own, data.abort, log, {
+    ...{ handOffs, pipeline, tracer, pagesAhead },
+    ...below,
+  });
   const description = {
     ...describe(settings, backend, model),
     kvBytes: (engine.pages - (sizes?.pages ?? 0) - lent.host) * model.kv.pageBytes,
@@ -128,6 +135,27 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
   // Pages of the reference backend belong to this thread.
   const isShared = backend.isa !== 'reference' && attentionWorkers === undefined;
   return { loop, ready: { description, root, shared: isShared ? model : undefined } };
+}
+
+/** Warms the engine up. Returns what touches pages ahead of their use; undefined if no memory is cleared at its first use here. */
+function prepareMemory(
+  engine: Engine,
+  machine: TokenInstance,
+  { isa }: Backend,
+  atWorkers: boolean,
+): PagesAhead | undefined {
+  if (isa === 'reference' || atWorkers) return undefined;
+  warmUp(
+    engine,
+    (rows, us) => {
+      const keyRows = (rows * (rows + 1)) / 2;
+      const decodeRows = Number(rows === 1);
+      machine.observe({ rows, keyRows, decodeRows, decodeKeys: decodeRows, logitRows: 1, sparse: undefined }, us);
+    },
+    nowUs,
+  );
+  const { kvHeads, headDim, pageBytes } = engine.model.kv;
+  return new PagesAhead(engine, 2 * kvHeads * pageTokens * headDim, pageBytes);
 }
 
 /** Those of the longest prompt, so that every prompt can be received. Kept tokens take pages of states besides, if the budget is as long as the prompt. */

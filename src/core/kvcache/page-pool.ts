@@ -8,6 +8,7 @@ export class PagePool {
   readonly #inUse: Uint8Array;
   #total: number;
   #free: number;
+  #reached: number;
 
   constructor(total: number, first = 0) {
     this.#total = total;
@@ -16,6 +17,12 @@ export class PagePool {
     this.#stack = Int32Array.from({ length: total }, (_, i) => this.ids - 1 - i);
     this.#inUse = new Uint8Array(this.ids);
     this.#free = total;
+    this.#reached = first;
+  }
+
+  /** Pages from this id on have never been allocated. */
+  get reached(): number {
+    return this.#reached;
   }
 
   get total(): number {
@@ -43,6 +50,7 @@ export class PagePool {
     for (let i = 0; i < count; i++) {
       const page = this.#stack[--this.#free];
       this.#inUse[page] = 1;
+      if (page >= this.#reached) this.#reached = page + 1;
       out[at + i] = page;
     }
     return true;

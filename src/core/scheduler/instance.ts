@@ -225,6 +225,12 @@ export class Instance<
     return this.#state.capacityTokens;
   }
 
+  /** Page ids that have never been allocated, up to the end of the pool. */
+  get unusedPages(): { readonly first: number; readonly end: number } {
+    const { reached, ids } = this.#state.kvCache.pages;
+    return { first: reached, end: ids };
+  }
+
   /** Requests with rows in the step in flight. */
   get inFlight(): readonly S[] {
     return this.#state.flight?.requests ?? [];
@@ -238,6 +244,11 @@ export class Instance<
   /** For checkers: the cached blocks in all tiers. */
   get cached(): Pick<BlockCache, 'holds' | 'indexedDigests' | 'pinned'> {
     return this.#state.kvCaches;
+  }
+
+  /** Learns the time of a step that ran outside the schedule. */
+  observe(shape: StepShape, us: number): void {
+    this.#state.config.cost.observe(shape, [us]);
   }
 
   /** Predicted time of a step. */

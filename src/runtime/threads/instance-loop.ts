@@ -17,6 +17,7 @@ import type { HandOffEffect, LiveHandOffs, PeerWire } from '../transfer/live-han
 import { Alarm, nowUs } from './alarm.ts';
 import { arrivingKeys } from './arriving-keys.ts';
 import type { LiveTiers, TierEffect } from './live-tiers.ts';
+import type { PagesAhead } from './pages-ahead.ts';
 import { StepInterrupt } from './step-interrupt.ts';
 import type { StepTracer } from './step-tracer.ts';
 import { publishTo, subscribeTo, type ThreadEndpoint, type ThreadSubjects } from './thread-bus.ts';
@@ -39,6 +40,8 @@ export interface LoopParts {
   readonly lending?: LiveLending | undefined;
   /** Undefined if the pages lie at the instance itself. */
   readonly attentionWorkers?: LiveAttentionWorkers | undefined;
+  /** Undefined if pages are touched at their first use. */
+  readonly pagesAhead?: PagesAhead | undefined;
 }
 
 export class InstanceLoop {
@@ -53,6 +56,9 @@ export class InstanceLoop {
   readonly #tracer: StepTracer | undefined;
   readonly #lending: LiveLending | undefined;
   readonly #attentionWorkers: LiveAttentionWorkers | undefined;
+  readonly #pagesAhead: PagesAhead | undefined;
+  /** Runs when the loop sleeps and no message has arrived. */
+  #idleWork: NodeJS.Immediate | undefined;
   #events: [RequestId, GenerationEvent][] = [];
   #prefilled: RequestId[] = [];
   #released: [RequestId, string][] = [];
@@ -75,7 +81,7 @@ export class InstanceLoop {
     endpoint: ThreadEndpoint,
     interruptFlags: Int32Array,
     log: (message: string) => void,
-    { handOffs, pipeline, tiers, tracer, lending, attentionWorkers }: LoopParts = {},
+    { handOffs, pipeline, tiers, tracer, lending, attentionWorkers, pagesAhead }: LoopParts = {},
   ) {
     this.#machine = machine;
     this.#engine = engine;
@@ -88,6 +94,7 @@ export class InstanceLoop {
     this.#tracer = tracer;
     this.#lending = lending;
     this.#attentionWorkers = attentionWorkers;
+    this.#pagesAhead = pagesAhead;
   }
 
   /** Serves until a `close` command. */
@@ -99,6 +106,7 @@ export class InstanceLoop {
       this.#subscribe('gone', ['*', '*'], (_, [from]) => this.#onPeerMessage(Number(from), { kind: 'gone' }));
     }
     if (this.#lending !== undefined) this.#startLending(this.#lending, address);
+    this.#touchPagesWhenIdle();
   }
 
   #startLending(lending: LiveLending, address: string): void {
@@ -177,6 +185,17 @@ export class InstanceLoop {
     this.#isRunning = false;
     this.#tiers?.finishLoads();
     this.#alarm.set(this.#closed ? Number.POSITIVE_INFINITY : this.#nextUs);
+    this.#touchPagesWhenIdle();
+  }
+
+  #touchPagesWhenIdle(): void {
+    if (this.#pagesAhead === undefined || this.#closed || this.#idleWork !== undefined) return;
+    this.#idleWork = setImmediate(() => {
+      this.#idleWork = undefined;
+      if (this.#pagesAhead?.advance(this.#machine.unusedPages) === true) this.#touchPagesWhenIdle();
+    });
+    // Does not keep a closing thread alive.
+    this.#idleWork.unref();
   }
 
   /** Messages that arrived during a step wait on the bus, not in the event loop. */
