@@ -111,7 +111,7 @@ class Bench {
           },
           log: options.log,
           onOutputs: ({ events, snapshot }) => {
-            if (i === 0) this.bytes = snapshot.sent?.bytes ?? 0;
+            if (i === 0 && snapshot !== undefined) this.bytes = snapshot.sent?.bytes ?? 0;
             for (const [id, { kind }] of events) {
               if (kind === 'tokens') this.#onToken.get(id)?.();
               if (kind === 'finished' || kind === 'failed') this.#onEnd.get(id)?.();

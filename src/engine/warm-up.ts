@@ -1,7 +1,12 @@
 // Steps before the first request: they touch the memory of a program, fill caches, and show how long steps take.
 import { pageTokens } from '../util/step.ts';
 import type { Engine } from './engine.ts';
+import type { LoadedModel } from './load-model.ts';
 import { groupedStep, plainPages } from './plain-step.ts';
+
+type WarmedEngine = Pick<Engine, 'run' | 'pages' | 'tokensMax'> & {
+  readonly model: Pick<LoadedModel, 'context'> & { readonly kv: Pick<LoadedModel['kv'], 'groups'> };
+};
 
 /** The longest warm-up step, unless the time is over before. */
 const rowsMax = 512;
@@ -14,11 +19,7 @@ const repeats = 2;
  * Runs steps of one sequence with 1, 2, 4, ... rows over pages without content, twice each.
  * @param onStep the time of the second step of each size @param nowUs a steady clock
  */
-export function warmUp(
-  engine: Pick<Engine, 'run' | 'model' | 'pages' | 'tokensMax'>,
-  onStep: (rows: number, us: number) => void,
-  nowUs: () => number,
-): void {
+export function warmUp(engine: WarmedEngine, onStep: (rows: number, us: number) => void, nowUs: () => number): void {
   const { groups } = engine.model.kv;
   const layers = groups.reduce((sum, group) => sum + group.layers, 0);
   const blocksMax = Math.floor(engine.pages / layers);

@@ -141,7 +141,7 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
 
   /** Sends the outputs of the thread: to each gateway those of its own requests, and to all of them the KV events. */
   onOutputs({ snapshot, kvEvents, kvSnapshot, ...outputs }: OutputsMessage): void {
-    this.#snapshot = snapshot;
+    if (snapshot !== undefined) this.#snapshot = snapshot;
     this.#kvEventNumber = kvEvents.at(-1)?.number ?? this.#kvEventNumber;
     const byClient = new OutputsByClient();
     this.#addSteps(byClient, outputs.steps);

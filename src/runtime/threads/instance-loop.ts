@@ -23,6 +23,9 @@ import type { StepTracer } from './step-tracer.ts';
 import { publishTo, subscribeTo, type ThreadEndpoint, type ThreadSubjects } from './thread-bus.ts';
 import type { OutputsMessage, ToInstance } from './thread-protocol.ts';
 
+/** Snapshots beside tokens alone are sent at most this often. */
+const snapshotUs = 20_000;
+
 type PartEffect = HandOffEffect | PipelineEffect | TierEffect;
 type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
 
@@ -66,6 +69,7 @@ export class InstanceLoop {
   #kvEvents: KvEventBatch[] = [];
   #kvSnapshot: KvSnapshot | undefined;
   #plannedStep: RunStep | undefined;
+  #snapshotSentUs = Number.NEGATIVE_INFINITY;
   /** The state has changed since the last report. */
   #changed = false;
   /** Changes of the pipeline's links that were reported. */
@@ -390,7 +394,7 @@ export class InstanceLoop {
     const message: OutputsMessage = {
       kind: 'events',
       events: this.#events,
-      snapshot: this.snapshot(),
+      snapshot: this.#dueSnapshot(),
       prefilled: this.#prefilled,
       released: this.#released,
       pins: this.#pins,
@@ -406,6 +410,18 @@ export class InstanceLoop {
     this.#pins = [];
     this.#kvEvents = [];
     this.#kvSnapshot = undefined;
+  }
+
+  /** Undefined while decode steps follow one another and the last snapshot is recent: a snapshot takes as long as their tokens. */
+  #dueSnapshot(): InstanceSnapshot | undefined {
+    const tokensOnly =
+      this.#plannedStep !== undefined &&
+      this.#prefilled.length + this.#released.length + this.#pins.length + this.#kvEvents.length === 0 &&
+      this.#events.every(([, { kind }]) => kind === 'tokens');
+    const atUs = nowUs();
+    if (tokensOnly && atUs - this.#snapshotSentUs < snapshotUs) return undefined;
+    this.#snapshotSentUs = atUs;
+    return this.snapshot();
   }
 }
 

@@ -295,10 +295,13 @@ export class LiveCluster extends ConductorDriver {
   }
 
   #onOutputs(instance: InstanceIndex, message: OutputsMessage): void {
-    this.#member(instance).snapshot = message.snapshot;
-    this.admission.observe(instance, message.snapshot);
+    const { snapshot } = message;
+    if (snapshot !== undefined) {
+      this.#member(instance).snapshot = snapshot;
+      this.admission.observe(instance, snapshot);
+    }
     this.recordSteps(instance, message.steps);
-    this.#transfers?.observe(instance, message.snapshot);
+    if (snapshot !== undefined) this.#transfers?.observe(instance, snapshot);
     this.onOutputs(instance, message);
   }
 

@@ -60,7 +60,8 @@ export interface StepTrace {
 export interface OutputsMessage {
   readonly kind: 'events';
   readonly events: readonly (readonly [id: RequestId, event: GenerationEvent])[];
-  readonly snapshot: InstanceSnapshot;
+  /** Undefined in most messages that hold tokens alone: the last one still holds, but for their counts. */
+  readonly snapshot: InstanceSnapshot | undefined;
   /** Prefilled prompts that other instances decode. */
   readonly prefilled: readonly RequestId[];
   /** Requests that this instance released because of another one, and the reasons; they can be retried. */
