@@ -19,9 +19,8 @@ function warmed({ pages = 3000, tokensMax = 1024, context = 8192, stepUs = 10 })
     nowUs += step.tokens.length * stepUs;
     return { kind: 'done' as const, result: {} as StepResult };
   };
-  const model = { kv, context } as Parameters<typeof warmUp>[0]['model'];
   warmUp(
-    { run, model, pages, tokensMax },
+    { run, model: { kv, context }, pages, tokensMax },
     (rows, us) => seen.push([rows, us]),
     () => nowUs,
   );
