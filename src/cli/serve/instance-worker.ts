@@ -102,8 +102,7 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
   const machine = createTokenInstance({
     pages: engine.pages - otherPages,
     groups: model.kv.groups,
-    eviction: settings.eviction,
-    limits: batchLimits,
+    ...{ eviction: settings.eviction, limits: batchLimits },
     // The conductor on the gateway thread refuses requests.
     queueMax: Number.MAX_SAFE_INTEGER,
     // Block ids cannot be forged without the key.
@@ -119,12 +118,9 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
   const tracer = new StepTracer(data.traces);
   const steps = stepsOf(engine, machine, settings, attentionWorkers);
   const pipeline = handOffs && createPipeline(data, { engine, backend, model }, handOffs, wake);
-  const below = { tiers: tiers?.live, lending: borrowing?.live, attentionWorkers: attentionWorkers?.live };
   const pagesAhead = prepareMemory(engine, machine, backend, attentionWorkers !== undefined);
-  const loop = new InstanceLoop(machine, steps, own, data.abort, log, {
-    ...{ handOffs, pipeline, tracer, pagesAhead },
-    ...below,
-  });
+  const below = { tiers: tiers?.live, lending: borrowing?.live, attentionWorkers: attentionWorkers?.live, pagesAhead };
+  const loop = new InstanceLoop(machine, steps, own, data.abort, log, { handOffs, pipeline, tracer, ...below });
   const description = {
     ...describe(settings, backend, model),
     kvBytes: (engine.pages - (sizes?.pages ?? 0) - lent.host) * model.kv.pageBytes,
