@@ -4,8 +4,8 @@
 #include "linear/kernels/planes.hpp"
 
 // V has, beside what planes.hpp requires: Int (a sum of each column); kDirectRows, the most rows of a tile that unpacks
-// weights in registers, and kDirectPlaneRows for types of planes; kAlwaysDirect, if such tiles take less time than chunks
-// for any number of rows (never for types of planes); kTileRows and kTilePanels of a tile over unpacked weights;
+// weights in registers, and kDirectPlaneRows for types of planes; kDirectRowsMax, up to which such tiles take less time
+// than chunks (types of planes: one tile); kTileRows and kTilePanels of a tile over unpacked weights;
 // keep_words (and with a word in both positions), subtract_words, store_words, multiply_add (both products of a dword
 // of two words), scaled_int (an int of memory times 1, 2, 4, ...), set_int, add, to_float.
 
@@ -287,7 +287,7 @@ struct WordProducts {
   static void run_type(const Segment& s, const Product& p, const Share& share) {
     constexpr int kDirect = is_planar(TYPE) ? V::kDirectPlaneRows : V::kDirectRows;
     int panel = share.panel;
-    if (share.row_end - share.row <= kDirect || (V::kAlwaysDirect && !is_planar(TYPE))) {
+    if (share.row_end - share.row <= (is_planar(TYPE) ? kDirect : V::kDirectRowsMax)) {
       for (; panel < share.panel_end; panel++) {
         for_tiles<kDirect>(share.row, share.row_end, [&](int row, int rows) { direct_rows<TYPE, kDirect>(rows, s, p, panel, row); });
       }

@@ -6,8 +6,7 @@ namespace kvasir {
 namespace {
 
 struct WordsAvx2 : PlanesAvx2 {
-  static constexpr int kDirectRows = 4, kDirectPlaneRows = 2;
-  static constexpr bool kAlwaysDirect = false;
+  static constexpr int kDirectRows = 4, kDirectPlaneRows = 2, kDirectRowsMax = 16;
   static constexpr int kTileRows = 6, kTilePanels = 1;
 
   static KVASIR_INLINE Word keep_words(Word w, int mask) { return _mm256_and_si256(w, _mm256_set1_epi16(static_cast<int16_t>(mask))); }

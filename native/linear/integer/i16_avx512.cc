@@ -6,8 +6,7 @@ namespace kvasir {
 namespace {
 
 struct WordsAvx512 : PlanesAvx512 {
-  static constexpr int kDirectRows = 12, kDirectPlaneRows = 4;
-  static constexpr bool kAlwaysDirect = true;
+  static constexpr int kDirectRows = 12, kDirectPlaneRows = 4, kDirectRowsMax = INT32_MAX;
   static constexpr int kTileRows = 6, kTilePanels = 2;
 
   static KVASIR_INLINE Word keep_words(Word w, int mask) { return _mm512_and_si512(w, _mm512_set1_epi16(static_cast<int16_t>(mask))); }
