@@ -71,6 +71,7 @@ export function sweepPage(sweep: Sweep, results: readonly SweepResult[], title: 
 <link rel="icon" href="data:,">
 <title>${escaped(title)}</title>
 <style>${readFileSync(packageFile('web/report/style.css'), 'utf8')}
+.grid { grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); }
 .card svg { display: block; width: 100%; height: auto; font: 12px system-ui, sans-serif; fill: var(--soft); }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 16px; margin: 16px 0 12px; }
 .legend i { display: inline-block; width: 12px; height: 4px; margin-right: 6px; vertical-align: middle; }
