@@ -1,4 +1,4 @@
-// Steps before the first request: they touch the memory of a program, fill caches, and show how long steps take.
+// Steps before the first request: they touch the memory of a program and fill caches.
 import { pageTokens } from '../util/step.ts';
 import type { Engine } from './engine.ts';
 import type { LoadedModel } from './load-model.ts';
@@ -17,9 +17,9 @@ const repeats = 2;
 
 /**
  * Runs steps of one sequence with 1, 2, 4, ... rows over pages without content, twice each.
- * @param onStep the time of the second step of each size @param nowUs a steady clock
+ * @param nowUs a steady clock
  */
-export function warmUp(engine: WarmedEngine, onStep: (rows: number, us: number) => void, nowUs: () => number): void {
+export function warmUp(engine: WarmedEngine, nowUs: () => number): void {
   const { groups } = engine.model.kv;
   const layers = groups.reduce((sum, group) => sum + group.layers, 0);
   const blocksMax = Math.floor(engine.pages / layers);
@@ -31,12 +31,6 @@ export function warmUp(engine: WarmedEngine, onStep: (rows: number, us: number) 
     const blocks = Array.from({ length: Math.ceil(rows / pageTokens) }, (_, i) => i);
     const step = groupedStep([{ tokens: new Int32Array(rows), start: 0, blocks, logits: 'last' }], pages);
     step.sampling.topLogprobs.fill(0);
-    let us = 0;
-    for (let i = 0; i < repeats; i++) {
-      const beganUs = nowUs();
-      engine.run(step, abort);
-      us = nowUs() - beganUs;
-    }
-    onStep(rows, us);
+    for (let i = 0; i < repeats; i++) engine.run(step, abort);
   }
 }

@@ -52,7 +52,7 @@ const parentId = '00f067aa0ba902b7';
 function complete(body: object, headers: Record<string, string> = {}): Promise<Response> {
   return fetch(`${server.url}/v1/completions`, {
     method: 'POST',
-    headers,
+    headers: { 'content-type': 'application/json', ...headers },
     body: JSON.stringify({ model: 'kvasir-tiny-q8_0', temperature: 0, ignore_eos: true, ...body }),
   });
 }

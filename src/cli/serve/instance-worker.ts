@@ -118,7 +118,7 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
   const tracer = new StepTracer(data.traces);
   const steps = stepsOf(engine, machine, settings, attentionWorkers);
   const pipeline = handOffs && createPipeline(data, { engine, backend, model }, handOffs, wake);
-  const pagesAhead = prepareMemory(engine, machine, backend, attentionWorkers !== undefined);
+  const pagesAhead = prepareMemory(engine, backend, attentionWorkers !== undefined);
   const below = { tiers: tiers?.live, lending: borrowing?.live, attentionWorkers: attentionWorkers?.live, pagesAhead };
   const loop = new InstanceLoop(machine, steps, own, data.abort, log, { handOffs, pipeline, tracer, ...below });
   const description = {
@@ -134,22 +134,9 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
 }
 
 /** Warms the engine up. Returns what touches pages ahead of their use; undefined if no memory is cleared at its first use here. */
-function prepareMemory(
-  engine: Engine,
-  machine: TokenInstance,
-  { isa }: Backend,
-  atWorkers: boolean,
-): PagesAhead | undefined {
+function prepareMemory(engine: Engine, { isa }: Backend, atWorkers: boolean): PagesAhead | undefined {
   if (isa === 'reference' || atWorkers) return undefined;
-  warmUp(
-    engine,
-    (rows, us) => {
-      const keyRows = (rows * (rows + 1)) / 2;
-      const decodeRows = Number(rows === 1);
-      machine.observe({ rows, keyRows, decodeRows, decodeKeys: decodeRows, logitRows: 1, sparse: undefined }, us);
-    },
-    nowUs,
-  );
+  warmUp(engine, nowUs);
   const { kvHeads, headDim, pageBytes } = engine.model.kv;
   return new PagesAhead(engine, 2 * kvHeads * pageTokens * headDim, pageBytes);
 }

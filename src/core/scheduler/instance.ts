@@ -246,11 +246,6 @@ export class Instance<
     return this.#state.kvCaches;
   }
 
-  /** Learns the time of a step that ran outside the schedule. */
-  observe(shape: StepShape, us: number): void {
-    this.#state.config.cost.observe(shape, [us]);
-  }
-
   /** Predicted time of a step. */
   predictUs(shape: StepShape): number {
     return this.#state.config.cost.predictUs(shape);

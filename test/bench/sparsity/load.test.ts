@@ -54,7 +54,7 @@ function scriptedPort(sent: GenerationRequest[]): InferencePort {
 test('closed loops send new prompts, and count the tokens of all clients in the window', async () => {
   const sent: GenerationRequest[] = [];
   const { rows, pages } = await benchSparseServing({
-    ...{ port: scriptedPort(sent), vocabSize: 500, promptTokens: 20, outputTokens: 8, requests: 2, rounds: 2 },
+    ...{ port: scriptedPort(sent), vocabSize: 100_000, promptTokens: 20, outputTokens: 8, requests: 2, rounds: 2 },
     loops: [
       { budget: 'full', clients: 2 },
       { budget: 6, clients: 4 },

@@ -61,7 +61,7 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       expect(server.output()).toMatch(/exited with SIGKILL: it is restarted in 0.5 s/);
       // Except for the start, all output of the gateway and its instances is JSON.
       const lines = server.output().split('\n').slice(0, -1);
-      const logged = lines.filter((line) => !/^(Model |Instance \d+: |Serving on |Try: )/.test(line));
+      const logged = lines.filter((line) => !/^(Model |Instance \d+: |Serving on |Try:$|curl |$)/.test(line));
       expect(logged.length).toBeGreaterThan(4);
       for (const line of logged) expect(JSON.parse(line)).toMatchObject({ level: 30, msg: expect.anything() });
     });

@@ -70,10 +70,14 @@ export class FreeCapacity {
    * True if the pages of this instance cannot hold the sequence at its maximum length. Its maximum memory is then reserved
    * before it starts, here or on other instances. A sequence that fits waits for local memory, which is faster.
    */
-  isOverCapacity({ lengthMax, hasBudget }: Sequence): boolean {
+  isOverCapacity(sequence: Sequence): boolean {
+    return this.#overflow?.reservesWhole === true && this.exceedsPages(sequence);
+  }
+
+  /** True if the pages of this instance cannot hold the full KV of the sequence at its maximum length. */
+  exceedsPages({ lengthMax, hasBudget }: Sequence): boolean {
     const { blockTokens, blockPages, pages } = this.#caches.first;
-    if (hasBudget) return false;
-    return this.#overflow?.reservesWhole === true && Math.ceil(lengthMax / blockTokens) * blockPages > pages.total;
+    return !hasBudget && Math.ceil(lengthMax / blockTokens) * blockPages > pages.total;
   }
 
   /** Pages that running sequences still require, with those of `next` if it waits for memory alone. */

@@ -95,7 +95,7 @@ export class RowPlanner {
     for (let i = 0; i < running.length; i++) running[i].planned = 0;
     this.#waiting.arrange(running);
     this.#planDecode();
-    this.#budget.endDecode({ keepsShort, alone: this.#onlineRequests <= 1 });
+    this.#budget.endDecode({ keepsShort, alone: this.#isAlone });
     this.#planPrefill();
     if (this.#running.last?.background === true || this.#waiting.last?.background === true) this.#planBackground();
     let planned = 0;
@@ -144,8 +144,17 @@ export class RowPlanner {
     return steps;
   }
 
-  get #onlineRequests(): number {
-    return firstBackground(this.#running.items) + firstBackground(this.#waiting.items);
+  /**
+   * True while at most one online request runs or waits, and fits this instance. Blocks of a longer one move to other
+   * instances between steps.
+   */
+  get #isAlone(): boolean {
+    const [running, waiting] = [this.#running.items, this.#waiting.items];
+    const first = running[0] ?? waiting[0];
+    return (
+      firstBackground(running) + firstBackground(waiting) <= 1 &&
+      (first === undefined || !this.#capacity.exceedsPages(first))
+    );
   }
 
   /** True if a sequence waits for another reason than memory. */
