@@ -159,7 +159,7 @@ class HuggingFaceTokenizer implements Tokenizer {
       before = [...(addBos ? [this.bosId] : []), ...before.filter((id) => id !== this.bosId)];
     if (typeof addEos === 'boolean' && eosId !== undefined)
       after = [...after.filter((id) => id !== eosId), ...(addEos ? [eosId] : [])];
-    return [before, after];
+    return [checkedIds(before), checkedIds(after)];
   }
 }
 
