@@ -123,6 +123,8 @@ function run(cluster: SimulatedCluster, past: Past, { requests, costOf, drawnFro
     },
   });
   for (const request of past.requests) simulation.arrive(request);
+  // Steps of the last requests of the past still run.
+  if (requests.length > 0) simulation.advance(requests[0].arrivalUs);
   const before = matched();
   for (const request of requests) simulation.arrive(request);
   simulation.finish();

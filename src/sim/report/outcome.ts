@@ -7,7 +7,6 @@ import type { RefusalCause } from '../../core/protocol/refusal-cause.ts';
 import type { PoolLoads } from '../../core/router/admission/admission-controller.ts';
 import type { BlockCounts, MissReasons } from '../../core/router/placement/placed-prompt.ts';
 import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
-import { meanOfLongest } from '../../util/longest-gaps.ts';
 import { scramble } from '../../util/scramble.ts';
 import { wideZero } from '../../util/wide-zero.ts';
 import type { InstanceSpec } from '../engine/simulation-config.ts';
@@ -17,6 +16,7 @@ import type { Retries } from '../workload/retries.ts';
 import type { ClosedLoopFigures } from './closed-loop-figures.ts';
 import { type Group, Groups, inTime } from './groups.ts';
 import { Histogram } from './histogram.ts';
+import { meanOfLongest } from './longest-gaps.ts';
 import type { SparseFigures } from './sparse-figures.ts';
 
 interface InstanceFigures {
