@@ -1,7 +1,10 @@
 // Options that the benches share.
 import { Option } from 'commander';
 import { z } from 'zod';
+import { pageTokens } from '../../util/step.ts';
+import { openModel } from '../../weights/open-model.ts';
 import { modelOptionsSchema } from '../options/options.ts';
+import { locateModel } from '../serve/model/locate-model.ts';
 
 /** Prints a progress line on stderr. */
 export function progress(line: string): void {
@@ -32,4 +35,15 @@ export function list<Item extends z.ZodType>(item: Item, otherwise: readonly z.o
 /** `1,8,32`, each at least `least`. */
 export function counts(least: number, otherwise: readonly number[]) {
   return list(z.coerce.number().int().min(least), otherwise);
+}
+
+/** Keys and values of one block, all layers. */
+export async function blockBytesOf(model: string | undefined, inputs: string): Promise<number> {
+  const files = openModel((await locateModel(model)).path);
+  try {
+    const { kvHeads, headDim, layers } = files.config;
+    return 2 * kvHeads * headDim * (inputs === 'f32' ? 4 : 2) * pageTokens * layers;
+  } finally {
+    files.close();
+  }
 }

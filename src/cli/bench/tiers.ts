@@ -4,13 +4,11 @@ import { Command } from 'commander';
 import { z } from 'zod';
 import { benchTiers } from '../../bench/tiers.ts';
 import { pageTokens } from '../../util/step.ts';
-import { openModel } from '../../weights/open-model.ts';
 import { addFormFlags, readOptions } from '../options/options.ts';
 import { temporaryFolder } from '../serve/exit-cleanup.ts';
-import { locateModel } from '../serve/model/locate-model.ts';
 import { openServing } from '../serve/open-serving.ts';
 import { printTable } from '../terminal/table.ts';
-import { benchModelSchema, count, progress } from './options.ts';
+import { benchModelSchema, blockBytesOf, count, progress } from './options.ts';
 
 const schema = benchModelSchema.extend({
   threads: count(1),
@@ -50,15 +48,4 @@ export function tiersCommand(): Command {
         ssd.remove();
       }
     });
-}
-
-/** Keys and values of one block, all layers. */
-async function blockBytesOf(model: string | undefined, inputs: string): Promise<number> {
-  const files = openModel((await locateModel(model)).path);
-  try {
-    const { kvHeads, headDim, layers } = files.config;
-    return 2 * kvHeads * headDim * (inputs === 'f32' ? 4 : 2) * pageTokens * layers;
-  } finally {
-    files.close();
-  }
 }

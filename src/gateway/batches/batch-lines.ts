@@ -65,14 +65,13 @@ export const noInput = new BatchInput(new Uint8Array(), []);
 
 /** Returns the input, or the errors of its lines. */
 export function readInput(bytes: Uint8Array, endpoint: BatchUrl): BatchInput | readonly LineError[] {
-  const spans = spansOf(bytes);
-  const filled = spans.filter(({ span }) => textOf(bytes, span).trim() !== '');
+  const filled = linesOf(bytes).filter(({ text }) => text.trim() !== '');
   if (filled.length === 0 || filled.length > linesMax)
     return [fault('invalid_file', `it has ${filled.length} requests; a batch has 1 to ${linesMax}`, null, null)];
   const errors: LineError[] = [];
   const seen = new Set<string>();
-  for (const { span, line } of filled) {
-    const read = readLine(textOf(bytes, span), line, endpoint);
+  for (const { text, line } of filled) {
+    const read = readLine(text, line, endpoint);
     if ('code' in read) errors.push(read);
     else if (seen.has(read.customId))
       errors.push(fault('duplicate_custom_id', `custom_id '${read.customId}' is used twice`, 'custom_id', line));
@@ -88,19 +87,21 @@ export function readInput(bytes: Uint8Array, endpoint: BatchUrl): BatchInput | r
 
 const newline = 10;
 
-function spansOf(bytes: Uint8Array) {
-  const spans: { span: readonly [number, number]; line: number }[] = [];
+function linesOf(bytes: Uint8Array) {
+  const lines: { span: readonly [number, number]; text: string; line: number }[] = [];
   for (let start = 0; start < bytes.length; ) {
     const found = bytes.indexOf(newline, start);
     const end = found < 0 ? bytes.length : found;
-    spans.push({ span: [start, end], line: spans.length + 1 });
+    lines.push({ span: [start, end], text: textOf(bytes, [start, end]), line: lines.length + 1 });
     start = end + 1;
   }
-  return spans;
+  return lines;
 }
 
+const decoder = new TextDecoder();
+
 function textOf(bytes: Uint8Array, [start, end]: readonly [number, number]): string {
-  return new TextDecoder().decode(bytes.subarray(start, end));
+  return decoder.decode(bytes.subarray(start, end));
 }
 
 function readLine(text: string, line: number, endpoint: BatchUrl): BatchLine | LineError {

@@ -23,7 +23,7 @@ import { traceOf } from '../tracing/trace-context.ts';
 import { readJson } from './body.ts';
 import { countInstances, describeCluster } from './cluster-view.ts';
 import type { DataFolder } from './data-folder.ts';
-import { ApiError, errorHeaders, newRequestId, toApiError } from './errors.ts';
+import { ApiError, clientRequestId, errorHeaders, newRequestId, toApiError } from './errors.ts';
 import { RequestLine } from './request-line.ts';
 import { callOf, type Env, refuseMethod } from './route-context.ts';
 import type { ServedModel } from './served-model.ts';
@@ -174,14 +174,11 @@ function allowOrigins(origins: readonly string[]) {
   });
 }
 
-const clientIdPattern = /^[\w.:/-]{1,128}$/;
-
 /** Assigns a request id, writes one log line when the response has ended, and counts responses. */
 function observe(logger: Logger, metrics: GatewayMetrics) {
   return async (c: Context<Env>, next: () => Promise<void>): Promise<void> => {
     const requestId = newRequestId();
-    const given = c.req.header('x-request-id');
-    const clientId = given !== undefined && clientIdPattern.test(given) ? given : undefined;
+    const clientId = clientRequestId(c.req.header('x-request-id'));
     const startMs = performance.now();
     const { path, method } = c.req;
     const line = new RequestLine((fields) => {

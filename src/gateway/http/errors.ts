@@ -118,6 +118,13 @@ export function errorHeaders(error: ApiError, requestId: string): Record<string,
   return headers;
 }
 
+const clientIdPattern = /^[\w.:/-]{1,128}$/;
+
+/** The client's own id of a request; undefined if it sent none, or an invalid one. */
+export function clientRequestId(header: string | undefined): string | undefined {
+  return header !== undefined && clientIdPattern.test(header) ? header : undefined;
+}
+
 /** A new id for an HTTP request. */
 export function newRequestId(): string {
   return `req-${randomUUID().replaceAll('-', '')}`;

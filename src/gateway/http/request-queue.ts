@@ -1,7 +1,7 @@
 // The queue of generating requests: refuses those above the limit `--queue` before any work, and admits the others one by one.
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { InferencePort } from '../../core/protocol/ports.ts';
-import { type ApiError, errorHeaders, fromFailure, newRequestId } from './errors.ts';
+import { type ApiError, clientRequestId, errorHeaders, fromFailure, newRequestId } from './errors.ts';
 
 type Listener = (incoming: IncomingMessage, outgoing: ServerResponse) => void;
 
@@ -47,7 +47,7 @@ export class RequestQueue {
     const overload = port.overload(this.#waiting.length + this.#admitted);
     // The app responds with CORS headers to browsers, and with 401 to unauthorised callers.
     if (overload !== undefined && headers.origin === undefined && isAuthorised(headers.authorization)) {
-      this.#refuse(fromFailure(overload), url, outgoing);
+      this.#refuse(fromFailure(overload), incoming, outgoing);
       return;
     }
     this.#waiting.push(() => {
@@ -77,11 +77,12 @@ export class RequestQueue {
     };
   }
 
-  #refuse(error: ApiError, path: string, outgoing: ServerResponse): void {
-    const requestId = newRequestId();
+  #refuse(error: ApiError, { url = '', headers }: IncomingMessage, outgoing: ServerResponse): void {
+    const given = headers['x-request-id'];
+    const requestId = clientRequestId(typeof given === 'string' ? given : undefined) ?? newRequestId();
     outgoing.writeHead(error.status, errorHeaders(error, requestId));
     outgoing.end(JSON.stringify(error.body()));
-    this.#options.onRefused(requestId, path);
+    this.#options.onRefused(requestId, url);
   }
 
   #scheduleNext(): void {

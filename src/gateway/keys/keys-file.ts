@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { parse } from 'yaml';
 import { z } from 'zod';
-import { byteCount } from '../../util/byte-count.ts';
+import { byteCount, byteCountPattern } from '../../util/byte-count.ts';
 import { watchFiles } from '../http/watch-files.ts';
 import type { Caller } from './caller.ts';
 
@@ -14,14 +14,7 @@ export interface KeyEntry {
 
 const name = z.string().regex(/^[\w.@-]{1,64}$/, 'letters, digits, _ . @ -, at most 64');
 const count = z.number().int().min(0);
-const bytes = z.union([z.string(), z.number()], 'write 512m or 2g').transform((value, context) => {
-  try {
-    return byteCount(value);
-  } catch (error) {
-    context.addIssue({ code: 'custom', message: error instanceof Error ? error.message : 'no size' });
-    return z.NEVER;
-  }
-});
+const bytes = z.union([count, z.string().regex(byteCountPattern).transform(byteCount)], 'write 512m or 2g');
 
 const limits = z.strictObject({
   requests_per_minute: count.min(1).optional(),

@@ -1,35 +1,15 @@
 // Requests with a KV budget beside lent memory and attention workers: the same tokens as in an instance of their own, and
 // as many at once as their pages allow.
 import { describe, expect, test } from 'vitest';
-import type { SparsityConfig } from '../../../src/core/kvcache/sparsity/sparse-plan.ts';
 import type { InstanceEvent } from '../../../src/core/protocol/events.ts';
-import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
 import { Prng } from '../../../src/util/prng.ts';
 import type { LayerGroup } from '../../../src/util/step.ts';
 import { limits, promptOf, request, World } from '../instance-world.ts';
 import { BorrowWorld } from '../lending/borrow-world.ts';
 import { FakePrefixDriver } from '../transfer/fake-prefix-driver.ts';
+import { alone, groups, type Settings, slotPages, sparsity } from './sparse-world.ts';
 
-const sparsity: SparsityConfig = {
-  ...{ shape: 'uniform', budget: 64, recent: 8, observed: 40, pooling: { kind: 'max', width: 1 }, headReduce: 'max' },
-  ...{ compactEvery: 0, keepsFull: true, slotPagesOfState: 1 },
-};
-const groups: readonly LayerGroup[] = [
-  { layers: 1, window: undefined },
-  { layers: 2, window: undefined, sparse: true },
-];
 const sparseOnly: readonly LayerGroup[] = [{ layers: 2, window: undefined, sparse: true }];
-/** Of a sequence: two layers with 64 tokens, and as many pages of states. */
-const slotPages = 2 * 2 + 4;
-
-type Settings = ConstructorParameters<typeof World>[0];
-
-function alone(one: GenerationRequest, settings: Settings): readonly number[] {
-  const world = new World({ groups, sparsity, ...settings, pages: 300, limits });
-  world.submit(one);
-  world.finishAll();
-  return world.of(one.id).tokens;
-}
 
 describe('attention workers', () => {
   /** A worker ends during a step: the contents of its pages are lost, and its sequences are not answered. */

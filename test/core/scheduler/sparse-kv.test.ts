@@ -1,40 +1,13 @@
 // Requests with a KV budget: kept tokens, pages, chunks and prefix hits, and the same outputs as alone.
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import type { SparsityConfig } from '../../../src/core/kvcache/sparsity/sparse-plan.ts';
 import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
 import type { LayerGroup } from '../../../src/util/step.ts';
 import { expectComplete, limits, promptOf, request, World } from '../instance-world.ts';
+import { alone, groups, type Settings, slotPages, sparsity } from './sparse-world.ts';
 
-const sparsity: SparsityConfig = {
-  shape: 'uniform',
-  budget: 64,
-  recent: 8,
-  observed: 40,
-  pooling: { kind: 'max', width: 1 },
-  headReduce: 'max',
-  compactEvery: 0,
-  keepsFull: true,
-  slotPagesOfState: 1,
-};
-const groups: readonly LayerGroup[] = [
-  { layers: 1, window: undefined },
-  { layers: 2, window: undefined, sparse: true },
-];
 const besideWindow: readonly LayerGroup[] = [{ layers: 1, window: 50 }, ...groups];
 const sparseOnly: readonly LayerGroup[] = [{ layers: 3, window: undefined, sparse: true }];
-/** Two layers with 64 tokens, and as many pages of states. */
-const slotPages = 2 * 2 + 4;
-
-type Settings = ConstructorParameters<typeof World>[0];
-
-/** The output of a request in an instance of its own, which has room for all. */
-function alone(one: GenerationRequest, settings: Settings): readonly number[] {
-  const world = new World({ groups, sparsity, ...settings, pages: 300, limits });
-  world.submit(one);
-  world.finishAll();
-  return world.of(one.id).tokens;
-}
 
 describe('pages', () => {
   test('decoding holds blocks of the full layers and slots, and the prompt stays as prefix cache', () => {

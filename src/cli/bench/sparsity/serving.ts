@@ -2,13 +2,11 @@
 import { Command } from 'commander';
 import { benchSparseServing } from '../../../bench/sparsity/serving.ts';
 import { pageTokens } from '../../../util/step.ts';
-import { openModel } from '../../../weights/open-model.ts';
 import { addFormFlags, modelOptionsSchema, readOptions } from '../../options/options.ts';
 import { sparseFields, sparseSettings } from '../../options/sparse-options.ts';
-import { locateModel } from '../../serve/model/locate-model.ts';
 import { openServing } from '../../serve/open-serving.ts';
 import { printTable } from '../../terminal/table.ts';
-import { benchModelSchema, count, counts, progress, threadsFlag } from '../options.ts';
+import { benchModelSchema, blockBytesOf, count, counts, progress, threadsFlag } from '../options.ts';
 
 const schema = benchModelSchema.extend({
   sparse: sparseFields.sparse.default('uniform'),
@@ -69,15 +67,4 @@ export function sparseServingCommand(): Command {
         await serving.close();
       }
     });
-}
-
-/** Keys and values of one block, all layers. */
-async function blockBytesOf(model: string | undefined, inputs: string): Promise<number> {
-  const files = openModel((await locateModel(model)).path);
-  try {
-    const { kvHeads, headDim, layers } = files.config;
-    return 2 * kvHeads * headDim * (inputs === 'f32' ? 4 : 2) * pageTokens * layers;
-  } finally {
-    files.close();
-  }
 }
