@@ -1,6 +1,7 @@
 // Requests with a KV budget: kept tokens, pages, chunks and prefix hits, and the same outputs as alone.
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
+import type { SparsityConfig } from '../../../src/core/kvcache/sparsity/sparse-plan.ts';
 import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
 import type { LayerGroup } from '../../../src/util/step.ts';
 import { expectComplete, limits, promptOf, request, World } from '../instance-world.ts';
