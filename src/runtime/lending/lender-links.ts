@@ -8,7 +8,7 @@ import type { Bus } from '../bus/bus.ts';
 import { LeaderElection } from '../processes/leader-election.ts';
 import { type ClusterProcess, type Peer, type PeerHandler, PeerSession } from '../processes/peer-session.ts';
 import type { RecordReconciler } from '../processes/record-reconciler.ts';
-import { Alarm, nowUs } from '../threads/alarm.ts';
+import { Alarm, carryOutStep, nowUs } from '../threads/alarm.ts';
 import { ownAddress, publishTo, subscribeTo } from '../threads/thread-bus.ts';
 import { encode } from '../wire/codec.ts';
 import { type LenderAnnouncement, readLenderAnnouncement, readLendingWire } from '../wire/lending-messages.ts';
@@ -208,12 +208,15 @@ export class LenderLinks implements PeerHandler<LenderAnnouncement> {
   #stepManager(event: GManagerEvent): void {
     const gmanager = this.#gmanager;
     if (gmanager === undefined || !this.#election.isLeader) return;
-    for (const effect of gmanager.step(nowUs(), event)) {
-      if (effect.kind !== 'send' || effect.envelope.to === 'gmanager') continue;
-      const wire = { kind: 'lending', envelope: effect.envelope } as const;
-      if (effect.envelope.to === this.#number.instance) this.#forward(wire);
-      else this.#send(effect.envelope.to, wire);
-    }
-    this.#alarm.set(gmanager.nextUs);
+    carryOutStep(
+      () => gmanager.step(nowUs(), event),
+      (effect) => {
+        if (effect.kind !== 'send' || effect.envelope.to === 'gmanager') return;
+        const wire = { kind: 'lending', envelope: effect.envelope } as const;
+        if (effect.envelope.to === this.#number.instance) this.#forward(wire);
+        else this.#send(effect.envelope.to, wire);
+      },
+      () => this.#alarm.set(gmanager.nextUs),
+    );
   }
 }

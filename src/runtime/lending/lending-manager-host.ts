@@ -3,7 +3,7 @@ import { GManager, type GManagerConfig } from '../../core/lending/manager/gmanag
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { GManagerEvent } from '../../core/protocol/lending-messages.ts';
 import type { Bus } from '../bus/bus.ts';
-import { Alarm, nowUs } from '../threads/alarm.ts';
+import { Alarm, carryOutStep, nowUs } from '../threads/alarm.ts';
 import { publishTo, subscribeTo } from '../threads/thread-bus.ts';
 import type { InstanceDescription } from '../threads/thread-protocol.ts';
 import { type ManagerOutput, returnMs } from './lending-wire.ts';
@@ -46,12 +46,16 @@ export class LendingManagerHost {
 
   /** Messages before `begin` are dropped; their senders repeat them. */
   #feed(event: GManagerEvent): void {
-    if (this.#gmanager === undefined) return;
-    for (const effect of this.#gmanager.step(nowUs(), event)) {
-      if (effect.kind !== 'send' || effect.envelope.to === 'gmanager') continue;
-      this.#send(effect.envelope.to, { kind: 'lending', envelope: effect.envelope });
-    }
-    this.#alarm.set(this.#gmanager.nextUs);
+    const gmanager = this.#gmanager;
+    if (gmanager === undefined) return;
+    carryOutStep(
+      () => gmanager.step(nowUs(), event),
+      (effect) => {
+        if (effect.kind !== 'send' || effect.envelope.to === 'gmanager') return;
+        this.#send(effect.envelope.to, { kind: 'lending', envelope: effect.envelope });
+      },
+      () => this.#alarm.set(gmanager.nextUs),
+    );
   }
 
   #send(instance: InstanceIndex, wire: ManagerOutput): void {

@@ -2,7 +2,7 @@
 import { Election, type ElectionEffect, type ElectionEvent, type LeaseRecord } from '../../core/membership/election.ts';
 import { assertNever } from '../../util/assert-never.ts';
 import type { Records, Subject } from '../bus/bus.ts';
-import { Alarm, nowUs } from '../threads/alarm.ts';
+import { Alarm, carryOutStep, nowUs } from '../threads/alarm.ts';
 import { encode } from '../wire/codec.ts';
 import { readLease } from '../wire/lending-messages.ts';
 
@@ -53,8 +53,11 @@ export class LeaderElection {
   }
 
   #feed(event: ElectionEvent): void {
-    for (const effect of this.#election.step(nowUs(), event)) this.#carryOut(effect);
-    this.#alarm.set(this.#election.nextUs);
+    carryOutStep(
+      () => this.#election.step(nowUs(), event),
+      (effect) => this.#carryOut(effect),
+      () => this.#alarm.set(this.#election.nextUs),
+    );
   }
 
   #carryOut(effect: ElectionEffect): void {

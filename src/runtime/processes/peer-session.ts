@@ -9,7 +9,7 @@ import {
 import { type ChannelEffect, type ChannelEvent, ReliableChannel } from '../../core/membership/reliable-channel.ts';
 import { assertNever } from '../../util/assert-never.ts';
 import type { Bus } from '../bus/bus.ts';
-import { Alarm, nowUs } from '../threads/alarm.ts';
+import { Alarm, carryOutStep, nowUs } from '../threads/alarm.ts';
 import { encode } from '../wire/codec.ts';
 import { decodeFrame, encodeFrame, type Frame, wireVersion } from '../wire/frames.ts';
 import { readAnyAnnouncement, readDeparture } from '../wire/messages.ts';
@@ -215,12 +215,15 @@ export class PeerSession<Theirs extends Announcement> {
   }
 
   #feed(event: MembershipEvent<Theirs>): void {
-    for (const effect of this.#membership.step(nowUs(), event)) {
-      if (effect.kind === 'refused') this.#process.log(`Refused ${effect.name}: ${effect.why}`);
-      else if (effect.kind === 'lost') this.#removeMember(effect.name, effect.why);
-      else this.#join(effect.member);
-    }
-    this.#alarm.set(this.#membership.nextUs);
+    carryOutStep(
+      () => this.#membership.step(nowUs(), event),
+      (effect) => {
+        if (effect.kind === 'refused') this.#process.log(`Refused ${effect.name}: ${effect.why}`);
+        else if (effect.kind === 'lost') this.#removeMember(effect.name, effect.why);
+        else this.#join(effect.member);
+      },
+      () => this.#alarm.set(this.#membership.nextUs),
+    );
   }
 
   #join(member: Theirs): void {

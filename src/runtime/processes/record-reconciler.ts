@@ -89,13 +89,23 @@ export class RecordReconciler {
   async #run(): Promise<void> {
     while (this.#requested && !this.#isOver) {
       this.#requested = false;
-      const why = await this.#record.check().then(() => undefined, messageOf);
+      const why = await this.#check();
       this.#requested ||= why !== undefined;
       if (this.#isOver) break;
       this.#logChange(why);
       if (why !== undefined) await this.#wait();
     }
     this.#running = undefined;
+  }
+
+  /** Why the check failed, if it did. */
+  async #check(): Promise<string | undefined> {
+    try {
+      await this.#record.check();
+      return undefined;
+    } catch (error) {
+      return messageOf(error);
+    }
   }
 
   #logChange(why: string | undefined): void {

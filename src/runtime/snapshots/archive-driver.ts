@@ -9,7 +9,7 @@ import type { KvEventBatch, KvSnapshot } from '../../core/protocol/kv-events.ts'
 import { assertNever } from '../../util/assert-never.ts';
 import type { Bus } from '../bus/bus.ts';
 import type { ClusterProcess } from '../processes/peer-session.ts';
-import { Alarm, nowUs } from '../threads/alarm.ts';
+import { Alarm, carryOutStep, nowUs } from '../threads/alarm.ts';
 import { SnapshotWriter, type WriteResult } from './snapshot-store.ts';
 
 /** Blocks in one message of a session: three quarters of the size limit. */
@@ -85,8 +85,11 @@ export class ArchiveDriver<Gateway> {
 
   #feed(event: ArchiveEvent<Gateway>): void {
     if (this.#closed) return;
-    for (const effect of this.#archive.step(nowUs(), event)) this.#carryOut(effect);
-    this.#alarm.set(this.#archive.nextUs);
+    carryOutStep(
+      () => this.#archive.step(nowUs(), event),
+      (effect) => this.#carryOut(effect),
+      () => this.#alarm.set(this.#archive.nextUs),
+    );
   }
 
   #carryOut(effect: ArchiveEffect<Gateway>): void {

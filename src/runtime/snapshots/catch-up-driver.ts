@@ -3,7 +3,7 @@ import { type CatchUpEffect, type CatchUpEvent, SnapshotCatchUp } from '../../co
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { KvEventBatch, KvSnapshot } from '../../core/protocol/kv-events.ts';
 import { assertNever } from '../../util/assert-never.ts';
-import { Alarm, nowUs } from '../threads/alarm.ts';
+import { Alarm, carryOutStep, nowUs } from '../threads/alarm.ts';
 
 /** The owner of a CatchUpDriver. */
 export interface CatchUpHost {
@@ -28,8 +28,11 @@ export class CatchUpDriver {
 
   feed(event: CatchUpEvent): void {
     if (this.#closed) return;
-    for (const effect of this.#machine.step(nowUs(), event)) this.#carryOut(effect);
-    this.#alarm.set(this.#machine.nextUs);
+    carryOutStep(
+      () => this.#machine.step(nowUs(), event),
+      (effect) => this.#carryOut(effect),
+      () => this.#alarm.set(this.#machine.nextUs),
+    );
   }
 
   close(): void {

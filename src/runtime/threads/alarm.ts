@@ -1,4 +1,4 @@
-// A timer for the `nextUs` of a state machine, and the monotonic clock that state machines use.
+// What drives a state machine: a timer for its `nextUs`, the monotonic clock, and a step that cannot lose its alarm.
 
 /** Microseconds by the thread's monotonic clock. */
 export function nowUs(): number {
@@ -7,6 +7,32 @@ export function nowUs(): number {
 
 /** Timers of Node count in 32 bits. */
 const delayMsMax = 2 ** 31 - 1;
+
+/**
+ * Carries out the effects of one step of a state machine, then calls `finish`, which sets its alarm. A step or an effect that throws loses
+ * neither the other effects nor the alarm. @throws the first error
+ */
+export function carryOutStep<Effect>(
+  step: () => Iterable<Effect>,
+  carryOut: (effect: Effect) => void,
+  finish: () => void,
+): void {
+  const errors: unknown[] = [];
+  try {
+    for (const effect of step()) {
+      try {
+        carryOut(effect);
+      } catch (error) {
+        errors.push(error);
+      }
+    }
+  } catch (error) {
+    errors.push(error);
+  } finally {
+    finish();
+  }
+  if (errors.length > 0) throw errors[0];
+}
 
 export class Alarm {
   readonly #onAlarm: () => void;

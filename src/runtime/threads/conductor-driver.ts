@@ -21,7 +21,7 @@ import type { TokenPlacement } from '../../core/router/placement/token-placement
 import { RequestLog } from '../../core/router/request-log.ts';
 import { assertNever } from '../../util/assert-never.ts';
 import { sumOf } from '../snapshots/metric-snapshots.ts';
-import { Alarm, nowUs } from './alarm.ts';
+import { Alarm, carryOutStep, nowUs } from './alarm.ts';
 import type { OutputsMessage } from './thread-protocol.ts';
 
 /** Other instances that take part in a forwarded request. */
@@ -225,17 +225,26 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
   }
 
   protected feed(event: ConductorEvent): void {
-    if (this.#conductor === undefined) return;
+    const conductor = this.#conductor;
+    if (conductor === undefined) return;
     this.#depth++;
-    for (const effect of this.#conductor.step(nowUs(), event)) this.#carryOut(effect);
-    this.#depth--;
-    if (this.#depth > 0) return;
+    carryOutStep(
+      () => conductor.step(nowUs(), event),
+      (effect) => this.#carryOut(effect),
+      () => {
+        this.#depth--;
+        if (this.#depth === 0) this.#afterEvent(conductor);
+      },
+    );
+  }
+
+  #afterEvent({ nextUs }: Conductor<GenerationRequest>): void {
     const cancel = this.#cancels.shift();
     if (cancel !== undefined) {
       // The conductor may have forwarded it meanwhile.
       this.#endAttempt(cancel);
       this.feed({ kind: 'cancel', id: cancel });
-    } else this.#alarm.set(this.#closing ? Number.POSITIVE_INFINITY : this.#conductor.nextUs);
+    } else this.#alarm.set(this.#closing ? Number.POSITIVE_INFINITY : nextUs);
   }
 
   #carryOut(effect: ConductorEffect): void {

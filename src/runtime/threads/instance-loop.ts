@@ -175,6 +175,18 @@ export class InstanceLoop {
 
   #loop(): void {
     this.#isRunning = true;
+    try {
+      this.#runSteps();
+      this.#tiers?.finishLoads();
+    } finally {
+      this.#isRunning = false;
+      this.#alarm.set(this.#closed ? Number.POSITIVE_INFINITY : this.#nextUs);
+    }
+    this.#touchPagesWhenIdle();
+  }
+
+  /** Returns when no step is planned. */
+  #runSteps(): void {
     for (;;) {
       // Precedes reading the bus: a cancel sent before is read now, one sent after interrupts the next step.
       this.#interrupt.acknowledge();
@@ -186,10 +198,6 @@ export class InstanceLoop {
       if (step === undefined || this.#closed) break;
       this.#runStep(step);
     }
-    this.#isRunning = false;
-    this.#tiers?.finishLoads();
-    this.#alarm.set(this.#closed ? Number.POSITIVE_INFINITY : this.#nextUs);
-    this.#touchPagesWhenIdle();
   }
 
   #touchPagesWhenIdle(): void {

@@ -1,11 +1,12 @@
 // The state that a gateway keeps of its requests until they end, with scripted instances.
-import { expect, it } from 'vitest';
+import { expect, it, vi } from 'vitest';
 import type { GenerationRequest, InstanceSnapshot } from '../../../src/core/protocol/ports.ts';
 import { TokenAdmission } from '../../../src/core/router/admission/token-admission.ts';
 import { Conductor } from '../../../src/core/router/conductor.ts';
 import { TokenPlacement } from '../../../src/core/router/placement/token-placement.ts';
 import { tokenRequests } from '../../../src/core/router/token-requests.ts';
 import { batchLimits } from '../../../src/core/scheduler/executor/token-limits.ts';
+import { Alarm } from '../../../src/runtime/threads/alarm.ts';
 import { ConductorDriver } from '../../../src/runtime/threads/conductor-driver.ts';
 import { admitAll, liveRequest } from './instances.ts';
 
@@ -15,6 +16,8 @@ const nothing = { events: [], prefilled: [], released: [], pins: [], kvEvents: [
 class Instances extends ConductorDriver {
   /** Running attempts, and their instances. */
   readonly forwarded = new Map<string, number>();
+  /** A request that cannot be forwarded. */
+  unforwardable = '';
   #incarnation = 1;
 
   constructor() {
@@ -49,6 +52,7 @@ class Instances extends ConductorDriver {
   protected onRoleSwitched(): void {}
 
   protected forwardTo(instance: number, { id }: GenerationRequest): void {
+    if (id === this.unforwardable) throw new Error('injected');
     this.forwarded.set(id, instance);
   }
 
@@ -102,4 +106,24 @@ it('no state remains of requests that finished, were cancelled, or were lost wit
   // The traces of the latest requests remain.
   const ids = Array.from({ length: 200 * 6 }, (_, i) => `r${Math.floor(i / 6)}-${i % 6}`);
   expect(ids.filter((id) => cluster.requestTrace(id) !== undefined)).toHaveLength(1024);
+});
+
+it('the alarm and the remaining effects survive an effect that throws', () => {
+  const alarms = vi.spyOn(Alarm.prototype, 'set');
+  const cluster = new Instances();
+  cluster.unforwardable = 'bad';
+  alarms.mockClear();
+  expect(() => cluster.submit(liveRequest('bad', [1, 2, 3], 3), () => {})).toThrow('injected');
+  expect(alarms).toHaveBeenCalledOnce();
+  // A cancel within a sink runs after the other effects of its event; only the outermost event does both.
+  const ends: string[] = [];
+  cluster.submit(liveRequest('good', [1, 2, 3], 3), ({ kind }) => {
+    ends.push(kind);
+    if (kind === 'accepted') cluster.cancel('good');
+  });
+  expect(ends).toEqual(['accepted']);
+  expect(cluster.forwarded.has('good')).toBe(false);
+  cluster.cancel('bad');
+  expect(cluster.inFlight).toEqual({ sinks: 0, attempts: 0, prefills: 0, outputs: 0 });
+  alarms.mockRestore();
 });
