@@ -146,8 +146,8 @@ async function openProcesses(
   const unparsed = { ...given, nats: url, cluster: name, instances, logLevel: 'error' };
   const options = serveOptionsSchema.parse(unparsed);
   const settings = instances.map(() => options);
-  const children = new ChildInstances(url, settings, instances, { log: quiet.log, exited: () => {} });
-  const gateway = await openClusterGateway(url, options, quiet);
+  const children = new ChildInstances({ urls: url }, settings, instances, { log: quiet.log, exited: () => {} });
+  const gateway = await openClusterGateway({ urls: url }, options, quiet);
   const close = async (): Promise<void> => {
     await Promise.all([gateway.close(), children.close()]);
   };

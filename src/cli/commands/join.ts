@@ -1,5 +1,6 @@
 // `kvasir join`: adds an instance on this or another machine to a cluster, until it is stopped.
 import { Command, Option } from 'commander';
+import type { NatsServers } from '../../runtime/bus/nats-connection.ts';
 import { addDopFlags } from '../options/attention-worker-flags.ts';
 import {
   type AttentionWorkerOptions,
@@ -8,8 +9,8 @@ import {
 } from '../options/attention-worker-settings.ts';
 import { addLiveBorrowFlags, withoutDefaults } from '../options/borrow-options.ts';
 import { refuseIneffective, refuseStoreOptions } from '../options/ineffective-options.ts';
+import { addNatsFlags, natsServers } from '../options/nats-options.ts';
 import {
-  addClusterFlags,
   addLogFlags,
   addModelFlags,
   addPinFlag,
@@ -34,7 +35,7 @@ export function joinCommand(): Command {
   const command = new Command('join').description(
     'Add an instance to a cluster that gateways serve with `serve --nats`',
   );
-  addDopFlags(addClusterFlags(addSparseFlags(addPinFlag(addModelFlags(command)))))
+  addDopFlags(addNatsFlags(addSparseFlags(addPinFlag(addModelFlags(command)))))
     .addOption(
       new Option('--role <role>', 'Compute in this role; a store only keeps cached blocks (default: mixed)').choices([
         ...instanceRoles,
@@ -90,9 +91,10 @@ export function joinCommand(): Command {
   });
 }
 
-/** The NATS server of an instance with these options. @throws UsageError if they contradict each other */
-function checkedNats(options: InstanceJoinOptions, given: Record<string, unknown>): string {
-  const { role, nats, borrow, pagesPort, ssd } = options;
+/** The NATS servers of an instance with these options. @throws UsageError if they contradict each other */
+function checkedNats(options: InstanceJoinOptions, given: Record<string, unknown>): NatsServers {
+  const { role, borrow, pagesPort, ssd } = options;
+  const nats = natsServers(options);
   if (role === 'store') refuseStoreOptions(given, options);
   if (nats === undefined) throw new UsageError('Cannot join a cluster: --nats nats://HOST:PORT is missing');
   if (borrow && pagesPort > 65_533)
@@ -126,7 +128,7 @@ async function startAttentionWorkers(given: InstanceJoinOptions, log: (line: str
 }
 
 /** Serves until SIGTERM or SIGINT. @throws Error when the instance can no longer serve */
-async function serveInstance(nats: string, options: InstanceJoinOptions): Promise<void> {
+async function serveInstance(nats: NatsServers, options: InstanceJoinOptions): Promise<void> {
   // These modules load slowly: invalid options are refused before.
   const [{ openLog }, { openClusterInstance }] = await Promise.all([
     import('../serve/host/server-log.ts'),

@@ -4,8 +4,8 @@ import { addDopFlags } from '../options/attention-worker-flags.ts';
 import { dopOptionNames, servedAttentionWorkers, withWorkerRoles } from '../options/attention-worker-settings.ts';
 import { addLiveBorrowFlags, withoutDefaults } from '../options/borrow-options.ts';
 import { refuseIneffective, refuseStoreOptions } from '../options/ineffective-options.ts';
+import { addNatsFlags, natsOptionNames, natsServers } from '../options/nats-options.ts';
 import {
-  addClusterFlags,
   addLogFlags,
   addModelFlags,
   addPinFlag,
@@ -61,7 +61,7 @@ export function serveCommand(): Command {
         transports,
       ),
     );
-  addDopFlags(addClusterFlags(addTierFlags(command))).addOption(
+  addDopFlags(addNatsFlags(addTierFlags(command))).addOption(
     new Option('--token <secret>', 'Share this secret with the attention workers at HOST:PORT').env('KVASIR_TOKEN'),
   );
   addLogFlags(addLiveCppFlags(addLiveBorrowFlags(addServedSloFlags(command)))).option(
@@ -90,6 +90,7 @@ export function serveCommand(): Command {
       refuseTooMuchMemory(options, options.instances ?? [defaultInstance]);
     if (options.nats === undefined) refuseClusters(options);
     else refuseGatewayOptions(options, givenOptions(flags));
+    natsServers(options);
     // The gateway loads slowly: invalid options are refused before.
     const { serveModel } = await import('../serve/serve-model.ts');
     await serveModel(options);
@@ -145,7 +146,8 @@ function addSecurityFlags(command: Command): Command {
 
 /** Refuses options that have no effect without a cluster of processes, or without separate prefill and decode. */
 function refuseClusters(options: ServeOptions): void {
-  const wrong = (['cluster', 'requestTimeout'] as const).find((name) => options[name] !== undefined);
+  const names = [...natsOptionNames, 'requestTimeout'] as const;
+  const wrong = options.insecure ? 'insecure' : names.find((name) => options[name] !== undefined);
   if (wrong !== undefined) throw new UsageError(`Cannot use --${toFlag(wrong)}: it needs --nats`);
   const { inlineTokens, instances = [], roleSwitch } = options;
   if (inlineTokens === 0 || roleSwitch || instances.some(({ role }) => role === 'decode')) return;

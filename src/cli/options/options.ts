@@ -10,13 +10,14 @@ import { byteCount } from '../../util/byte-count.ts';
 import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 import { describeIssue } from '../usage-issue.ts';
+import { readYaml } from '../yaml-file.ts';
 import { dopFields, shard } from './attention-worker-flags.ts';
 import { liveBorrowFields } from './borrow-options.ts';
+import { clusterName, natsFields } from './nats-options.ts';
 import { liveCppFields } from './pipeline-options.ts';
 import { logFormat, logFormats, logLevel, logLevels, numeric } from './schema-parts.ts';
 import { servedSloFields } from './slo-options.ts';
 import { sparseFields } from './sparse-options.ts';
-import { readYaml } from './yaml-file.ts';
 
 const bytes = z.union([z.string(), z.number()], 'write 512m or 2g').transform((value, context) => {
   try {
@@ -96,10 +97,6 @@ export function computes({ role }: { readonly role: string }): boolean {
   return role !== 'store';
 }
 
-/** Address of the NATS server, and the name of the cluster on it. */
-const natsUrl = z.string().regex(/^(nats|tls):\/\/[^\s/]+\/?$/, 'write nats://HOST:PORT');
-const clusterName = z.string().regex(/^[\w-]{1,64}$/, 'letters, digits, - and _, at most 64');
-
 const apiKey = z.string().min(1, 'a key is empty');
 const keyList = z.union([apiKey.transform((key) => [key]), z.array(apiKey)]).default([]);
 
@@ -114,8 +111,7 @@ export const serveOptionsSchema = modelOptionsSchema.extend({
   instances: instancesSchema.optional(),
   transport: z.enum(transports).optional(),
   ...liveTierFields,
-  nats: natsUrl.optional(),
-  cluster: clusterName.optional(),
+  ...natsFields,
   requestTimeout: count(1, 86_400).optional(),
   host: z.string().default('127.0.0.1'),
   port: count(0, 65_535).default(8000),
@@ -144,8 +140,7 @@ export const serveOptionsSchema = modelOptionsSchema.extend({
 });
 
 export const joinOptionsSchema = modelOptionsSchema.extend({
-  nats: natsUrl.optional(),
-  cluster: clusterName.optional(),
+  ...natsFields,
   name: clusterName.optional(),
   role: z.enum([...instanceRoles, 'attention']).default('mixed'),
   shard,
@@ -176,18 +171,6 @@ export type ServeOptions = z.infer<typeof serveOptionsSchema>;
 export function modelFlag(): Option {
   const kinds = 'Load a GGUF file, a Hugging Face directory, or org/name[@revision][:file.gguf] from the hub';
   return new Option('--model <model>', `${kinds} (default: the embedded kvasir-tiny)`);
-}
-
-export function addClusterFlags(command: Command): Command {
-  return command
-    .optionsGroup(groups.cluster)
-    .addOption(
-      new Option(
-        '--nats <url>',
-        'Connect the processes of a cluster over this NATS server with JetStream: nats://HOST:PORT',
-      ).env('KVASIR_NATS'),
-    )
-    .option('--cluster <name>', 'Use the cluster of this name on that NATS server (default: kvasir)');
 }
 
 /** Flags of the model and its forms. @param otherwise describes the default model, if it is not the embedded one */

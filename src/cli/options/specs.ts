@@ -3,7 +3,7 @@ import { z } from 'zod';
 import type { ModelShape } from '../../core/cost/shapes.ts';
 import { packageFile } from '../package-root.ts';
 import { UsageError } from '../usage-error.ts';
-import { readYaml } from './yaml-file.ts';
+import { readYaml } from '../yaml-file.ts';
 
 const positive = z.number().positive();
 const whole = z.number().int().positive();

@@ -1,10 +1,12 @@
 // Instances as child processes that run `kvasir join`, restarted when they exit, ended with this process.
 import { hostname } from 'node:os';
 import { fileURLToPath } from 'node:url';
+import type { NatsServers } from '../../runtime/bus/nats-connection.ts';
 import { RestartedProcess } from '../../runtime/processes/restarted-process.ts';
 import type { InstanceDescription } from '../../runtime/threads/thread-protocol.ts';
 import { servedAttentionWorkers } from '../options/attention-worker-settings.ts';
 import { servedLending } from '../options/borrow-options.ts';
+import type { NatsOptions } from '../options/nats-options.ts';
 import { computes, type InstanceOptions, type ServeOptions, toFlag } from '../options/options.ts';
 import { tierSettings } from './instance-tiers.ts';
 
@@ -29,7 +31,7 @@ export class ChildInstances {
 
   /** @param settings (instances): the options of the server, for each */
   constructor(
-    nats: string,
+    nats: NatsServers,
     settings: readonly ServeOptions[],
     instances: readonly InstanceOptions[],
     observer: ChildObserver,
@@ -44,11 +46,12 @@ export class ChildInstances {
         ...tierFlags(options, own, i, instances.length),
         ...(computes(own) && servedLending(options) ? borrowFlags(options, own) : []),
         ...sparseFlags(options),
+        ...natsFlags(options),
       ];
       return new RestartedProcess<JoinedMessage>({
         name: `Instance ${name}`,
         command: () => [command, 'join', '--name', name, ...flags],
-        env: { KVASIR_NATS: nats, ...(options.token !== undefined && { KVASIR_TOKEN: options.token }) },
+        env: { KVASIR_NATS: nats.urls, ...(options.token !== undefined && { KVASIR_TOKEN: options.token }) },
         ready: () => 'has joined',
         exited: ({ incarnation }) => observer.exited(name, incarnation),
         killAfterMs,
@@ -114,6 +117,12 @@ function sparseFlags({ sparse, sparseBudget, sparseFullLayers, sparseWindow, ...
   const { sparseObserve, sparsePooling, sparseCache, sparseDecode, sparseTopP } = options;
   const given = { sparse, sparseBudget, sparseFullLayers, sparseWindow, sparseObserve, sparsePooling };
   return asFlags({ ...given, sparseCache, sparseDecode, sparseTopP });
+}
+
+/** How a child connects to the same NATS servers. Its environment has the URLs, which may contain a secret. */
+function natsFlags({ natsCa, natsCert, natsKey, natsNkey, natsCreds, natsReplicas, insecure }: NatsOptions) {
+  const given = asFlags({ natsCa, natsCert, natsKey, natsNkey, natsCreds, natsReplicas });
+  return insecure ? [...given, '--insecure'] : given;
 }
 
 function borrowFlags(rules: ServeOptions, { hostMemory = rules.hostMemory }: InstanceOptions): readonly string[] {

@@ -3,6 +3,7 @@ import { hostname } from 'node:os';
 import { modelFingerprint } from '../../engine/fingerprint.ts';
 import type { Bus } from '../../runtime/bus/bus.ts';
 import { connectNats } from '../../runtime/bus/nats-bus.ts';
+import type { NatsServers } from '../../runtime/bus/nats-connection.ts';
 import { agreeOn } from '../../runtime/processes/agree.ts';
 import { ClusterGateway } from '../../runtime/processes/cluster-gateway.ts';
 import { type JoinedInstance, joinCluster } from '../../runtime/processes/join.ts';
@@ -38,7 +39,7 @@ export interface GatewayMember extends TextSide {
 
 /** @throws Error in one line if the server is unreachable, or the cluster has another model */
 export function openClusterGateway(
-  nats: string,
+  nats: NatsServers,
   options: ServeOptions,
   { log, traces }: { readonly log: (message: string) => void; readonly traces: boolean },
 ): Promise<GatewayMember> {
@@ -88,7 +89,7 @@ export interface InstanceMember extends JoinedInstance {
 
 /** The instance serves when this resolves. @throws Error in one line if it cannot join */
 export function openClusterInstance(
-  nats: string,
+  nats: NatsServers,
   options: InstanceJoinOptions,
   attentionWorkers: AttentionWorkersSettings | undefined,
   log: (message: string) => void,
@@ -132,7 +133,7 @@ export function openClusterInstance(
 
 /** Closes the bus if `open` fails, and the files when it returns. */
 async function withModel<T>(
-  nats: string,
+  nats: NatsServers,
   { model, cluster = clusterDefault }: { readonly model?: string | undefined; readonly cluster?: string | undefined },
   log: (message: string) => void,
   open: (bus: Bus, files: ModelFiles, located: Awaited<ReturnType<typeof locateModel>>) => Promise<T>,

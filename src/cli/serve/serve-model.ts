@@ -9,9 +9,11 @@ import type { TlsFiles } from '../../gateway/http/tls-files.ts';
 import { ApiKeys } from '../../gateway/keys/api-keys.ts';
 import { readKeysFile, watchKeysFile } from '../../gateway/keys/keys-file.ts';
 import { OtlpExporter } from '../../gateway/tracing/otlp-exporter.ts';
+import type { NatsServers } from '../../runtime/bus/nats-connection.ts';
 import { FolderLock } from '../../weights/hub/lock.ts';
 import { type AttentionWorkersSettings, servedAttentionWorkers } from '../options/attention-worker-settings.ts';
 import { servedLending } from '../options/borrow-options.ts';
+import { natsServers } from '../options/nats-options.ts';
 import { computes, defaultInstance, type ServeOptions } from '../options/options.ts';
 import { servedPipeline } from '../options/pipeline-options.ts';
 import { admissionSettings } from '../options/slo-options.ts';
@@ -50,8 +52,9 @@ export async function serveModel(options: ServeOptions): Promise<void> {
   const data = options.data === undefined ? undefined : await openData(options.data, log.log);
   try {
     const context = { ...log, data: data?.folder, keys };
-    if (options.nats === undefined) await serveThreads(options, context);
-    else await serveCluster(options.nats, options, context);
+    const nats = natsServers(options);
+    if (nats === undefined) await serveThreads(options, context);
+    else await serveCluster(nats, options, context);
   } finally {
     close();
     await data?.release();
@@ -137,7 +140,7 @@ async function serveInstances(
 }
 
 /** Serves over instances that join by themselves, or over child processes. */
-async function serveCluster(nats: string, options: ServeOptions, context: ServerContext): Promise<void> {
+async function serveCluster(nats: NatsServers, options: ServeOptions, context: ServerContext): Promise<void> {
   // The modules of NATS are loaded only for clusters.
   const { openClusterGateway } = await import('./open-cluster.ts');
   const member = await openClusterGateway(nats, options, {

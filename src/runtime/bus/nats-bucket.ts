@@ -1,5 +1,5 @@
 // Records in a key-value bucket of a NATS server, which is created again if the server has lost it.
-import { JetStreamApiError } from '@nats-io/jetstream';
+import { JetStreamApiError, jetstreamManager } from '@nats-io/jetstream';
 import { type KV, Kvm } from '@nats-io/kv';
 import type { NatsConnection } from '@nats-io/transport-node';
 import { checkSubject, type Snapshots, type StoredRecord, type Subject } from './bus.ts';
@@ -13,18 +13,24 @@ const bucketGone = 'JetStreamNotEnabled';
 /** The revision of a key that was never written. */
 const noRevision = 0;
 
+export interface BucketOptions {
+  /** Lifetime of an entry after its last write; undefined: unlimited. */
+  readonly keptMs?: number | undefined;
+  /** Servers that store the bucket; undefined: 1 for a new bucket. An existing bucket receives more, never fewer. */
+  readonly replicas?: number | undefined;
+}
+
 export class NatsBucket implements Snapshots {
   readonly #connection: NatsConnection;
   readonly #name: string;
-  readonly #keptMs: number | undefined;
+  readonly #options: BucketOptions;
   /** Undefined: the bucket may be gone, and is opened before its next use. */
   #bucket: Promise<KV> | undefined;
 
-  /** @param keptMs lifetime of an entry after its last write; undefined: unlimited */
-  constructor(connection: NatsConnection, name: string, keptMs?: number) {
+  constructor(connection: NatsConnection, name: string, options: BucketOptions) {
     this.#connection = connection;
     this.#name = name;
-    this.#keptMs = keptMs;
+    this.#options = options;
   }
 
   /** Creates the bucket if it is absent. @throws Error if the server has no JetStream */
@@ -72,9 +78,17 @@ export class NatsBucket implements Snapshots {
   }
 
   /** @returns the bucket, which may exist already */
-  #create(): Promise<KV> {
-    const options = this.#keptMs === undefined ? { history: 1 } : { history: 1, ttl: this.#keptMs };
-    return new Kvm(this.#connection).create(this.#name, options);
+  async #create(): Promise<KV> {
+    const { keptMs, replicas = 1 } = this.#options;
+    const options = { history: 1, replicas, ...(keptMs !== undefined && { ttl: keptMs }) };
+    const bucket = await new Kvm(this.#connection).create(this.#name, options);
+    if (replicas === 1) return bucket;
+    const { streamInfo } = await bucket.status();
+    if (streamInfo.cluster === undefined) throw new Error(`${replicas} replicas need a cluster of NATS servers`);
+    if (streamInfo.config.num_replicas >= replicas) return bucket;
+    const { streams } = await jetstreamManager(this.#connection);
+    await streams.update(streamInfo.config.name, { num_replicas: replicas });
+    return bucket;
   }
 
   #writeIf(key: Subject, value: Uint8Array, previousSeq: number): Promise<number | undefined> {

@@ -1,72 +1,38 @@
 // A bus over a NATS server: core subjects for messages, key-value buckets with JetStream for records and snapshots.
-import { type ConnectionOptions, connect, type NatsConnection } from '@nats-io/transport-node';
+import type { NatsConnection } from '@nats-io/transport-node';
 import { type Bus, checkSubject, type Records, type Snapshots, type Subject, snapshotsKeptMs } from './bus.ts';
 import { NatsBucket } from './nats-bucket.ts';
-
-const reconnectWaitMs = 250;
-const connectTimeoutMs = 5_000;
-/** The connection counts as lost after two unanswered pings, which detects a cut link. */
-const pingMs = 2_000;
+import { connectServers, messageOf, type NatsServers, redacted } from './nats-connection.ts';
 
 /**
  * Clusters of different names share a server in isolation. The bus reconnects by itself after an outage.
- * @param url nats://HOST:PORT, with a token or user:password before the host if the server requires one
+ * @param given the servers, or their URLs alone
  * @param log receives a line when the connection breaks and when it is back
- * @throws Error in one line when the server cannot be reached, refuses, or keeps no records
+ * @throws Error in one line when no server can be reached, it refuses, accepts any client, or keeps no records
  */
 export async function connectNats(
-  url: string,
+  given: NatsServers | string,
   cluster: string,
   log: (message: string) => void = () => {},
 ): Promise<Bus> {
   checkSubject(cluster, false);
-  const connection = await connectOrThrow(url);
+  const servers = typeof given === 'string' ? { urls: given } : given;
+  const where = redacted(servers.urls);
+  const connection = await connectServers(servers);
   try {
-    const records = new NatsBucket(connection, `kvasir-${cluster}`);
-    const snapshots = new NatsBucket(connection, `kvasir-${cluster}-snapshots`, snapshotsKeptMs);
+    const { replicas } = servers;
+    const records = new NatsBucket(connection, `kvasir-${cluster}`, { replicas });
+    const snapshots = new NatsBucket(connection, `kvasir-${cluster}-snapshots`, { replicas, keptMs: snapshotsKeptMs });
     await Promise.all([records.open(), snapshots.open()]);
     const bus = new NatsBus(connection, { records, snapshots }, cluster);
     void bus.follow((up) => {
-      log(up ? `NATS at ${redacted(url)} is back` : `Lost NATS at ${redacted(url)}: reconnecting`);
+      log(up ? `NATS at ${where} is back` : `Lost NATS at ${where}: reconnecting`);
     });
     return bus;
   } catch (error) {
     await connection.close();
-    throw new Error(`Cannot keep records on NATS at ${redacted(url)}: is its JetStream on? ${messageOf(error)}`);
+    throw new Error(`Cannot keep records on NATS at ${where}: is its JetStream on? ${messageOf(error)}`);
   }
-}
-
-async function connectOrThrow(url: string): Promise<NatsConnection> {
-  try {
-    return await connect({
-      ...credentials(new URL(url)),
-      maxReconnectAttempts: -1,
-      reconnectTimeWait: reconnectWaitMs,
-      timeout: connectTimeoutMs,
-      pingInterval: pingMs,
-      maxPingOut: 2,
-      // The caller handles a first failure.
-      waitOnFirstConnect: false,
-    });
-  } catch (error) {
-    throw new Error(`Cannot connect to NATS at ${redacted(url)}: ${messageOf(error)}`);
-  }
-}
-
-function credentials({ protocol, host, username, password }: URL): ConnectionOptions {
-  const [user, pass] = [decodeURIComponent(username), decodeURIComponent(password)];
-  const server = `${protocol}//${host}`;
-  if (user === '') return { servers: server };
-  return pass === '' ? { servers: server, token: user } : { servers: server, user, pass };
-}
-
-/** The URL without its credentials. */
-function redacted(url: string): string {
-  return url.replace(/\/\/[^/]*@/, '//');
-}
-
-function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
 }
 
 class NatsBus implements Bus {

@@ -45,7 +45,17 @@ if (link === undefined) {
       await alone.stop();
       gateway = await startServer(['--nats', nats.url]);
       const prefill = ['--nats', nats.url, '--name', 'p', '--role', 'prefill'];
-      const behind = ['--nats', urlFrom(link.here), '--name', 'd', '--role', 'decode', '--pages-host', link.there];
+      const behind = [
+        '--nats',
+        urlFrom(link.here),
+        '--name',
+        'd',
+        '--role',
+        'decode',
+        '--pages-host',
+        link.there,
+        '--insecure',
+      ];
       running.push(gateway, ...(await Promise.all([startInstance(prefill), startInstance(behind, link.within)])));
       await until(async () => (await health(gateway)) === 2 && (await freeReceivePages()) > 0);
       receivePages = await freeReceivePages();

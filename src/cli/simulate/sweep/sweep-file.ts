@@ -1,8 +1,8 @@
 // The file of `kvasir sweep`: flags of all runs, lists of values that are combined, and a number of seeds.
 import { z } from 'zod';
 import { inCamelCase, readOptions, toFlag } from '../../options/options.ts';
-import { readYaml } from '../../options/yaml-file.ts';
 import { UsageError } from '../../usage-error.ts';
+import { readYaml } from '../../yaml-file.ts';
 import { type SimulationOptions, simulationSchema } from '../simulated-run.ts';
 
 type Flags = Readonly<Record<string, unknown>>;
