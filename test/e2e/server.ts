@@ -18,7 +18,7 @@ export interface RunningServer extends RunningProcess {
 
 /** @throws Error with the output of the server if it exits before it serves */
 export async function startServer(flags: readonly string[], env: Record<string, string> = {}): Promise<RunningServer> {
-  const args = ['serve', '--port', '0', ...flags];
+  const args = ['serve', '--port', '0', '--no-warm-up', ...flags];
   const { match: url, ...running } = await startCommand(args, /Serving on (\S+)/, env);
   return { url, ...running };
 }
@@ -29,7 +29,7 @@ export function startInstance(
   within: readonly string[] = [],
   env: Record<string, string> = {},
 ): Promise<RunningProcess> {
-  return startCommand(['join', '--threads', '1', ...flags], /Joined as (\S+)/, env, within);
+  return startCommand(['join', '--threads', '1', '--no-warm-up', ...flags], /Joined as (\S+)/, env, within);
 }
 
 /** A store for the blocks of other instances. */

@@ -48,6 +48,8 @@ export const modelOptionsSchema = z.object({
   context: count(1).optional(),
   kvMemory: bytes.optional(),
   eviction: z.enum(evictionKinds).default('lru'),
+  /** Undefined: the instance warms up. */
+  warmUp: z.boolean().optional(),
 });
 
 /** Instances of one process at most. */
@@ -197,7 +199,9 @@ export function addModelFlags(command: Command): Command {
     .option('--kv-memory <size>', 'Reserve this memory for KV pages, for example 512m or 2g (default: by context)')
     .addOption(
       new Option('--eviction <order>', 'Evict cached blocks in this order (default: lru)').choices(evictionKinds),
-    );
+    )
+    .optionsGroup(groups.model)
+    .option('--no-warm-up', 'Start without steps that fill caches: ready earlier, but the first requests are slower');
 }
 
 export function addPinFlag(command: Command): Command {

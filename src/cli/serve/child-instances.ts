@@ -81,8 +81,9 @@ function flagsOf(options: ServeOptions, own: InstanceOptions, instances: number)
   const recheck = admission === 'none' ? [] : ['--recheck'];
   const handsOff = options.roleSwitch || options.instances?.some(({ role }) => role === 'decode') === true;
   const workers = own.role === 'prefill' ? undefined : servedAttentionWorkers(options);
+  const start = options.warmUp === false ? ['--no-warm-up'] : [];
   const switches = own.role === 'mixed' && handsOff && workers === undefined ? ['--role-switch'] : [];
-  return [...asFlags(given), ...recheck, ...switches, ...(workers === undefined ? [] : dopFlags(options))];
+  return [...asFlags(given), ...start, ...recheck, ...switches, ...(workers === undefined ? [] : dopFlags(options))];
 }
 
 /** Each instance has attention workers of its own. */

@@ -261,6 +261,7 @@ export function instanceSettings(
     instances,
     pinShare: pinMemory,
     eviction: options.eviction,
+    warmsUp: options.warmUp ?? true,
     rechecksAdmission,
   };
 }

@@ -20,6 +20,8 @@ export interface InstanceSettings {
   /** Share of the KV memory for pinned prefixes. */
   readonly pinShare: number;
   readonly eviction: ModelOptions['eviction'];
+  /** Runs steps before it is ready, so that the first requests take the time of later ones. */
+  readonly warmsUp: boolean;
   /** Sends prompts after their prefill, not layer by layer: a baseline for comparisons. */
   readonly sendsAtEnd?: boolean | undefined;
   /** Starts requests after their whole prefix has arrived: a baseline for comparisons. */
