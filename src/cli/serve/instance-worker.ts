@@ -118,8 +118,7 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
   const tracer = new StepTracer(data.traces);
   const steps = stepsOf(engine, machine, settings, attentionWorkers);
   const pipeline = handOffs && createPipeline(data, { engine, backend, model }, handOffs, wake);
-  const pagesAhead =
-    backend.isa === 'reference' || attentionWorkers !== undefined ? undefined : prepareMemory(engine, settings);
+  const pagesAhead = attentionWorkers === undefined ? prepareMemory(engine, backend, settings) : undefined;
   const below = { tiers: tiers?.live, lending: borrowing?.live, attentionWorkers: attentionWorkers?.live, pagesAhead };
   const loop = new InstanceLoop(machine, steps, own, data.abort, log, { handOffs, pipeline, tracer, ...below });
   const description = {
@@ -134,8 +133,9 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
   return { loop, ready: { description, root, shared: isShared ? model : undefined } };
 }
 
-/** Returns what touches pages ahead of their use. */
-function prepareMemory(engine: Engine, { warmsUp }: InstanceSettings): PagesAhead {
+/** Returns what touches pages ahead of their use; undefined if no memory is cleared at its first use. */
+function prepareMemory(engine: Engine, { isa }: Backend, { warmsUp }: InstanceSettings): PagesAhead | undefined {
+  if (isa === 'reference') return undefined;
   if (warmsUp) warmUp(engine, nowUs);
   const { kvHeads, headDim, pageBytes } = engine.model.kv;
   return new PagesAhead(engine, 2 * kvHeads * pageTokens * headDim, pageBytes);
