@@ -80,6 +80,32 @@ const streamOptions: Fault = among(
   ...['{"x":1}', '{"include_usage":true,"constructor":1}', '{"__proto__":{"include_usage":true}}'],
 );
 
+const responseFormats: Fault = among(
+  ...[
+    '"text"',
+    '[]',
+    '{}',
+    '{"type":["text"]}',
+    '1',
+    '{"type":"grammar"}',
+    '{"Type":"text"}',
+    '{"type":"json_schema"}',
+  ],
+  ...[
+    '{"type":"json_schema","json_schema":{"name":"a"}}',
+    '{"type":"text","x":1}',
+    '{"type":"json_object","schema":{}}',
+  ],
+  '{"type":"json_schema","json_schema":{"name":"a","schema":{"type":"objec"}}}',
+  '{"type":"json_schema","json_schema":{"name":"a","schema":{"$ref":"#/$defs/x"}}}',
+  '{"type":"json_schema","json_schema":{"name":"a b","schema":{}}}',
+);
+
+const structuredOutputs: Fault = among(
+  ...['"x"', '[]', '{}', '1', '{"json":{},"regex":"a"}', '{"regex":1}', '{"choice":[]}', '{"choice":[1]}', '{"x":1}'],
+  ...['{"json":"{"}', '{"json":{"not":{}}}', '{"json_object":false}', '{"grammar":""}', '{"structural_tag":"x"}'],
+);
+
 /** Faults of fields that both endpoints share. */
 const sharedFaults: Readonly<Record<string, Fault>> = {
   model: among(...noText, '{"id":"x"}'),
@@ -96,6 +122,8 @@ const sharedFaults: Readonly<Record<string, Fault>> = {
   stop: stops,
   stop_token_ids: tokenList,
   ignore_eos: among(...noFlag),
+  response_format: responseFormats,
+  structured_outputs: structuredOutputs,
   min_tokens: among(...noInteger, '-1', '100000'),
   stream: among(...noFlag),
   stream_options: streamOptions,
@@ -213,16 +241,6 @@ export const unsupported: Readonly<Record<string, readonly string[]>> = {
   functions: ['[{"name":"f"}]', '{}', 'true', '"f"'],
   tool_choice: ['"required"', '{"type":"function","function":{"name":"f"}}', '1', '[]', '""', 'true'],
   function_call: ['{"name":"f"}', '"f"', '0'],
-  response_format: [
-    ...[
-      '{"type":"json_object"}',
-      '{"type":"json_schema","json_schema":{"name":"a","schema":{}}}',
-      '"text"',
-      '[]',
-      '{}',
-    ],
-    ...['{"type":["text"]}', '1', '{"type":"grammar"}', '{"Type":"text"}'],
-  ],
   modalities: ['["audio"]', '["text","audio"]', '"text"', '{}', '1'],
   audio: ['{"voice":"alloy","format":"wav"}', '1'],
   prediction: ['{"type":"content","content":"x"}'],

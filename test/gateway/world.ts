@@ -50,10 +50,11 @@ export function gatewayOptions(port: ScriptedPort, more: Partial<GatewayOptions>
 
 export function gateway(script: Script, more: Partial<GatewayOptions> = {}) {
   const port = new ScriptedPort(script);
-  const app = createApp(gatewayOptions(port, more));
+  const options = gatewayOptions(port, more);
+  const app = createApp(options);
   const post = (path: string, body: unknown, headers: Record<string, string> = {}) =>
     app.request(path, { method: 'POST', body: typeof body === 'string' ? body : JSON.stringify(body), headers });
-  return { app, port, post };
+  return { app, port, post, options };
 }
 
 export const answering =

@@ -1,6 +1,7 @@
 // Ports between the gateway and the cluster: requests in, events and snapshots out.
 
 import type { MessengerCounts, RemoteAttentionCounts, RemoteCounts } from '../../util/counts.ts';
+import type { Grammar } from './grammar.ts';
 import type { PinId, RequestId } from './ids.ts';
 import type { InstanceRole } from './instance-report.ts';
 import type { PinOrder as Order, PinState } from './pin-order.ts';
@@ -42,6 +43,8 @@ export interface GenerationRequest {
   readonly stopTokenIds: readonly number[];
   /** No stop token is sampled before this number of output tokens; undefined: 0. */
   readonly minTokens?: number;
+  /** Undefined: any token may follow. */
+  readonly grammar?: Grammar;
   /** Larger runs first; 0 is the default. */
   readonly priority: number;
   /** A batch job: it uses idle capacity, below every priority. */

@@ -4,6 +4,7 @@ import { type Context, Hono } from 'hono';
 import { cors } from 'hono/cors';
 import type { Logger } from 'pino';
 import { z } from 'zod';
+import type { GrammarCompiler } from '../../core/protocol/grammar.ts';
 import type { ClusterPort, InferencePort } from '../../core/protocol/ports.ts';
 import { addBatchRoutes } from '../batches/batch-routes.ts';
 import { type ApiKeys, requireAdmin } from '../keys/api-keys.ts';
@@ -36,6 +37,8 @@ export interface GatewayOptions {
   /** Undefined: traces are not exported. */
   readonly exporter: OtlpExporter | undefined;
   readonly encode: Encode;
+  /** Undefined: requests that constrain their output are refused. */
+  readonly grammars?: GrammarCompiler | undefined;
   readonly logger: Logger;
   readonly keys: ApiKeys;
   /** Undefined: plain HTTP. */

@@ -18,6 +18,7 @@ import type { LogprobRequest } from './params.ts';
 import { chatPrompt, outputTokens } from './prompt.ts';
 import type { Choice, FinishReason } from './run-choices.ts';
 import { type ChatBody, chatSchema } from './schema.ts';
+import { requestGrammar } from './structured-output.ts';
 import { TokenNames } from './token-names.ts';
 
 export async function chatCompletions(json: unknown, context: EndpointContext, call: EndpointCall): Promise<Response> {
@@ -28,7 +29,9 @@ export async function chatCompletions(json: unknown, context: EndpointContext, c
   const logprobs = logprobRequest(body);
   const requestedTokens = maxTokens(body);
   const tokens = await chatPrompt(body, context.model, context.encode);
+  const grammar = await requestGrammar(body, context.model, context.grammars);
   const planned = {
+    grammar,
     tokens,
     startsText: body.continue_final_message !== true,
     maxTokens: outputTokens(tokens.length, requestedTokens, context.model),

@@ -19,6 +19,7 @@ import { completionPrompts, outputTokens } from './prompt.ts';
 import { promptCount } from './prompt-schema.ts';
 import type { Choice, ChoiceHandler } from './run-choices.ts';
 import { completionSchema } from './schema.ts';
+import { requestGrammar } from './structured-output.ts';
 
 /** Default number of output tokens of OpenAI completions. */
 const defaultMaxTokens = 16;
@@ -36,8 +37,10 @@ export async function completions(json: unknown, context: EndpointContext, call:
   }
   checkChoices(promptCount(body.prompt), body.n, context);
   const prompts = await completionPrompts(body, context.model, context.encode);
+  const grammar = await requestGrammar(body, context.model, context.grammars);
   const planned = prompts.map((tokens) => ({
     tokens,
+    grammar,
     startsText: false,
     maxTokens: outputTokens(tokens.length, maxTokens, context.model),
   }));

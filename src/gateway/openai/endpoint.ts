@@ -1,5 +1,6 @@
 // What both generating endpoints share: their context, the choices of a request, streams and usage.
 import type { Logger } from 'pino';
+import type { Grammar, GrammarCompiler } from '../../core/protocol/grammar.ts';
 import type { GenerationRequest, InferencePort, SamplingParams } from '../../core/protocol/ports.ts';
 import { StopMatcher } from '../../text/stop-matcher.ts';
 import { ApiError, badField, toApiError } from '../http/errors.ts';
@@ -25,6 +26,8 @@ export interface EndpointContext {
   readonly metrics: GatewayMetrics;
   readonly usage: CallerUsage;
   readonly encode: Encode;
+  /** Undefined: requests with grammars are refused. */
+  readonly grammars?: GrammarCompiler | undefined;
   /** Bytes of a stream buffered for a slow client before its request is cancelled. */
   readonly streamBufferBytesMax: number;
   readonly sloClasses: ReadonlyMap<string, { readonly priority: number }>;
@@ -58,6 +61,8 @@ export interface PlannedPrompt {
   /** True if the output starts a text instead of continuing the prompt. */
   readonly startsText: boolean;
   readonly maxTokens: number;
+  /** Compiled; undefined: the output is free. */
+  readonly grammar?: Grammar | undefined;
 }
 
 /** n choices of each prompt, numbered prompt by prompt. */
@@ -85,14 +90,8 @@ export function planChoices(
   const stops = stopTexts.length > 0 ? new StopMatcher(stopTexts) : undefined;
   const stopIds = stopTokenIds(body, context.model);
   const stopIdSet = new Set(stopIds);
-  const minTokens = body.min_tokens ?? 0;
-  const least = Math.min(...prompts.map(({ maxTokens }) => maxTokens));
-  if (minTokens > least)
-    throw badField(
-      'min_tokens',
-      `Cannot accept request: 'min_tokens' is ${minTokens}, the output has at most ${least}`,
-    );
-  return prompts.flatMap(({ tokens, maxTokens, startsText }, p) =>
+  const minTokens = minTokensOf(body, prompts);
+  return prompts.flatMap(({ tokens, maxTokens, startsText, grammar }, p) =>
     Array.from({ length: n }, (_, i): Choice => {
       const index = p * n + i;
       return {
@@ -109,6 +108,7 @@ export function planChoices(
           sampling: { ...sampling, seed: choiceSeed(body.seed, i) },
           stopTokenIds: stopIds,
           ...(minTokens > 0 && { minTokens }),
+          ...(grammar !== undefined && maxTokens > 0 && { grammar }),
           priority,
           ...(sloClass !== undefined && { sloClass }),
           ...(kvBudget !== undefined && { kvBudget }),
@@ -120,6 +120,14 @@ export function planChoices(
       };
     }),
   );
+}
+
+/** @throws ApiError 400 for more than the output may have */
+function minTokensOf({ min_tokens: minTokens = 0 }: SharedBody, prompts: readonly PlannedPrompt[]): number {
+  const least = Math.min(...prompts.map(({ maxTokens }) => maxTokens));
+  if (minTokens <= least) return minTokens;
+  const figures = `'min_tokens' is ${minTokens}, the output has at most ${least}`;
+  throw badField('min_tokens', `Cannot accept request: ${figures}`);
 }
 
 /** Log-probabilities of one response; each takes some 100 bytes until it is written. */

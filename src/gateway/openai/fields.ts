@@ -26,7 +26,6 @@ const unsupported: Readonly<Record<string, (value: unknown) => boolean>> = {
   tool_choice: oneOf('none', 'auto'),
   function_call: oneOf('none', 'auto'),
   parallel_tool_calls: anything,
-  response_format: (value) => isTextFormat(value),
   modalities: (value) => Array.isArray(value) && value.every((entry) => entry === 'text'),
   service_tier: oneOf('auto', 'default'),
   verbosity: oneOf('medium'),
@@ -45,10 +44,8 @@ const unsupported: Readonly<Record<string, (value: unknown) => boolean>> = {
   continue_final_message: oneOf(false),
 };
 
-function isTextFormat(value: unknown): boolean {
-  if (typeof value !== 'object' || value === null) return false;
-  return 'type' in value && value.type === 'text';
-}
+/** Fields with JSON schemas, where a null is a value. */
+const keepsNulls: ReadonlySet<string> = new Set(['response_format', 'structured_outputs']);
 
 /** What happens to fields without a meaning here: a 400, or nothing. Unsupported fields with an effect are a 400. */
 export type UnknownFields = 'refuse' | 'ignore';
@@ -69,7 +66,7 @@ export function parseBody<S extends z.ZodObject>(
   for (const [name, value] of Object.entries(body)) {
     if (value === null) continue;
     checkNesting(name, value);
-    if (Object.hasOwn(schema.shape, name)) known[name] = dropNulls(value);
+    if (Object.hasOwn(schema.shape, name)) known[name] = keepsNulls.has(name) ? value : dropNulls(value);
     else if (unknownFields === 'refuse' || Object.hasOwn(unsupported, name)) checkUnsupported(name, value);
   }
   const parsed = schema.safeParse(known);

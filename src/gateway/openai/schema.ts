@@ -1,6 +1,7 @@
 // Schemas of request bodies: types and ranges of the supported fields.
 import { z } from 'zod';
 import { promptSchema } from './prompt-schema.ts';
+import { responseFormat, structuredOutputs } from './structured-output.ts';
 
 /** More than fit any context; a longer list is refused before its members are checked. */
 const messagesMax = 16_384;
@@ -73,6 +74,8 @@ const shared = {
     .optional(),
   stop_token_ids: list(tokenId, 0, 64).optional(),
   ignore_eos: z.boolean().optional(),
+  response_format: responseFormat.optional(),
+  structured_outputs: structuredOutputs.optional(),
   stream: z.boolean().optional(),
   stream_options: z
     .strictObject({ include_usage: z.boolean().optional(), include_obfuscation: z.literal(false).optional() })

@@ -1,7 +1,7 @@
 // Frames of a channel on the bus: a fixed head, then the bytes of a part, or the status that an ack carries.
 
 /** Version of all messages between processes of a cluster. Processes of different versions do not communicate. */
-export const wireVersion = 15;
+export const wireVersion = 16;
 
 /** The leading side numbers sessions: a higher number starts a session, and ends all earlier ones. */
 export type Frame =

@@ -2,6 +2,7 @@
 import { z } from 'zod';
 import type { Announcement } from '../../core/membership/liveness.ts';
 import type { PrefixFetch, PrefixMessage } from '../../core/protocol/events.ts';
+import { grammarCharactersMax } from '../../core/protocol/grammar.ts';
 import type { PinId, RequestId } from '../../core/protocol/ids.ts';
 import type { InstanceRole, ReportedRequest } from '../../core/protocol/instance-report.ts';
 import type { GenerationEvent, GenerationRequest, InstanceSnapshot, PinOrder } from '../../core/protocol/ports.ts';
@@ -36,6 +37,11 @@ const sampling = z.strictObject({
   promptLogprobs: z.boolean(),
 });
 
+const grammar = z.strictObject({
+  kind: z.enum(['json_schema', 'regex', 'ebnf', 'structural_tag']),
+  text: z.string().max(grammarCharactersMax),
+});
+
 export const request = z.strictObject({
   id,
   prompt: tokens.refine(({ length }) => length > 0, 'a prompt is empty'),
@@ -43,6 +49,7 @@ export const request = z.strictObject({
   sampling,
   stopTokenIds: z.array(count).max(65_536),
   minTokens: count.exactOptional(),
+  grammar: grammar.exactOptional(),
   priority: finite,
   batch: z.boolean().exactOptional(),
   salt: text,
