@@ -1,6 +1,6 @@
 // `kvasir bench engine`: prefill of one prompt and decode steps by batch and depth, without scheduler or HTTP.
 import { Engine } from '../engine/engine.ts';
-import type { WeightsForm } from '../engine/forms.ts';
+import type { InputChoice, WeightsForm } from '../engine/forms.ts';
 import { freeModel, type LoadedModel, loadModel } from '../engine/load-model.ts';
 import { groupedStep, type PlainPages, type PlainSequence, plainPages } from '../engine/plain-step.ts';
 import type { InputForm } from '../graph/program.ts';
@@ -11,7 +11,7 @@ import { median, round } from './statistics.ts';
 export interface EngineBenchOptions {
   readonly model: string;
   readonly weights: WeightsForm;
-  readonly inputs: InputForm;
+  readonly inputs: InputChoice;
   /** Prompt tokens, prefilled in one step. */
   readonly prompt: number;
   /** Steps timed for each decode row. */

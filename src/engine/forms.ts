@@ -1,7 +1,7 @@
 // Weight and input forms: the user's choice, and the resulting type of one stored tensor or one linear layer.
 import type { InputForm, KvType } from '../graph/program.ts';
-import type { NativeIsa } from '../kernel/codes.ts';
-import type { TensorInfo, TensorType } from '../weights/types.ts';
+import type { Isa } from '../kernel/backend.ts';
+import type { ModelFiles, TensorInfo, TensorType } from '../weights/types.ts';
 import { tensorLayouts } from '../weights/types.ts';
 
 /** `native` keeps the stored values of every tensor exactly; other forms convert at load. */
@@ -9,6 +9,9 @@ export type WeightsForm = 'native' | 'q4' | 'q8' | 'bf16' | 'f32';
 
 export const weightsForms: readonly WeightsForm[] = ['native', 'q4', 'q8', 'bf16', 'f32'];
 export const inputForms: readonly InputForm[] = ['bf16', 'i16', 'int8', 'f32'];
+/** `auto`: by the instruction set and the model. */
+export type InputChoice = InputForm | 'auto';
+export const inputChoices: readonly InputChoice[] = ['auto', ...inputForms];
 
 /**
  * Packed type of a stored matrix. `vocabulary`: embeddings and heads keep 8 bits under q4, since errors there affect
@@ -39,14 +42,38 @@ export function layerInputs(form: InputForm, types: readonly TensorType[]): Inpu
   return (form === 'int8' || form === 'i16') && !types.every(isQuantised) ? 'bf16' : form;
 }
 
-/**
- * The most accurate form among the fast ones of an instruction set: i16 rounds more finely than bf16, and takes less
- * time in decode everywhere but on tiles. It depends on the instruction set alone, so equal machines choose equally.
- */
-export function autoInputs(isa: NativeIsa | 'reference'): InputForm {
-  return isa === 'amx' || isa === 'reference' ? 'bf16' : 'i16';
+export interface ChosenInputs {
+  readonly form: InputForm;
+  /** In words; undefined: the form was given. */
+  readonly reason: string | undefined;
 }
 
-export function kvTypeOf(form: InputForm): KvType {
+/**
+ * Resolves `auto` to the most accurate form among the fast ones: i16 rounds more finely than bf16, and takes less time in
+ * decode everywhere but on tiles. The choice depends on the instruction set and the weights alone, so equal machines
+ * choose equally.
+ * @param types packed types of the matrices
+ */
+export function chooseInputs(choice: InputChoice, isa: Isa, types: readonly TensorType[]): ChosenInputs {
+  if (choice !== 'auto') return { form: choice, reason: undefined };
+  return types.some(isQuantised) ? quantisedChoices[isa] : { form: 'bf16', reason: 'the weights are not quantised' };
+}
+
+/** Packed types of all matrices of a model. */
+export function matrixTypes(files: Pick<ModelFiles, 'tensors'>, weights: WeightsForm): readonly TensorType[] {
+  const matrices = [...files.tensors()].filter(({ shape }) => shape.length > 1);
+  return [...new Set(matrices.map((info) => packedType(info, weights, false)))];
+}
+
+const accurate = 'the most accurate form that is fast';
+const quantisedChoices: Readonly<Record<Isa, ChosenInputs>> = {
+  portable: { form: 'i16', reason: `${accurate} in portable kernels` },
+  avx2: { form: 'i16', reason: `${accurate} on AVX2` },
+  avx512: { form: 'i16', reason: `${accurate} on AVX-512 VNNI` },
+  amx: { form: 'bf16', reason: 'the fastest form of AMX tiles' },
+  reference: { form: 'bf16', reason: 'the form of the TypeScript reference' },
+};
+
+export function kvTypeOf(form: InputChoice): KvType {
   return form === 'f32' ? 'f32' : 'bf16';
 }

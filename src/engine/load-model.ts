@@ -12,7 +12,15 @@ import { type LayerGroup, pageTokens } from '../util/step.ts';
 import { ModelFileError, reasonOf } from '../weights/errors.ts';
 import { openModel } from '../weights/open-model.ts';
 import { expectTensor, type ModelFiles, type TensorInfo, type TensorType } from '../weights/types.ts';
-import { kvTypeOf, layerInputs, packedType, type WeightsForm } from './forms.ts';
+import {
+  chooseInputs,
+  type InputChoice,
+  kvTypeOf,
+  layerInputs,
+  matrixTypes,
+  packedType,
+  type WeightsForm,
+} from './forms.ts';
 import { Packer, type Segment, vectorValues } from './pack.ts';
 
 /** Where attention is computed: over pages of the instance, or at attention workers. */
@@ -25,7 +33,7 @@ export interface LoadOptions {
   /** `native` by default. */
   readonly weights?: WeightsForm;
   /** `bf16` by default. */
-  readonly inputs?: InputForm;
+  readonly inputs?: InputChoice;
   /** `workers`: the program leaves attention to attention workers. `pages` by default. */
   readonly attention?: AttentionPlace;
   /** Maximum tokens of a sequence; at most the model's own maximum, which is the default. */
@@ -89,8 +97,9 @@ function loadFrom(files: ModelFiles, options: LoadOptions): LoadedModel {
 }
 
 function load(files: ModelFiles, options: LoadOptions): LoadedModel {
-  const { backend, weights = 'native', inputs = 'bf16' } = options;
+  const { backend, weights = 'native' } = options;
   const { config } = files;
+  const inputs = chooseInputs(options.inputs ?? 'bf16', backend.isa, matrixTypes(files, weights)).form;
   const context = contextOf(config, options.context);
   const { compiled: plain, typeOf } = compileModel(files, context, weights, inputs, options.attention);
   const compiled = withLayers(plain, options.sparseLayers);
@@ -174,7 +183,9 @@ export function kvShapeOf(
   options: Pick<LoadOptions, 'weights' | 'inputs' | 'context' | 'sparseLayers'>,
 ): { readonly kv: KvShape; readonly layers: readonly LayerRef[] } {
   const { weights = 'native', inputs = 'bf16', context, sparseLayers } = options;
-  const { compiled: plain } = compileModel(files, contextOf(files.config, context), weights, inputs);
+  // The forms of layers do not change the shape.
+  const form = inputs === 'auto' ? 'bf16' : inputs;
+  const { compiled: plain } = compileModel(files, contextOf(files.config, context), weights, form);
   const compiled = withLayers(plain, sparseLayers);
   return { kv: kvShape(files.config, kvTypeOf(inputs), compiled), layers: layersOf(compiled.program) };
 }

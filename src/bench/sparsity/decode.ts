@@ -1,10 +1,9 @@
 // Decode steps of a whole model over all keys, kept tokens and chosen pages: `kvasir bench sparse-decode`.
 import { type BudgetShape, layerBudgets } from '../../core/kvcache/sparsity/budgets.ts';
 import { Engine } from '../../engine/engine.ts';
-import type { WeightsForm } from '../../engine/forms.ts';
+import type { InputChoice, WeightsForm } from '../../engine/forms.ts';
 import { freeModel, type LoadedModel, loadModel } from '../../engine/load-model.ts';
 import { groupedStep, type PlainPages, type PlainSequence, plainPages } from '../../engine/plain-step.ts';
-import type { InputForm } from '../../graph/program.ts';
 import type { Backend } from '../../kernel/backend.ts';
 import {
   boundPages,
@@ -25,7 +24,7 @@ export type DecodeMethod = (typeof decodeMethods)[number];
 export interface SparseDecodeBench {
   readonly files: ModelFiles;
   readonly weights: WeightsForm;
-  readonly inputs: InputForm;
+  readonly inputs: InputChoice;
   readonly methods: readonly DecodeMethod[];
   /** Tokens of each sequence; more than the model has positions are allowed, since the keys are random. */
   readonly contexts: readonly number[];

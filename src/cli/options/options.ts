@@ -3,9 +3,7 @@ import { availableParallelism } from 'node:os';
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { evictionKinds } from '../../core/kvcache/eviction.ts';
-import { autoInputs, inputForms, weightsForms } from '../../engine/forms.ts';
-import { nativeIsas } from '../../kernel/codes.ts';
-import { loadNative } from '../../kernel/native/addon.ts';
+import { inputChoices, weightsForms } from '../../engine/forms.ts';
 import { byteCount } from '../../util/byte-count.ts';
 import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
@@ -29,21 +27,10 @@ const bytes = z.union([z.string(), z.number()], 'write 512m or 2g').transform((v
 });
 const count = (least: number, most = Number.MAX_SAFE_INTEGER) => numeric(z.number().int().min(least).max(most));
 
-const inputChoices = [...inputForms, 'auto'] as const;
-
-/** For `--inputs auto`: by the instruction set of the kernels, bounded by KVASIR_ISA. */
-function inputsOfMachine() {
-  const native = loadNative();
-  return autoInputs(native === undefined ? 'reference' : nativeIsas[native.detectIsa()]);
-}
-
 export const modelOptionsSchema = z.object({
   model: z.string().optional(),
   weights: z.enum(weightsForms).default('native'),
-  inputs: z
-    .enum(inputChoices)
-    .default('bf16')
-    .transform((form) => (form === 'auto' ? inputsOfMachine() : form)),
+  inputs: z.enum(inputChoices).default('auto'),
   threads: count(1, 1024).default(() => availableParallelism()),
   context: count(1).optional(),
   kvMemory: bytes.optional(),
@@ -183,7 +170,7 @@ export function addFormFlags(command: Command, otherwise?: string): Command {
       new Option('--weights <form>', 'Keep weights in memory in this form (default: native)').choices(weightsForms),
     )
     .addOption(
-      new Option('--inputs <form>', 'Round the inputs of linear layers to this form (default: bf16)').choices(
+      new Option('--inputs <form>', 'Round the inputs of linear layers to this form (default: auto)').choices(
         inputChoices,
       ),
     );

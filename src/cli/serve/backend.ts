@@ -1,6 +1,7 @@
 // Selects the kernels: native if they are compiled, else the TypeScript reference.
 import { existsSync } from 'node:fs';
-import type { Backend } from '../../kernel/backend.ts';
+import type { Backend, Isa } from '../../kernel/backend.ts';
+import { nativeIsas } from '../../kernel/codes.ts';
 import { createNativeBackend, findNative } from '../../kernel/native/native.ts';
 import { ReferenceBackend } from '../../kernel/reference/reference.ts';
 import { packageFile } from '../package-root.ts';
@@ -14,6 +15,12 @@ export function createBackend(threads: number, log: (message: string) => void = 
   // Without an addon the build has already printed the reason.
   if (existsSync(addon)) log(`Computing with the slow TypeScript reference: ${found.why}`);
   return new ReferenceBackend();
+}
+
+/** The instruction set of the selected kernels. */
+export function machineIsa(): Isa {
+  const found = findNative();
+  return found.kind === 'loaded' ? nativeIsas[found.native.detectIsa()] : 'reference';
 }
 
 /** Opens the selected kernels while `use` runs. */

@@ -1,14 +1,14 @@
 // The root hash of a model's blocks, which depends on the forms of weights and inputs.
 import { modelFingerprint } from '../../engine/fingerprint.ts';
-import { kvTypeOf } from '../../engine/forms.ts';
+import { kvTypeOf, type WeightsForm } from '../../engine/forms.ts';
+import type { InputForm } from '../../graph/program.ts';
 import type { BlockRoot } from '../../runtime/threads/thread-protocol.ts';
 import type { ModelFiles } from '../../weights/types.ts';
-import type { ModelOptions } from '../options/options.ts';
 
 /** @param sparseLayers by layer: true for layers with a budget; undefined: none has one */
 export function blockRoot(
   files: ModelFiles,
-  { weights, inputs }: Pick<ModelOptions, 'weights' | 'inputs'>,
+  { weights, inputs }: { readonly weights: WeightsForm; readonly inputs: InputForm },
   sparseLayers: readonly boolean[] = [],
 ): BlockRoot {
   const { positions, attention } = files.config;

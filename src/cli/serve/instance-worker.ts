@@ -8,10 +8,11 @@ import type { RequestId } from '../../core/protocol/ids.ts';
 import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
 import type { HandOffConfig } from '../../core/transfer/hand-off/hand-offs.ts';
 import { Engine } from '../../engine/engine.ts';
+import { chooseInputs } from '../../engine/forms.ts';
 import { type LoadedModel, loadModel } from '../../engine/load-model.ts';
 import { warmUp } from '../../engine/warm-up.ts';
 import type { LayerSpan } from '../../graph/pipeline-stage.ts';
-import type { Backend } from '../../kernel/backend.ts';
+import type { Backend, Isa } from '../../kernel/backend.ts';
 import { loadNative } from '../../kernel/native/addon.ts';
 import { overAttentionWorkers } from '../../runtime/attention-workers/staggered-steps.ts';
 import { MemoryBus } from '../../runtime/bus/memory-bus.ts';
@@ -65,7 +66,7 @@ function load(
     const layers = sparse && sparseLayers(sparse, files.config.layers);
     const forms = { weights, inputs, context, attention, sparseLayers: layers } as const;
     const model = loadModel({ model: files, backend, ...forms, sharedWith: loaded?.model });
-    const root = blockRoot(files, { weights, inputs }, layers);
+    const root = blockRoot(files, { weights, inputs: model.inputs }, layers);
     return { model, root };
   } finally {
     files.close();
@@ -241,12 +242,11 @@ function aheadOfUse({ waitsForPrefixes }: InstanceSettings, { isa }: Backend): b
 }
 
 function describe(settings: InstanceSettings, backend: Backend, model: LoadedModel) {
-  const { weights, contextTokens, attentionWorkers } = settings;
+  const { contextTokens, attentionWorkers } = settings;
   const { isa, threads } = backend;
   return {
-    weights: `${weights} (${model.packedTypes.join(', ')})`,
-    // A layer with unquantised weights uses bf16 inputs instead of int8.
-    inputs: [...new Set(model.compiled.linears.map((linear) => linear.inputs))].join(', '),
+    weights: `${settings.weights} (${model.packedTypes.join(', ')})`,
+    inputs: describeInputs(settings, isa, model),
     ...{ isa, threads, contextTokens },
     weightBytes: model.weightsBytes,
     fetchBytesPerToken:
@@ -254,6 +254,13 @@ function describe(settings: InstanceSettings, backend: Backend, model: LoadedMod
     stageLayers: stageLayers(settings, backend, model),
     aheadOfUse: aheadOfUse(settings, backend),
   };
+}
+
+/** The forms of the layers, and why they were chosen. A layer with unquantised weights takes bf16 instead of integers. */
+function describeInputs({ inputs, inputsReason }: InstanceSettings, isa: Isa, model: LoadedModel): string {
+  const forms = [...new Set(model.compiled.linears.map((linear) => linear.inputs))].join(', ');
+  const reason = inputsReason ?? chooseInputs(inputs, isa, model.packedTypes).reason;
+  return reason === undefined ? forms : `${forms} (${reason})`;
 }
 
 /** Borrowing instances, the reference backend and models of several layer groups compute whole prompts. */

@@ -1,6 +1,8 @@
 // Opens a member of a cluster: a gateway with text side and conductor, or an instance on a thread of its own.
 import { hostname } from 'node:os';
 import { modelFingerprint } from '../../engine/fingerprint.ts';
+import { chooseInputs, inputForms, matrixTypes } from '../../engine/forms.ts';
+import type { InputForm } from '../../graph/program.ts';
 import type { Bus } from '../../runtime/bus/bus.ts';
 import { connectNats } from '../../runtime/bus/nats-bus.ts';
 import type { NatsServers } from '../../runtime/bus/nats-connection.ts';
@@ -9,6 +11,7 @@ import { ClusterGateway } from '../../runtime/processes/cluster-gateway.ts';
 import { type JoinedInstance, joinCluster } from '../../runtime/processes/join.ts';
 import { announceDeparture } from '../../runtime/processes/peer-session.ts';
 import { Completion } from '../../runtime/threads/completion.ts';
+import type { BlockRoot } from '../../runtime/threads/thread-protocol.ts';
 import { openModel } from '../../weights/open-model.ts';
 import type { ModelFiles } from '../../weights/types.ts';
 import type { AttentionWorkersSettings } from '../options/attention-worker-settings.ts';
@@ -17,6 +20,7 @@ import { computes, defaultInstance, type InstanceJoinOptions, type ServeOptions 
 import { servedPipeline } from '../options/pipeline-options.ts';
 import { admissionSettings } from '../options/slo-options.ts';
 import { budgetByDefault, servedSparsity, sparseLayers } from '../options/sparse-options.ts';
+import { machineIsa } from './backend.ts';
 import { blockRoot } from './block-root.ts';
 import { logRdmaDevice } from './host/rdma-device.ts';
 import { tierSettings } from './instance-tiers.ts';
@@ -25,6 +29,7 @@ import { locateModel } from './model/locate-model.ts';
 import { contextTokens } from './model/served-model.ts';
 import { openTextSide, type TextSide } from './model/text-side.ts';
 import { boundsOutputs, budgetRange, contexts, instanceSettings } from './open-serving.ts';
+import type { InstanceSettings } from './worker-settings.ts';
 
 const clusterDefault = 'kvasir';
 const requestTimeoutSDefault = 600;
@@ -98,28 +103,24 @@ export function openClusterInstance(
   return withModel(nats, options, log, async (bus, files, { path }) => {
     const { name, incarnation } = processName(options.name);
     logRdmaDevice(options.transport, log);
-    // With borrowed memory, and with kept tokens, a request may exceed the capacity of this instance.
+    const chosen = chooseInputs(options.inputs, machineIsa(), matrixTypes(files, options.weights));
     const sparse = servedSparsity(options);
-    const isOwn = rules === undefined && !boundsOutputs(sparse);
-    const context = contextTokens(files, isOwn ? options : { ...options, kvMemory: undefined });
-    budgetRange(sparse, files, context);
-    const settings = {
-      ...instanceSettings(options, defaultInstance, path, context, 1, {
-        rechecksAdmission: options.recheck,
-        pinMemory: options.pinMemory,
-      }),
-      tiers: tierSettings(options, 0, 1),
-      attentionWorkers,
-      sparse,
-    };
+    const settingsWith = (inputs: InputForm) =>
+      joinedSettings(files, path, { ...options, inputs }, { attentionWorkers, sparse });
+    const settings = settingsWith(chosen.form);
+    const agreedSettings = ({ inputForm }: BlockRoot): InstanceSettings =>
+      inputForm === chosen.form
+        ? { ...settings, inputsReason: chosen.reason }
+        : { ...settingsWith(knownForm(inputForm)), inputsReason: 'the form of the cluster' };
     const joined = await joinCluster({
       ...{ bus, name, incarnation },
       entry: new URL('./instance-worker.js', import.meta.url),
-      settings: rules === undefined ? settings : { ...settings, lending: { lenders: 'others', rules } },
+      settings: agreedSettings,
       lending: rules && clusterManagerSettings(rules),
       ...{ role: options.role, roleSwitch: options.roleSwitch, keepsRole: attentionWorkers !== undefined },
       pages: { host: options.pagesHost, port: options.pagesPort, token: options.token, transport: options.transport },
-      root: blockRoot(files, options, sparse && sparseLayers(sparse, files.config.layers)),
+      takesInputForm: options.inputs === 'auto',
+      root: blockRoot(files, { ...options, inputs: chosen.form }, sparse && sparseLayers(sparse, files.config.layers)),
       vocabSize: files.config.vocabSize,
       log,
     });
@@ -129,6 +130,34 @@ export function openClusterInstance(
     };
     return { ...joined, name, incarnation, modelId: files.id, close };
   });
+}
+
+/** Settings of an instance that joins, in these forms. @throws UsageError */
+function joinedSettings(
+  files: ModelFiles,
+  path: string,
+  options: InstanceJoinOptions,
+  own: Pick<InstanceSettings, 'attentionWorkers' | 'sparse'>,
+): InstanceSettings {
+  const rules = joinedLending(options);
+  // With borrowed memory, and with kept tokens, a request may exceed the capacity of this instance.
+  const isOwn = rules === undefined && !boundsOutputs(own.sparse);
+  const context = contextTokens(files, isOwn ? options : { ...options, kvMemory: undefined });
+  budgetRange(own.sparse, files, context);
+  const { recheck: rechecksAdmission, pinMemory } = options;
+  return {
+    ...instanceSettings(options, defaultInstance, path, context, 1, { rechecksAdmission, pinMemory }),
+    tiers: tierSettings(options, 0, 1),
+    ...own,
+    ...(rules !== undefined && { lending: { lenders: 'others', rules } }),
+  };
+}
+
+/** @throws Error if the cluster computes in a form that this release does not have */
+function knownForm(name: string): InputForm {
+  const form = inputForms.find((known) => known === name);
+  if (form === undefined) throw new Error(`Cannot join the cluster: it has inputs ${name}, which are unknown here`);
+  return form;
 }
 
 /** Closes the bus if `open` fails, and the files when it returns. */

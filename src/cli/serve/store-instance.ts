@@ -2,7 +2,9 @@
 
 import { createTokenInstance } from '../../core/instance/token-instance.ts';
 import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
+import { chooseInputs, matrixTypes } from '../../engine/forms.ts';
 import { kvShapeOf } from '../../engine/load-model.ts';
+import type { Isa } from '../../kernel/backend.ts';
 import { InstanceLoop } from '../../runtime/threads/instance-loop.ts';
 import type { ThreadEndpoint } from '../../runtime/threads/thread-bus.ts';
 import type {
@@ -34,9 +36,9 @@ const noExecutor = {
 /** Reads the shape and fingerprint of the model without weights. @throws Error in one line */
 export function createStore(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint): ServedInstance {
   const { settings, hashKey, role } = data;
-  const { kv, layers, root } = shapeOf(settings);
   const log = createThreadLog(own);
   const backend = createBackend(1, log);
+  const { kv, layers, root } = shapeOf(settings, backend.isa);
   const bytesPerToken = fetchBytesPerToken(kv);
   if (backend.isa === 'reference') throw new Error('Cannot start a store: the native kernels are not compiled');
   if (bytesPerToken === undefined)
@@ -56,7 +58,7 @@ export function createStore(data: InstanceThreadData<InstanceSettings>, own: Thr
   const parts = { handOffs, tiers: tiers.live };
   const loop = new InstanceLoop(machine, noExecutor, own, data.abort, log, parts);
   const description: InstanceDescription = {
-    ...{ weights: 'none', inputs: settings.inputs, isa: backend.isa, threads: 0, weightBytes: 0, kvBytes: 0 },
+    ...{ weights: 'none', inputs: root.inputForm, isa: backend.isa, threads: 0, weightBytes: 0, kvBytes: 0 },
     ...{ contextTokens: settings.contextTokens, capacityTokens: 0, role },
     fetchBytesPerToken: bytesPerToken,
     tiers: tiers.description,
@@ -64,9 +66,10 @@ export function createStore(data: InstanceThreadData<InstanceSettings>, own: Thr
   return { loop, ready: { description, root, shared: undefined } };
 }
 
-function shapeOf({ model, weights, inputs, contextTokens, sparse }: InstanceSettings) {
+function shapeOf({ model, weights, contextTokens, sparse, ...settings }: InstanceSettings, isa: Isa) {
   const files = openModel(model);
   try {
+    const inputs = chooseInputs(settings.inputs, isa, matrixTypes(files, weights)).form;
     const layers = sparse && sparseLayers(sparse, files.config.layers);
     const shape = kvShapeOf(files, { weights, inputs, context: contextTokens, sparseLayers: layers });
     return { ...shape, root: blockRoot(files, { weights, inputs }, layers) satisfies BlockRoot };

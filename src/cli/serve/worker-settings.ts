@@ -9,6 +9,8 @@ export interface InstanceSettings {
   readonly model: string;
   readonly weights: ModelOptions['weights'];
   readonly inputs: ModelOptions['inputs'];
+  /** Why a form was chosen before the start, in words. */
+  readonly inputsReason?: string | undefined;
   readonly threads: number;
   readonly contextTokens: number;
   /** Undefined: by the context and the memory of the machine. */

@@ -31,6 +31,8 @@ export interface JoiningProcess {
   readonly modelFingerprint: string;
   /** Undefined for gateways, which compute nothing. */
   readonly root: BlockRoot | undefined;
+  /** The input form of `root` was chosen, not given: that of running processes replaces it. */
+  readonly takesInputForm?: boolean | undefined;
   /** Mark of the token that its operator gave it, if any. */
   readonly tokenMark?: string | undefined;
 }
@@ -63,22 +65,33 @@ export function agree(
   fresh: FreshSecrets,
   others: boolean | undefined,
 ): JoinDecision {
-  const { modelFingerprint, root, tokenMark } = own;
+  const { modelFingerprint, tokenMark } = own;
+  const root = acceptableRoot(stored, own);
   const secret = tokenMark === undefined ? fresh.pages : { token: undefined, mark: tokenMark };
   const proposal = { modelFingerprint, root, pages: root && secret, restored: stored?.restored };
   if (stored === undefined) {
     if (others === undefined) return { kind: 'discover' };
     return others ? { kind: 'wait' } : { kind: 'write', agreement: { ...proposal, hashKey: fresh.hashKey } };
   }
-  const why = mismatch(stored, own);
-  // A gateway without peers leaves the formats to the first instance.
-  const staleForm = root === undefined && stored.root !== undefined;
+  const why = mismatch(stored, { ...own, root });
+  // Without peers, a gateway leaves the formats to the first instance, and an instance chooses its own input form.
+  const staleForm = stored.root !== undefined && stored.root.inputForm !== own.root?.inputForm;
   const completes = root !== undefined && (stored.root === undefined || stored.pages === undefined);
   if (why === undefined && completes) return { kind: 'write', agreement: { ...proposal, hashKey: stored.hashKey } };
   if (why === undefined && !staleForm) return { kind: 'agreed', agreement: stored };
   if (others === undefined) return { kind: 'discover' };
-  if (!others) return { kind: 'write', agreement: { ...proposal, hashKey: stored.hashKey } };
+  if (!others) return { kind: 'write', agreement: { ...proposal, root: own.root, hashKey: stored.hashKey } };
   return why === undefined ? { kind: 'agreed', agreement: stored } : { kind: 'refused', why };
+}
+
+/** The root of a joining process, in the input form of the record if it may take that. */
+function acceptableRoot(
+  stored: Agreement | undefined,
+  { root, takesInputForm }: JoiningProcess,
+): BlockRoot | undefined {
+  if (root === undefined || stored?.root === undefined || takesInputForm !== true) return root;
+  const { inputForm, kvType } = stored.root;
+  return { ...root, inputForm, kvType };
 }
 
 export type ReconcileDecision =

@@ -14,9 +14,9 @@ import { ClusterInstance } from './cluster-instance.ts';
 import type { ClusterProcess } from './peer-session.ts';
 
 export interface JoinSettings extends ClusterProcess {
-  /** Module of the thread, and its settings. */
+  /** Module of the thread, and its settings for the agreed root. */
   readonly entry: URL;
-  readonly settings: unknown;
+  readonly settings: (root: BlockRoot) => unknown;
   readonly role: InstanceRole;
   /** A mixed instance may switch its role; prefill and decode instances always may. */
   readonly roleSwitch?: boolean;
@@ -26,6 +26,8 @@ export interface JoinSettings extends ClusterProcess {
   readonly pages: Omit<PagesAddress, 'token'> & { readonly token: string | undefined };
   /** Root of block identities: the model, and the form that it computes in. */
   readonly root: BlockRoot;
+  /** The input form of `root` was chosen, not given: that of the cluster replaces it. */
+  readonly takesInputForm?: boolean;
   /** Token ids are less than this. */
   readonly vocabSize: number;
   /** Settings of the gManager if this process runs it; undefined: no memory is lent or borrowed. */
@@ -56,18 +58,18 @@ export async function joinCluster(settings: JoinSettings): Promise<JoinedInstanc
   const agreement = await agreed(settings, stopped);
   const stop = announceLoading(settings.bus);
   try {
-    return await join(settings, agreement, stopped);
+    return await join({ ...settings, root: agreement.root ?? settings.root }, agreement, stopped);
   } finally {
     stop();
   }
 }
 
 function agreed(settings: JoinSettings, stopped: Completion): Promise<Agreement> {
-  const { bus, root, pages } = settings;
+  const { bus, root, pages, takesInputForm } = settings;
   const tokenMark = pages.token === undefined ? undefined : tokenDigest(pages.token);
   return agreeOn(
     bus,
-    { modelFingerprint: root.modelFingerprint, root, tokenMark },
+    { modelFingerprint: root.modelFingerprint, root, takesInputForm, tokenMark },
     {
       log: (line) => settings.log(line),
       onOverruled: (why) => stopped.end(why),
@@ -89,7 +91,7 @@ async function join(settings: JoinSettings, agreement: Agreement, stopped: Compl
     entry: settings.entry,
     ...{ hub, bus: threads },
     data: {
-      settings: settings.settings,
+      settings: settings.settings(root),
       address: ownAddress,
       role,
       incarnation: lenders?.incarnation ?? 1,

@@ -49,6 +49,21 @@ test('a gateway without peers leaves the formats to the first instance; with pee
   });
 });
 
+test('an instance with a chosen input form takes that of running processes, and sets its own without any', () => {
+  const chosen = { ...instance, root: { ...root, inputForm: 'i16' }, takesInputForm: true };
+  expect(agree(stored, chosen, fresh, undefined)).toEqual({ kind: 'discover' });
+  expect(agree(stored, chosen, fresh, true)).toEqual({ kind: 'agreed', agreement: stored });
+  expect(agree(stored, chosen, fresh, false)).toMatchObject({ kind: 'write', agreement: { root: chosen.root } });
+  expect(agree(stored, { ...chosen, root }, fresh, undefined)).toEqual({ kind: 'agreed', agreement: stored });
+  const floats = { ...stored, root: { ...root, inputForm: 'f32', kvType: 'f32' } };
+  expect(agree(floats, chosen, fresh, true)).toEqual({ kind: 'agreed', agreement: floats });
+  const otherWeights = { ...chosen, root: { ...chosen.root, weightForm: 'q4' } };
+  expect(agree(stored, otherWeights, fresh, true)).toMatchObject({ kind: 'refused' });
+  const given = { ...chosen, takesInputForm: false };
+  const why = 'the cluster has inputs bf16, this one has i16';
+  expect(agree(stored, given, fresh, true)).toEqual({ kind: 'refused', why });
+});
+
 test('the page token is random, or given to every process', () => {
   const given = { ...instance, tokenMark: '7' };
   const pages = { token: undefined, mark: '7' };

@@ -61,7 +61,7 @@ export function busMembers(): BusMembers {
         ...own,
         pages,
         entry: dyingWorker,
-        settings: { ...liveSettings, ...settings },
+        settings: () => ({ ...liveSettings, ...settings }),
       });
       closing.push(() => joined.close());
       return joined;

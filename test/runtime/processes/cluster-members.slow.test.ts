@@ -206,13 +206,13 @@ describe('a cluster over a bus', () => {
       vocabSize,
       log: () => {},
     } as const;
-    await expect(joinCluster({ ...own, root: otherRoot, entry: dyingWorker, settings: liveSettings })).rejects.toThrow(
-      'Cannot join the cluster: the cluster has weights native, this one has q4',
-    );
+    await expect(
+      joinCluster({ ...own, root: otherRoot, entry: dyingWorker, settings: () => liveSettings }),
+    ).rejects.toThrow('Cannot join the cluster: the cluster has weights native, this one has q4');
     const record = await bus.records.read('agreement');
     const { version, ...older } = decode(record?.value ?? new Uint8Array()) as { version: number };
     const revision = await bus.records.write('agreement', encode(older), record?.revision);
-    const joining = { ...own, root, entry: dyingWorker, settings: liveSettings };
+    const joining = { ...own, root, entry: dyingWorker, settings: () => liveSettings };
     await expect(joinCluster(joining)).rejects.toThrow(
       `Cannot join the cluster: its processes have wire version none, this one ${version}: all must be of one release`,
     );

@@ -26,7 +26,7 @@ export const liveSettings: InstanceSettings = {
 export function liveRoot(): BlockRoot {
   const files = openModel(model);
   try {
-    return blockRoot(files, liveSettings);
+    return blockRoot(files, { weights: 'native', inputs: 'bf16' });
   } finally {
     files.close();
   }

@@ -1,6 +1,6 @@
 // Measures the speeds of thread teams of this machine, with the kernels and the shapes of a model.
 import type { TeamSpeeds } from '../../../core/attention-workers/thread-planner.ts';
-import { kvTypeOf, layerInputs, packedType } from '../../../engine/forms.ts';
+import { chooseInputs, kvTypeOf, layerInputs, packedType } from '../../../engine/forms.ts';
 import { LayerStack } from '../../../engine/layer-stack.ts';
 import { kvTypeCodes } from '../../../kernel/codes.ts';
 import { createNativeBackend, type NativeBackend } from '../../../kernel/native/native.ts';
@@ -49,7 +49,8 @@ function measureTeam(backend: NativeBackend, files: ModelFiles, forms: Forms, me
   // A part of a large layer is enough.
   const rows = Math.min(intermediateSize, Math.ceil((mebibytes * 2 ** 20) / hiddenSize));
   const layer = { rows, columns: hiddenSize };
-  const stack = new LayerStack(backend, layer, type, layerInputs(forms.inputs, [type]), mebibytes * 2 ** 20);
+  const inputs = chooseInputs(forms.inputs, backend.isa, [type]).form;
+  const stack = new LayerStack(backend, layer, type, layerInputs(inputs, [type]), mebibytes * 2 ** 20);
   try {
     const { copies, layerBytes } = stack;
     const fastest = (tokens: number) => Math.min(...stack.time(tokens, copies, repeats)) / 1000;
