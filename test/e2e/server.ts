@@ -18,7 +18,8 @@ export interface RunningServer extends RunningProcess {
 
 /** @throws Error with the output of the server if it exits before it serves */
 export async function startServer(flags: readonly string[], env: Record<string, string> = {}): Promise<RunningServer> {
-  const args = ['serve', '--port', '0', '--no-warm-up', ...flags];
+  // No load balancer needs time to leave.
+  const args = ['serve', '--port', '0', '--drain-wait', '0', '--no-warm-up', ...flags];
   const { match: url, ...running } = await startCommand(args, /Serving on (\S+)/, env);
   return { url, ...running };
 }

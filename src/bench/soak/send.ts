@@ -55,7 +55,7 @@ function outcomeOf({ bad }: SoakRequest, status: number, text: string): RequestO
   if (status === 429) return isError(text) ? 'refused' : 'lost';
   if (bad) return status >= 400 && status < 500 && isError(text) ? 'rejected' : 'lost';
   if (status !== 200) return 'lost';
-  const isStream = text.startsWith('data: ');
+  const isStream = /^(data)?: /.test(text);
   return isStream ? streamOutcome(text) : bodyOutcome(text);
 }
 

@@ -58,7 +58,17 @@ export function overheadCommand(): Command {
 
 async function startServer(options: Readonly<Record<string, string>>) {
   const flags = Object.entries(options).flatMap(([name, value]) => [`--${name}`, value]);
-  const command = [packageFile('bundle/cli/main.js'), 'serve', '--port', '0', '--log-level', 'error', ...flags];
+  const command = [
+    packageFile('bundle/cli/main.js'),
+    'serve',
+    '--port',
+    '0',
+    '--drain-wait',
+    '0',
+    '--log-level',
+    'error',
+    ...flags,
+  ];
   const child = killAtExit(spawn(process.execPath, command, { stdio: ['ignore', 'pipe', 'ignore'] }));
   return { url: await addressOf(child, 'bench the overhead'), close: () => killChild(child) };
 }

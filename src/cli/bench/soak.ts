@@ -58,7 +58,19 @@ export function soakCommand(): Command {
 type Options = Omit<Parameters<typeof benchSoak>[0], 'url' | 'measure'>;
 
 async function soakOwnServer(model: string | undefined, options: Options): Promise<SoakReport> {
-  const flags = ['serve', '--port', '0', '--log-level', 'error', '--kv-memory', kvMemory, '--queue', String(queue)];
+  const flags = [
+    'serve',
+    '--port',
+    '0',
+    '--drain-wait',
+    '0',
+    '--log-level',
+    'error',
+    '--kv-memory',
+    kvMemory,
+    '--queue',
+    String(queue),
+  ];
   const server = fork(
     packageFile('bundle/cli/main.js'),
     [...flags, ...(model === undefined ? [] : ['--model', model])],

@@ -145,7 +145,7 @@ async function serveInstance(nats: NatsServers, options: InstanceJoinOptions): P
     console.log(`Joined as ${member.name}`);
     process.send?.({ joined: member.description, incarnation: member.incarnation } satisfies JoinedMessage);
     const end = await Promise.race([stopSignal(), member.ended]);
-    if (end !== 'stop') throw new Error(`Cannot continue serving: ${end}`);
+    if (typeof end === 'string') throw new Error(`Cannot continue serving: ${end}`);
     log('Leaving: running requests continue on other instances');
   } finally {
     await member.close();

@@ -109,7 +109,12 @@ function addLimitFlags(command: Command): Command {
         'Treat fields of requests without a meaning here this way (default: refuse)',
       ).choices(['refuse', 'ignore']),
     )
-    .option('--request-timeout <seconds>', 'Fail a request of a cluster after this time (default: 600)');
+    .option('--request-timeout <seconds>', 'Fail a request of a cluster after this time (default: 600)')
+    .option(
+      '--drain-wait <seconds>',
+      'After SIGTERM, keep the port open for this time while /ready is 503 (default: 5)',
+    )
+    .option('--drain-timeout <seconds>', 'When stopping, let running requests finish for this time (default: 30)');
 }
 
 function addTierFlags(command: Command): Command {

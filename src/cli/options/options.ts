@@ -112,6 +112,8 @@ export const serveOptionsSchema = modelOptionsSchema.extend({
   servedModelName: z.string().min(1).optional(),
   data: z.string().min(1).optional(),
   queue: count(1).default(256),
+  drainWait: count(0, 3_600).default(5),
+  drainTimeout: count(0, 86_400).default(30),
   otlpEndpoint: z
     .string()
     .regex(/^https?:\/\/[^\s]+$/, 'write http://HOST:4318')

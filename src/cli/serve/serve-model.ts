@@ -34,7 +34,8 @@ import { openServing } from './open-serving.ts';
 import { exitAfterWrites, stopSignal } from './stop-signal.ts';
 
 const streamBufferBytesMax = 2 ** 20;
-const drainGraceMs = 30_000;
+/** The end of a gateway that has not served. */
+const atOnce = { waitMs: 0, timeoutMs: 0 };
 
 /** The log and the data folder, for instances on threads as in processes. */
 interface ServerContext extends ServerLog {
@@ -126,14 +127,13 @@ async function serveInstances(
       answerMemoryRequests(options.instances?.length ?? 1);
       console.log(describeInstances(serving.model.id, await serving.cluster.ready()));
       for (const note of serving.notes) console.log(note);
-      announce(serving.model, gateway, options);
-      await runUntilStopped(
-        serving.cluster.ended.then(() => 'no instance is left; the lines above have the reasons'),
-        context,
-      );
-    } finally {
-      await gateway.drain(drainGraceMs);
+    } catch (error) {
+      await gateway.drain(atOnce);
+      throw error;
     }
+    announce(serving.model, gateway, options);
+    const ended = serving.cluster.ended.then(() => 'no instance is left; the lines above have the reasons');
+    await runUntilStopped(gateway, ended, options, context);
   } finally {
     await serving.close();
   }
@@ -154,15 +154,21 @@ async function serveCluster(nats: NatsServers, options: ServeOptions, context: S
     const children =
       instances && new ChildInstances(nats, settings ?? [], instances, { log: context.log, exited: member.reportExit });
     try {
+      const joined = children === undefined ? undefined : await children.joined();
       console.log(
-        children === undefined
+        joined === undefined
           ? `Model ${member.model.id}: context ${member.model.contextTokens} tokens, served by instances that join`
-          : describeInstances(member.model.id, await children.joined()),
+          : describeInstances(member.model.id, joined),
       );
+    } catch (error) {
+      await gateway.drain(atOnce);
+      await children?.close();
+      throw error;
+    }
+    try {
       announce(member.model, gateway, options);
-      await runUntilStopped(member.ended, context);
+      await runUntilStopped(gateway, member.ended, options, context);
     } finally {
-      await gateway.drain(drainGraceMs);
       await children?.close();
     }
   } finally {
@@ -229,11 +235,24 @@ function announce(model: ServedModel, gateway: Gateway, options: ServeOptions): 
   console.log(`Try:\n${firstRequest(model, reached, !isOpen)}`);
 }
 
-/** Resolves at a stop signal. @throws Error when the server can no longer serve */
-async function runUntilStopped(ended: Promise<string>, { log }: ServerLog): Promise<void> {
+/** Serves until a stop signal, then drains. @throws Error when the server can no longer serve */
+async function runUntilStopped(
+  gateway: Gateway,
+  ended: Promise<string>,
+  { drainWait, drainTimeout }: ServeOptions,
+  { log }: ServerLog,
+): Promise<void> {
+  const timeoutMs = 1000 * drainTimeout;
   const end = await Promise.race([stopSignal(), ended]);
-  if (end !== 'stop') throw new Error(`Cannot continue serving: ${end}`);
-  log('Draining: running requests finish, new ones are refused');
+  if (typeof end === 'string') {
+    await gateway.drain({ waitMs: 0, timeoutMs });
+    throw new Error(`Cannot continue serving: ${end}`);
+  }
+  // Only a supervisor stops the server behind a load balancer.
+  const waitMs = end.stop === 'SIGTERM' ? 1000 * drainWait : 0;
+  const first = waitMs > 0 ? `/ready is 503 for ${drainWait} s, then ` : '';
+  log(`Draining: ${first}new requests are refused, and running ones finish within ${drainTimeout} s`);
+  await gateway.drain({ waitMs, timeoutMs });
 }
 
 /** The data folder, locked for this process. */

@@ -3,15 +3,15 @@
 /** Time for pending writes. */
 const exitDelayMs = 1_000;
 
-/** Resolves at the first SIGTERM or SIGINT, or when the parent of this child process has exited. */
-export function stopSignal(): Promise<'stop'> {
+/** SIGTERM, which supervisors send; SIGINT, which a person sends; the exit of the parent of this child process. */
+export type StopCause = 'SIGTERM' | 'SIGINT' | 'disconnect';
+
+/** Resolves with the first cause to stop. A second signal ends the process at once. */
+export function stopSignal(): Promise<{ readonly stop: StopCause }> {
   return new Promise((resolve) => {
-    const stop = (): void => resolve('stop');
     // The parent exited while this process was starting.
-    if (process.connected === false) stop();
-    process.once('SIGTERM', stop);
-    process.once('SIGINT', stop);
-    process.once('disconnect', stop);
+    if (process.connected === false) resolve({ stop: 'disconnect' });
+    for (const stop of ['SIGTERM', 'SIGINT', 'disconnect'] as const) process.once(stop, () => resolve({ stop }));
     // The channel to the parent must not keep this process alive.
     process.channel?.unref();
   });

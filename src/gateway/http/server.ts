@@ -4,8 +4,10 @@ import { createServer as createTlsServer, type Server as TlsServer } from 'node:
 import type { Socket } from 'node:net';
 import { getRequestListener } from '@hono/node-server';
 import { RESPONSE_ALREADY_SENT } from '@hono/node-server/utils/response';
+import type { Logger } from 'pino';
 import { GatewayMetrics } from '../metrics/metrics.ts';
 import { createApp, type GatewayOptions } from './app.ts';
+import { DrainablePort } from './drainable-port.ts';
 import { ApiError, errorHeaders, newRequestId } from './errors.ts';
 import { isLoopback, refusalOfForeignPage } from './local-origin.ts';
 import { RequestQueue } from './request-queue.ts';
@@ -15,18 +17,29 @@ import { readTls, watchTls } from './tls-files.ts';
 /** Longer than proxies keep idle connections, so that the server never closes one while a request arrives. */
 const keepAliveMs = 75_000;
 
+/** Time for the error events of cut streams to be sent. */
+const cutMs = 1_000;
+
+export interface DrainTimes {
+  /** The port stays open for this time, with `/ready` 503: load balancers learn of the end before requests are refused. */
+  readonly waitMs: number;
+  /** Then running requests may finish within this time. */
+  readonly timeoutMs: number;
+}
+
 export interface Gateway {
   readonly host: string;
   readonly port: number;
-  /** Refuses new requests, lets running ones finish for at most `graceMs`, then closes. */
-  drain(graceMs: number): Promise<void>;
+  /** Lets load balancers leave, then refuses new requests, lets running ones finish, ends the rest with an error, and closes. */
+  drain(times: DrainTimes): Promise<void>;
 }
 
 /** @throws Error naming host and port if the server cannot listen there */
-export async function listen(options: GatewayOptions, host: string, port: number): Promise<Gateway> {
+export async function listen(options: GatewayOptions, host: string, requestedPort: number): Promise<Gateway> {
   const metrics = new GatewayMetrics(options.port, options.cluster);
+  const port = new DrainablePort(options.port);
   const queue = new RequestQueue({
-    port: options.port,
+    port,
     isAuthorised: (authorization) => options.keys.accepts(authorization),
     onRefused: (requestId, path) => {
       metrics.response(path, 429);
@@ -59,6 +72,8 @@ export async function listen(options: GatewayOptions, host: string, port: number
   // Node refuses requests without a host, expectations and tunnels with an empty body; this server responds in the OpenAI shape.
   const { server, endWatch } = createListener(options, (incoming, outgoing) => {
     const { httpVersion, headers } = incoming;
+    // The next request of the client then finds another server.
+    if (port.isLeaving) outgoing.shouldKeepAlive = false;
     const foreign = guardsPages ? refusalOfForeignPage(incoming) : undefined;
     if (httpVersion === '1.1' && headers.host === undefined) refuse(badRequest(400), outgoing);
     else if (foreign !== undefined) refuse(closing(foreign), outgoing);
@@ -69,16 +84,19 @@ export async function listen(options: GatewayOptions, host: string, port: number
   server.on('connect', (_, socket: Socket) => socket.end(rawRefusal(405)));
   server.on('clientError', (error: NodeJS.ErrnoException, socket: Socket) => refuseBytes(error, socket));
   await new Promise<void>((resolve, reject) => {
-    server.once('error', (error) => reject(new Error(`Cannot listen on ${host}:${port}: ${error.message}`)));
-    server.listen(port, host, resolve);
+    server.once('error', (error) => reject(new Error(`Cannot listen on ${host}:${requestedPort}: ${error.message}`)));
+    server.listen(requestedPort, host, resolve);
   });
   return {
     host,
-    port: portOf(server) ?? port,
-    drain: (graceMs) => {
+    port: portOf(server) ?? requestedPort,
+    drain: async ({ waitMs, timeoutMs }) => {
+      port.announce();
       stopping.abort();
       endWatch();
-      return drain(server, responses, options, graceMs).then(() => options.exporter?.flush());
+      if (waitMs > 0) await new Promise((resolve) => setTimeout(resolve, waitMs));
+      await drain(server, responses, port, timeoutMs, options.logger);
+      await options.exporter?.flush();
     },
   };
 }
@@ -131,20 +149,32 @@ class OpenResponses {
 async function drain(
   server: Server | TlsServer,
   responses: OpenResponses,
-  options: GatewayOptions,
-  graceMs: number,
+  port: DrainablePort,
+  timeoutMs: number,
+  logger: Logger,
 ): Promise<void> {
   const closed = new Promise<void>((resolve) => server.close(() => resolve()));
-  const drained = options.port.drain().then(() => responses.none());
-  let timer: NodeJS.Timeout | undefined;
-  const grace = new Promise<void>((resolve) => {
-    timer = setTimeout(resolve, graceMs);
-  });
-  await Promise.race([drained, grace]);
-  clearTimeout(timer);
-  // The remaining connections are idle, or their requests exceeded the grace period.
+  const drained = port.drain().then(() => responses.none());
+  if (!(await endsWithin(drained, timeoutMs))) {
+    const requests = port.cut();
+    if (requests > 0) logger.warn({ requests }, `requests cut: they exceeded the drain of ${timeoutMs / 1000} s`);
+    // Their error events leave first; clients that do not read are not waited for.
+    await endsWithin(responses.none(), cutMs);
+  }
+  // The remaining connections are idle, or their clients do not read.
   server.closeAllConnections();
   await closed;
+}
+
+/** Whether the promise resolves within the time. */
+async function endsWithin(done: Promise<unknown>, ms: number): Promise<boolean> {
+  let timer: NodeJS.Timeout | undefined;
+  const timeout = new Promise<boolean>((resolve) => {
+    timer = setTimeout(() => resolve(false), ms);
+  });
+  const inTime = await Promise.race([done.then(() => true), timeout]);
+  clearTimeout(timer);
+  return inTime;
 }
 
 const badRequestReasons = {

@@ -3,6 +3,9 @@ import type { ServerResponse } from 'node:http';
 
 const encoder = new TextEncoder();
 
+/** A stream without events for this time gets a comment, so that proxies do not take it for dead. */
+export const keepAliveMs = 10_000;
+
 export interface SseOptions {
   /** Maximum number of bytes buffered for a slow client. */
   readonly bufferBytesMax: number;
@@ -28,7 +31,7 @@ export function sseStreamOf({ body }: Response): SseStream | undefined {
   return body === null ? undefined : streams.get(body);
 }
 
-/** A stream of `data:` lines. Writes never block, and do nothing after the client disconnected. */
+/** A stream of `data:` lines, with comments while it has none. Writes never block, and do nothing after the client disconnected. */
 export class SseStream {
   /** For readers without a connection: the frames that `writeTo` does not take. */
   readonly body: ReadableStream<Uint8Array>;
@@ -36,6 +39,7 @@ export class SseStream {
   #sink: Sink = new HeldFrames();
   /** Neither ended nor disconnected. */
   #open = true;
+  readonly #keepAlive: NodeJS.Timeout;
 
   constructor(options: SseOptions) {
     this.#options = options;
@@ -49,6 +53,7 @@ export class SseStream {
       new ByteLengthQueuingStrategy({ highWaterMark: 0 }),
     );
     streams.set(this.body, this);
+    this.#keepAlive = setTimeout(() => this.#write(': keep-alive\n\n'), keepAliveMs).unref();
   }
 
   /** Writes all frames to a response whose head has been written: a token then passes no stream of its own. */
@@ -85,6 +90,7 @@ export class SseStream {
   #write(frame: string): void {
     if (!this.#open) return;
     const sink = this.#sink;
+    this.#keepAlive.refresh();
     sink.write(frame);
     if (sink.bufferedBytes <= this.#options.bufferBytesMax) return;
     this.#disconnect('too slow');
@@ -94,12 +100,14 @@ export class SseStream {
   #disconnect(why: 'closed' | 'too slow'): void {
     if (!this.#open) return;
     this.#open = false;
+    clearTimeout(this.#keepAlive);
     this.#options.onDisconnect(why);
   }
 
   #close(): void {
     if (!this.#open) return;
     this.#open = false;
+    clearTimeout(this.#keepAlive);
     this.#sink.end();
   }
 }

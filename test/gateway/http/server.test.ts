@@ -6,6 +6,7 @@ import { type AddressInfo, connect, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { connect as connectTls } from 'node:tls';
+import { pino } from 'pino';
 import { afterEach, describe, expect, it, vi } from 'vitest';
 import type { GatewayOptions } from '../../../src/gateway/http/app.ts';
 import { type Gateway, listen } from '../../../src/gateway/http/server.ts';
@@ -14,8 +15,9 @@ import { accepted, type Script, ScriptedPort, started, tokens } from '../scripte
 import { answering, gatewayOptions } from '../world.ts';
 
 const open: Gateway[] = [];
+const atOnce = { waitMs: 0, timeoutMs: 0 };
 afterEach(async () => {
-  await Promise.all(open.splice(0).map((gateway) => gateway.drain(0)));
+  await Promise.all(open.splice(0).map((gateway) => gateway.drain(atOnce)));
 });
 
 async function serve(script: Script, more: Partial<GatewayOptions> = {}) {
@@ -196,18 +198,40 @@ describe('draining', () => {
     const closed: Promise<string>[] = [exchange(gateway, ''), exchange(gateway, whole)];
     await exchange(gateway, whole, /"usage"/);
     // The grace period is longer than the timeout of the test.
-    await gateway.drain(1_000_000);
+    await gateway.drain({ waitMs: 0, timeoutMs: 1_000_000 });
     const answers = await Promise.all(closed);
     expect(answers[0]).toBe('');
     expect(answers[1]).toMatch(/"text":"yes"/);
   });
 
-  it('ends responses that exceed the grace period', async () => {
-    const { gateway, port } = await serve(() => [accepted, started(0), tokens([97])]);
+  it('ends requests that exceed the time-out with an error and a log line', async () => {
+    const lines: string[] = [];
+    const logger = pino({ level: 'warn' }, { write: (line: string) => void lines.push(line) });
+    // The script never finishes.
+    const { gateway, port } = await serve(() => [accepted, started(0), tokens([97]), tokens([97])], { logger });
     const streaming = JSON.stringify({ model: 'bytes', prompt: 'x', stream: true });
     const cut = exchange(gateway, `${head}Content-Length: ${streaming.length}\r\n\r\n${streaming}`);
-    while (port.requests.length === 0) await new Promise((resolve) => setImmediate(resolve));
-    await gateway.drain(0);
+    const failed = exchange(gateway, whole);
+    while (port.requests.length < 2) await new Promise((resolve) => setImmediate(resolve));
+    await gateway.drain(atOnce);
+    expect(await cut).toMatch(/data: {"error":{"message":"Cannot finish request: the server stops.*"shutting_down"/);
     expect(await cut).not.toContain('[DONE]');
+    expect(await failed).toMatch(/^HTTP\/1.1 503 .*"shutting_down"/s);
+    expect(lines.map((line) => JSON.parse(line))).toMatchObject([{ requests: 2 }]);
+  });
+
+  it('serves new requests during the wait, while /ready is 503, and closes their connections', async () => {
+    const { gateway } = await serve(answering('yes'));
+    const ready = `GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n`;
+    expect(await exchange(gateway, ready, /"ready"/)).toContain('200');
+    vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] });
+    const drained = gateway.drain({ waitMs: 5000, timeoutMs: 1_000_000 });
+    const [unready, answer] = await Promise.all([exchange(gateway, ready), exchange(gateway, whole)]);
+    vi.advanceTimersByTime(5000);
+    vi.useRealTimers();
+    expect(unready).toMatch(/^HTTP\/1.1 503 .*connection: close.*"draining"/is);
+    expect(answer).toMatch(/^HTTP\/1.1 200 .*connection: close.*"text":"yes"/is);
+    await drained;
+    await expect(fetch(`http://127.0.0.1:${gateway.port}/ready`)).rejects.toThrow();
   });
 });

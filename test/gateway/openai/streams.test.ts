@@ -1,6 +1,7 @@
-// A stream equals the whole response, for any token boundaries within characters and stop strings.
+// A stream equals the whole response, for any token boundaries within characters and stop strings; it is kept alive.
 import fc from 'fast-check';
-import { expect, it } from 'vitest';
+import { expect, it, vi } from 'vitest';
+import { keepAliveMs, SseStream } from '../../../src/gateway/http/sse.ts';
 import { accepted, finished, type Script, started, tokens } from '../scripted-port.ts';
 import { events, gateway } from '../world.ts';
 import { bytesOf } from './byte-tokenizer.ts';
@@ -62,4 +63,26 @@ it('streams the text of the whole response', async () => {
     maxLength: 3,
   });
   await fc.assert(fc.asyncProperty(text, pieces, stops, fc.integer({ min: 1, max: 2 }), check), { numRuns: 200 });
+});
+
+it('sends a comment after each 10 s without an event, and none after the end', async () => {
+  vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] });
+  try {
+    const stream = new SseStream({ bufferBytesMax: 1000, onDisconnect: () => {} });
+    const pass = (ms: number): void => void vi.advanceTimersByTime(ms);
+    pass(keepAliveMs);
+    pass(keepAliveMs - 1);
+    stream.send({ token: 1 });
+    pass(keepAliveMs - 1);
+    stream.send({ token: 2 });
+    pass(keepAliveMs);
+    stream.done();
+    pass(2 * keepAliveMs);
+    const comment = ': keep-alive\n\n';
+    const events = ['data: {"token":1}\n\n', 'data: {"token":2}\n\n', comment, 'data: [DONE]\n\n'];
+    expect(await new Response(stream.body).text()).toBe(`${comment}${events.join('')}`);
+    expect(vi.getTimerCount()).toBe(0);
+  } finally {
+    vi.useRealTimers();
+  }
 });

@@ -72,7 +72,7 @@ export class ProcessCluster implements KillableCluster {
     const { instances, queue } = this.#options;
     for (let i = 0; i < instances; i++) this.#members.push(this.#join());
     const flags = ['--port', '0', '--queue', String(queue), '--log-level', 'error'];
-    this.#gateway = this.#run(['serve', ...flags, ...this.#model()], 'pipe');
+    this.#gateway = this.#run(['serve', '--drain-wait', '0', ...flags, ...this.#model()], 'pipe');
     this.#url = await addressOf(this.#gateway, 'start the cluster');
     for (let attempts = 0; (await ready(this.#url)) !== instances; attempts++) {
       if (attempts === 600)
