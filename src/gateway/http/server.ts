@@ -47,26 +47,7 @@ export async function listen(options: GatewayOptions, host: string, requestedPor
     },
   });
   const stopping = new AbortController();
-  const app = createApp({ ...options, port: queue.observedPort() }, metrics, stopping.signal);
-  const respond: Parameters<typeof getRequestListener>[0] = async (request, env) => {
-    const response = await app.fetch(request, env);
-    const stream = sseStreamOf(response);
-    const { outgoing } = env;
-    if (stream === undefined || !(outgoing instanceof ServerResponse)) return response;
-    outgoing.writeHead(response.status, Object.fromEntries(response.headers));
-    outgoing.flushHeaders();
-    stream.writeTo(outgoing);
-    return RESPONSE_ALREADY_SENT;
-  };
-  const listener = getRequestListener(respond, {
-    overrideGlobalObjects: false,
-    // HTTP/1.0 clients send no host.
-    hostname: 'localhost',
-    errorHandler: () => {
-      const { status, headers, body } = badRequest(400);
-      return new Response(body, { status, headers });
-    },
-  });
+  const listener = listenerOf(createApp({ ...options, port: queue.observedPort() }, metrics, stopping.signal));
   const guardsPages = isLoopback(host) && !options.keys.areRequired;
   const admitted = queue.wrap((incoming, outgoing) => void listener(incoming, outgoing));
   // Node refuses requests without a host, expectations and tunnels with an empty body; this server responds in the OpenAI shape.
@@ -99,6 +80,29 @@ export async function listen(options: GatewayOptions, host: string, requestedPor
       await options.exporter?.flush();
     },
   };
+}
+
+/** Streams are written to their connections directly. */
+function listenerOf(app: ReturnType<typeof createApp>): ReturnType<typeof getRequestListener> {
+  const respond: Parameters<typeof getRequestListener>[0] = async (request, env) => {
+    const response = await app.fetch(request, env);
+    const stream = sseStreamOf(response);
+    const { outgoing } = env;
+    if (stream === undefined || !(outgoing instanceof ServerResponse)) return response;
+    outgoing.writeHead(response.status, Object.fromEntries(response.headers));
+    outgoing.flushHeaders();
+    stream.writeTo(outgoing);
+    return RESPONSE_ALREADY_SENT;
+  };
+  return getRequestListener(respond, {
+    overrideGlobalObjects: false,
+    // HTTP/1.0 clients send no host.
+    hostname: 'localhost',
+    errorHandler: () => {
+      const { status, headers, body } = badRequest(400);
+      return new Response(body, { status, headers });
+    },
+  });
 }
 
 function portOf(server: Server | TlsServer): number | undefined {
