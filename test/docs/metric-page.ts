@@ -21,24 +21,30 @@ const introduction = [
   '[Operate](../guide/operate.md#metrics) names the metrics to watch.',
 ].join(' ');
 
+const vllmNames = [
+  'Routers and dashboards for vLLM read these (llm-d, the Gateway API inference extension, AIBrix, Dynamo).',
+  'A gateway is one engine to them: values are those of all its instances.',
+].join(' ');
+
 /** `docs/reference/metrics.md`. */
 export function metricPage(): string {
   const metrics = registered().filter(({ help }) => !help.startsWith('Alias of '));
   const of = (prefix: string) => metrics.filter(({ name }) => name.startsWith(prefix));
-  const others = metrics.filter(({ name }) => !/^kvasir_(instance|link)_/.test(name));
+  const others = metrics.filter(({ name }) => !/^(kvasir_(instance|link)_|vllm:)/.test(name));
   return [
     ...['# Metrics', '', ...wrap(introduction), ''],
     ...wrap('This page is generated: `npx vitest run test/docs/reference.test.ts -u` writes it anew.'),
     ...['', '## Gateway and all instances', '', ...others.flatMap(item), ''],
     ...['## Per instance', '', ...of('kvasir_instance_').flatMap(item), ''],
     ...['## Between instances', '', ...of('kvasir_link_').flatMap(item), ''],
+    ...["## Under vLLM's names", '', ...wrap(vllmNames), '', ...of('vllm:').flatMap(item), ''],
   ].join('\n');
 }
 
 function registered(): readonly Metric[] {
   const register = vi.spyOn(Registry.prototype, 'registerMetric');
   try {
-    new GatewayMetrics(new ScriptedPort(() => []), noCluster);
+    new GatewayMetrics(new ScriptedPort(() => []), noCluster, 'bytes');
     return register.mock.calls.map(([metric]) => metric as unknown as Metric);
   } finally {
     register.mockRestore();

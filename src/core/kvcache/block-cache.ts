@@ -2,6 +2,7 @@
 import { digestWords } from '../../util/blake2s.ts';
 import { boundPages, type LayerGroup } from '../../util/step.ts';
 import type { BlockChain } from '../protocol/kv-events.ts';
+import { BlockAgeCounter } from './block-ages.ts';
 import type { BlockTable } from './block-table.ts';
 import { CheckInterval } from './check-interval.ts';
 import type { TierListener } from './events/kv-event-log.ts';
@@ -74,6 +75,7 @@ export class BlockCache {
   /** The groups with the blocks that the cache reports. */
   readonly reported: WholeGroups;
   readonly #queue: EvictionQueue;
+  readonly ages: BlockAgeCounter;
   /** Tables that belong to no sequence: blocks in transit between instances or tiers. */
   readonly inTransit = new Set<BlockTable>();
   /** Tables of pinned prefixes. */
@@ -113,10 +115,12 @@ export class BlockCache {
     const ends = [0];
     for (const { layers } of groups) ends.push(ends[ends.length - 1] + Math.floor(pages / layers));
     this.#queue = new EvictionQueue(ends[groups.length], eviction);
+    this.ages = new BlockAgeCounter(ends[groups.length]);
+    const uses = { queue: this.#queue, ages: this.ages };
     const extraRows =
       stagingBlocks === undefined ? 0 : ExtraPageRows.rowCount(ends[groups.length], stagingBlocks, hostRows);
     this.groups = groups.map(
-      (group, i) => new GroupCache(group, blockTokens, this.pages, this.#queue, ends[i], extraRows, pageTables?.[i]),
+      (group, i) => new GroupCache(group, blockTokens, this.pages, uses, ends[i], extraRows, pageTables?.[i]),
     );
     if (stagingBlocks !== undefined) this.extraRows = this.#createExtraRows(stagingBlocks, receivePages, hostRows);
     this.#whole = this.groups.filter(({ window }) => window === undefined);

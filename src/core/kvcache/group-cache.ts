@@ -3,6 +3,7 @@ import { digestWords } from '../../util/blake2s.ts';
 import type { LayerGroup } from '../../util/step.ts';
 import type { BlockId } from '../protocol/ids.ts';
 import type { BlockChain } from '../protocol/kv-events.ts';
+import type { BlockAgeCounter } from './block-ages.ts';
 import { BlockIndex } from './block-index.ts';
 import { BlockPool } from './block-pool.ts';
 import type { HeldBlocks } from './block-table.ts';
@@ -40,6 +41,7 @@ export class GroupCache {
   readonly end: number;
   readonly #blockTokens: number;
   readonly #queue: EvictionQueue;
+  readonly #ages: BlockAgeCounter;
   readonly #index: BlockIndex;
   readonly #tree: PrefixTree | undefined;
   #changes = 0;
@@ -50,7 +52,7 @@ export class GroupCache {
     { layers, window, sparse = false }: LayerGroup,
     blockTokens: number,
     pages: PagePool,
-    queue: EvictionQueue,
+    { queue, ages }: { readonly queue: EvictionQueue; readonly ages: BlockAgeCounter },
     offset: number,
     extraRows = 0,
     pageTable?: Int32Array,
@@ -63,6 +65,7 @@ export class GroupCache {
     this.offset = offset;
     this.end = offset + this.pool.total;
     this.#queue = queue;
+    this.#ages = ages;
     this.#index = new BlockIndex(this.pool.total);
     this.#tree = window === undefined ? new PrefixTree(this.pool.total) : undefined;
   }
@@ -166,6 +169,7 @@ export class GroupCache {
       const block = this.find(chain, i);
       if (block === undefined) throw new Error(`Cannot share a block: it is not indexed: block ${i} of the sequence`);
       this.#retain(block);
+      this.#ages.reused(this.offset + block);
       held.blocks.push(block);
     }
   }
@@ -236,6 +240,7 @@ export class GroupCache {
   /** Frees a cached block that was removed from the queue. Its predecessor may become evictable. */
   drop(block: BlockId): void {
     this.#changes++;
+    this.#ages.evicted(this.offset + block);
     this.listener?.record(this.#index.digests, block * digestWords, false, 0);
     const parent = this.#tree?.remove(block);
     this.#index.remove(block);
@@ -258,6 +263,7 @@ export class GroupCache {
     this.#tree?.insert(block, parent);
     this.listener?.record(chain.words, index * digestWords, true, index + 1, block);
     this.#queue.stored(this.offset + block, index + 1);
+    this.#ages.stored(this.offset + block);
   }
 
   #retain(block: BlockId): void {

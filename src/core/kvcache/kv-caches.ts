@@ -1,6 +1,8 @@
 // The caches of an instance: one, or equal parts of its pages, of which each sequence has its blocks in one.
 import { digestWords } from '../../util/blake2s.ts';
 import { DigestTable } from '../../util/digest-table.ts';
+import type { BlockAges } from '../protocol/ports.ts';
+import { sumOfAges } from './block-ages.ts';
 import { BlockCache, type BlockCacheConfig } from './block-cache.ts';
 
 /** A sequence, and the cache with its blocks. */
@@ -55,6 +57,21 @@ export class KvCaches {
       sum.free += pages.free;
     }
     return sum;
+  }
+
+  /** Blocks of all groups that the pages hold, and the tokens of one. */
+  get blocks(): { readonly total: number; readonly tokens: number } {
+    const { blockPages, blockTokens } = this.first;
+    return { total: Math.floor(this.pages.total / blockPages), tokens: blockTokens };
+  }
+
+  get blockAges(): BlockAges {
+    return this.all.map(({ ages }) => ages.snapshot).reduce(sumOfAges);
+  }
+
+  /** The time of all changes until the next call. */
+  enter(nowUs: number): void {
+    for (let i = 0; i < this.all.length; i++) this.all[i].ages.nowUs = nowUs;
   }
 
   get usedPages(): number {

@@ -150,6 +150,25 @@ export interface LinkSnapshot {
 }
 
 /** Counters and gauges of an instance, for /metrics, /ready and dashboards. */
+/** Upper bounds of the buckets of block ages, those of vLLM. */
+export const blockAgeBoundsS = [
+  ...[0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800],
+] as const;
+
+/** Observations by bucket; the last bucket has those above every bound. */
+export interface HistogramSnapshot {
+  readonly counts: readonly number[];
+  readonly sum: number;
+}
+
+/** Ages in seconds of blocks of the prefix cache in device memory. */
+export interface BlockAges {
+  /** From the entry of a block to its eviction. */
+  readonly lifetime: HistogramSnapshot;
+  /** From a use of a block to its next use by another request. */
+  readonly reuseGap: HistogramSnapshot;
+}
+
 export interface InstanceSnapshot {
   /** Name of an instance that joined as a process. */
   readonly name?: string;
@@ -165,6 +184,9 @@ export interface InstanceSnapshot {
   readonly steps: number;
   readonly stepMsTotal: number;
   readonly evictedBlocks: number;
+  readonly blockAges?: BlockAges;
+  /** Blocks that the pages hold, and the tokens of one. */
+  readonly blocks?: { readonly total: number; readonly tokens: number };
   /** Learned coefficients of the step time (`StepCost`). */
   readonly stepCost?: readonly number[];
   /** Pages held by sequences, integrated over time. */

@@ -76,6 +76,7 @@ export class InstanceState<Request extends Identified, S extends RunningRequest>
     this.#effects = [];
     this.isReporting = false;
     this.#nowUs = nowUs;
+    this.kvCaches.enter(nowUs);
     this.totals.addPageTime(nowUs, this.kvCaches.usedPages);
   }
 

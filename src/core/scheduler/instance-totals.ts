@@ -28,7 +28,7 @@ export class InstanceTotals {
     this.#pagesCountedUs = nowUs;
   }
 
-  snapshot(batcher: Batcher, { all, first, pages, evicted }: KvCaches): InstanceSnapshot {
+  snapshot(batcher: Batcher, { all, first, pages, evicted, blocks, blockAges }: KvCaches): InstanceSnapshot {
     const { lower } = first;
     const total = all.reduce((sum, { receivePages }) => sum + receivePages.total, 0);
     const free = all.reduce((sum, { receivePages }) => sum + receivePages.free, 0);
@@ -46,6 +46,8 @@ export class InstanceTotals {
       steps: this.#steps,
       stepMsTotal: this.#stepUs / 1_000,
       evictedBlocks: evicted,
+      blockAges,
+      blocks,
       usedPageSeconds: this.#usedPageUs / 1e6,
       tiers: lower && {
         host: tierSnapshot(lower.host),

@@ -17,6 +17,7 @@ import { Contexts } from '../openai/contexts.ts';
 import { checkModel, type EndpointCall, type EndpointContext } from '../openai/endpoint.ts';
 import { parseBody, type UnknownFields } from '../openai/fields.ts';
 import type { Encode } from '../openai/prompt.ts';
+import { detokenize, tokenize } from '../openai/tokenize.ts';
 import type { OtlpExporter } from '../tracing/otlp-exporter.ts';
 import { describeRequest } from '../tracing/request-trace.ts';
 import { exportTraces } from '../tracing/spans.ts';
@@ -69,7 +70,7 @@ type Endpoint = (json: unknown, context: EndpointContext, call: EndpointCall) =>
 /** @param stopping aborted when the server stops: batches then stop */
 export function createApp(
   options: GatewayOptions,
-  metrics = new GatewayMetrics(options.port, options.cluster),
+  metrics = new GatewayMetrics(options.port, options.cluster, options.model.id),
   stopping: AbortSignal = new AbortController().signal,
 ): Hono<Env> {
   const { model, port, logger } = options;
@@ -86,7 +87,7 @@ export function createApp(
     });
   }
   if (options.corsOrigins.length > 0) app.use(allowOrigins(options.corsOrigins));
-  for (const path of ['/v1/*', '/api/*', '/metrics']) {
+  for (const path of ['/v1/*', '/api/*', '/metrics', '/tokenize', '/detokenize']) {
     app.use(path, async (c, next) => {
       c.set('caller', keys.callerOf(c.req.header('authorization')));
       await next();
@@ -119,6 +120,8 @@ export function createApp(
   };
   post('/v1/chat/completions', chatCompletions);
   post('/v1/completions', completions);
+  post('/tokenize', tokenize);
+  post('/detokenize', detokenize);
   app.notFound((c) =>
     errorResponse(c, new ApiError(404, `Cannot find ${c.req.method} ${c.req.path}`, { code: 'unknown_url' }), logger),
   );

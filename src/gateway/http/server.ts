@@ -36,7 +36,7 @@ export interface Gateway {
 
 /** @throws Error naming host and port if the server cannot listen there */
 export async function listen(options: GatewayOptions, host: string, requestedPort: number): Promise<Gateway> {
-  const metrics = new GatewayMetrics(options.port, options.cluster);
+  const metrics = new GatewayMetrics(options.port, options.cluster, options.model.id);
   const port = new DrainablePort(options.port);
   const queue = new RequestQueue({
     port,

@@ -4,12 +4,14 @@ import { Counter, Histogram, Registry } from 'prom-client';
 import type { ClusterPort, InferencePort, InstanceSnapshot } from '../../core/protocol/ports.ts';
 import type { RequestOutcome } from '../http/request-line.ts';
 import { addAttentionWorkerMetrics } from './attention-worker-metrics.ts';
+import { addBlockMetrics } from './block-metrics.ts';
 import { addLendingLinkMetrics, lendingCounters, lendingGauges } from './lending-metrics.ts';
 import { addPipelineMetrics } from './pipeline-metrics.ts';
 import { auditPredictions } from './prediction-metrics.ts';
 import { addPerInstance, addPulled, type InstanceMetric } from './pulled-metric.ts';
 import { sparseCounters, sparseGauges } from './sparse-metrics.ts';
 import { tierCounters, tierGauges } from './tier-metrics.ts';
+import { addVllmMetrics } from './vllm-metrics.ts';
 
 const latencySeconds = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60];
 const gapSeconds = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5];
@@ -94,7 +96,7 @@ export class GatewayMetrics {
   readonly #tenantRequests: Counter<'tenant' | 'outcome'>;
   readonly #tenantTokens: Counter<'tenant' | 'kind'>;
 
-  constructor(port: InferencePort, cluster: ClusterPort) {
+  constructor(port: InferencePort, cluster: ClusterPort, modelName: string) {
     const registers = [this.#registry];
     this.#ttft = new Histogram({
       name: 'kvasir_ttft_seconds',
@@ -140,6 +142,8 @@ export class GatewayMetrics {
     for (const [kind, metrics] of [['gauge', gauges] as const, ['counter', counters] as const])
       for (const [name, help, read] of metrics)
         addPulled(this.#registry, { name, help, kind, read: () => [[{}, read(port.snapshot())]] });
+    addBlockMetrics(this.#registry, () => port.snapshot());
+    addVllmMetrics(this.#registry, modelName, () => port.snapshot());
     const instances = () => port.instances();
     addPerInstance(this.#registry, 'gauge', instanceGauges, instances);
     addPerInstance(this.#registry, 'counter', instanceCounters, instances);

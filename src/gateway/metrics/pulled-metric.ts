@@ -2,7 +2,7 @@
 import { Counter, Gauge, type Registry } from 'prom-client';
 import type { InstanceSnapshot } from '../../core/protocol/ports.ts';
 
-type Labels = Readonly<Record<string, string | number>>;
+export type Labels = Readonly<Record<string, string | number>>;
 
 interface PulledMetric {
   readonly name: string;

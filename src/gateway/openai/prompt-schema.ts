@@ -40,6 +40,13 @@ export const promptSchema = z.custom<CompletionPrompt>().superRefine((prompt, co
   if (fault !== undefined) context.addIssue({ code: 'custom', ...fault });
 });
 
+export const tokenIdsSchema = z
+  .custom<number[]>(Array.isArray, 'expected a list of token ids')
+  .superRefine((ids, context) => {
+    const fault = faultOfIds(ids, []);
+    if (fault !== undefined) context.addIssue({ code: 'custom', ...fault });
+  });
+
 /** The number of prompts. */
 export function promptCount(prompt: CompletionPrompt): number {
   return typeof prompt === 'string' || typeof prompt[0] === 'number' ? 1 : prompt.length;

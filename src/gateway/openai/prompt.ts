@@ -65,7 +65,8 @@ function upToFinalMessage(text: string, message: ChatMessage | undefined): strin
   return text.slice(0, at + (text.startsWith(whole, at) ? whole.length : final.trim().length));
 }
 
-async function tokenise(text: string, field: string, addSpecial: boolean, encode: Encode): Promise<Int32Array> {
+/** @throws ApiError 400 naming the field */
+export async function tokenise(text: string, field: string, addSpecial: boolean, encode: Encode): Promise<Int32Array> {
   try {
     return await encode(text, addSpecial);
   } catch (error) {

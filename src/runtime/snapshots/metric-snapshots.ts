@@ -1,8 +1,10 @@
 // Counters and gauges of several instances together, and whether their roles can serve requests.
 
+import { sumOfAges } from '../../core/kvcache/block-ages.ts';
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type {
   AttentionWorkerSnapshot,
+  BlockAges,
   InstanceSnapshot,
   SparseSnapshot,
   TierSnapshot,
@@ -29,6 +31,7 @@ export const emptySnapshot: InstanceSnapshot = {
 /** The snapshot of a lost instance: its counters stay, its gauges are zero. */
 export function snapshotAfterLoss({
   receivePages: _,
+  blocks: _blocks,
   lending,
   attentionWorkers,
   sparse,
@@ -91,12 +94,26 @@ export function sumOf(snapshots: readonly InstanceSnapshot[]): InstanceSnapshot 
       steps: a.steps + b.steps,
       stepMsTotal: a.stepMsTotal + b.stepMsTotal,
       evictedBlocks: a.evictedBlocks + b.evictedBlocks,
+      ...agesOf(a.blockAges, b.blockAges),
+      ...blocksOf(a.blocks, b.blocks),
       usedPageSeconds: a.usedPageSeconds + b.usedPageSeconds,
       tiers: tiersOf(a.tiers, b.tiers),
       sparse: sparseOf(a.sparse, b.sparse),
     }),
     emptySnapshot,
   );
+}
+
+function agesOf(a: BlockAges | undefined, b: BlockAges | undefined): Pick<InstanceSnapshot, 'blockAges'> {
+  if (a !== undefined && b !== undefined) return { blockAges: sumOfAges(a, b) };
+  const blockAges = a ?? b;
+  return blockAges === undefined ? {} : { blockAges };
+}
+
+/** Blocks of all instances, which have blocks of one size. */
+function blocksOf(a: InstanceSnapshot['blocks'], b: InstanceSnapshot['blocks']): Pick<InstanceSnapshot, 'blocks'> {
+  const tokens = a?.tokens ?? b?.tokens;
+  return tokens === undefined ? {} : { blocks: { total: (a?.total ?? 0) + (b?.total ?? 0), tokens } };
 }
 
 function sparseOf(a: SparseSnapshot | undefined, b: SparseSnapshot | undefined): SparseSnapshot | undefined {

@@ -1,5 +1,6 @@
 // Validation of the counters and gauges of an instance, lending included.
 import { z } from 'zod';
+import { blockAgeBoundsS } from '../../core/protocol/ports.ts';
 
 const count = z.number().int().min(0);
 const figure = z.number().min(0);
@@ -69,6 +70,11 @@ const attentionWorker = z.strictObject({
   pulledBytes: count.exactOptional(),
 });
 
+const ages = z.strictObject({
+  counts: z.array(count).length(blockAgeBoundsS.length + 1),
+  sum: figure,
+});
+
 export const instanceSnapshot = z.strictObject({
   ready: z.boolean(),
   waiting: count,
@@ -82,6 +88,8 @@ export const instanceSnapshot = z.strictObject({
   steps: count,
   stepMsTotal: figure,
   evictedBlocks: count,
+  blockAges: z.strictObject({ lifetime: ages, reuseGap: ages }).exactOptional(),
+  blocks: z.strictObject({ total: count, tokens: count }).exactOptional(),
   stepCost: z.array(figure).length(5).exactOptional(),
   usedPageSeconds: figure,
   tiers: z

@@ -29,7 +29,11 @@ function start(script: Script, users: readonly string[] | ApiKeys = ['k1', 'k2']
   const log: string[] = [];
   const data = new DataFolder(path, (line) => log.push(line));
   const stopping = new AbortController();
-  const app = createApp(gatewayOptions(port, { keys, data }), new GatewayMetrics(port, noCluster), stopping.signal);
+  const app = createApp(
+    gatewayOptions(port, { keys, data }),
+    new GatewayMetrics(port, noCluster, 'bytes'),
+    stopping.signal,
+  );
   const send = async (method: string, url: string, body?: unknown, key = 'k1') => {
     const isForm = body instanceof FormData;
     const init = body === undefined ? {} : { body: isForm ? body : JSON.stringify(body) };

@@ -1,11 +1,33 @@
 // Metrics that Prometheus scrapes: help in sentences, and aliases of renamed metrics.
 import { expect, it } from 'vitest';
+import { BlockAgeCounter } from '../../../src/core/kvcache/block-ages.ts';
 import type { InstanceSnapshot } from '../../../src/core/protocol/ports.ts';
 import { GatewayMetrics } from '../../../src/gateway/metrics/metrics.ts';
 import { ScriptedPort } from '../scripted-port.ts';
 import { noCluster } from '../world.ts';
 
+const ages = new BlockAgeCounter(2);
+ages.stored(0);
+ages.stored(1);
+ages.nowUs = 250_000;
+ages.reused(0);
+ages.nowUs = 1_500_000;
+ages.evicted(0);
+ages.nowUs = 3_000_000_000;
+ages.evicted(1);
+
 class BusyPort extends ScriptedPort {
+  override snapshot(): InstanceSnapshot {
+    const tiers = {
+      host: { blocks: 0, capacity: 9 },
+      ssd: { blocks: 0, capacity: 0 },
+      reads: { host: 3, ssd: 0, instance: 1 },
+      lostBlocks: 0,
+    };
+    const tokens = { promptTokens: 140, cachedTokens: 80, blocks: { total: 25, tokens: 16 } };
+    return { ...super.snapshot(), ...tokens, tiers, blockAges: ages.snapshot };
+  }
+
   override instances(): readonly InstanceSnapshot[] {
     const activationLinks = [{ to: 1, bytes: 70, backlogBytes: 30, transport: 'tcp' as const }];
     return [{ ...this.snapshot(), receivePages: { free: 12, total: 16 }, pipelineChunks: [3, 4], activationLinks }];
@@ -13,7 +35,7 @@ class BusyPort extends ScriptedPort {
 }
 
 async function scrape(): Promise<string> {
-  return (await new GatewayMetrics(new BusyPort(() => []), noCluster).render()).text;
+  return (await new GatewayMetrics(new BusyPort(() => []), noCluster, 'bytes').render()).text;
 }
 
 it('every metric has a help text of one sentence', async () => {
@@ -32,4 +54,39 @@ it.each([
   expect(lines).toContain(`${name}${labels} ${value}`);
   expect(lines).toContain(`${alias}${labels} ${value}`);
   expect(lines).toContain(`# HELP ${alias} Alias of ${name}, removed in the next version.`);
+});
+
+it('exports the figures of all instances under the names of vLLM', async () => {
+  const lines = (await scrape()).split('\n');
+  const labels = 'model_name="bytes",engine="0"';
+  expect(lines).toEqual(
+    expect.arrayContaining([
+      `vllm:num_requests_waiting{${labels}} 0`,
+      `vllm:num_requests_running{${labels}} 0`,
+      `vllm:kv_cache_usage_perc{${labels}} 0.4`,
+      `vllm:cache_config_info{${labels},block_size="16",num_gpu_blocks="25"} 1`,
+      `vllm:prompt_tokens_by_source_total{${labels},source="local_compute"} 60`,
+      `vllm:prompt_tokens_by_source_total{${labels},source="local_cache_hit"} 16`,
+      `vllm:prompt_tokens_by_source_total{${labels},source="external_kv_transfer"} 64`,
+      'kvasir_prompt_tokens_by_source_total{source="computed"} 60',
+      'kvasir_prompt_tokens_by_source_total{source="host_memory"} 48',
+      'kvasir_prompt_tokens_by_source_total{source="instance"} 16',
+    ]),
+  );
+});
+
+it('exports block ages as cumulative histograms', async () => {
+  const lines = (await scrape()).split('\n');
+  const labels = 'model_name="bytes",engine="0"';
+  expect(lines).toEqual(
+    expect.arrayContaining([
+      'kvasir_kv_block_lifetime_seconds_bucket{le="1"} 0',
+      'kvasir_kv_block_lifetime_seconds_bucket{le="2"} 1',
+      'kvasir_kv_block_lifetime_seconds_bucket{le="+Inf"} 2',
+      'kvasir_kv_block_lifetime_seconds_sum 3001.5',
+      'kvasir_kv_block_reuse_gap_seconds_count 1',
+      `vllm:kv_block_reuse_gap_seconds_bucket{le="0.5",${labels}} 1`,
+      `vllm:kv_block_reuse_gap_seconds_sum{${labels}} 0.25`,
+    ]),
+  );
 });

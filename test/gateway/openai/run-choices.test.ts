@@ -63,7 +63,7 @@ function choices(count: number): Choice[] {
 
 function run(port: InferencePort, count: number, handler: Partial<ChoiceHandler> = {}) {
   const calls: string[] = [];
-  const metrics = new GatewayMetrics(port, noCluster);
+  const metrics = new GatewayMetrics(port, noCluster, 'bytes');
   const all: ChoiceHandler = {
     promptLogprobs: () => {},
     delta: ({ index }, { text }) => calls.push(`${index}:${text}`),
