@@ -82,7 +82,11 @@ function record(requests: readonly TraceRequest[]) {
     stepListener: (instance, at, shape, [us]) => {
       steps[instance].push({ startedUs: at, us, shape: { ...shape }, deliveredUs: undefined });
     },
-    placed: (id, placement) => placed.set(id, placement),
+    requestListener: {
+      placed: (id, placement) => placed.set(id, placement),
+      found: () => {},
+      ended: () => {},
+    },
     inspect: {
       after: () => {},
       ended: (request) => {

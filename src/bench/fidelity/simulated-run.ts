@@ -108,10 +108,10 @@ function run(cluster: SimulatedCluster, past: Past, { requests, costOf, drawnFro
           ? deliveryTimeUs(nowUs, recorded[i], sent, { startedUs, deliveryUs: calibration.deliveryUs })
           : nowUs,
     },
-    placed: (id, placement) => placed.set(id, placement),
-    inspect: {
-      after: () => {},
-      ended: ({ id, trace, firstTokenUs = 0, cachedTokens, gapUs }) => {
+    requestListener: {
+      placed: (id, placement) => placed.set(id, placement),
+      found: () => {},
+      ended: (_name, _nowUs, { id, trace, firstTokenUs = 0, cachedTokens, gapUs }) => {
         const { index, inputTokens, arrivalUs } = trace;
         if (index < past.requests.length) return;
         const figures = { index: index - past.requests.length, arrivalUs, inputTokens, cachedTokens, startedUs: 0 };

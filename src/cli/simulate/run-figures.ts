@@ -4,7 +4,7 @@ import type { ClosedLoopFigures } from '../../sim/report/closed-loop-figures.ts'
 import type { Group, Groups } from '../../sim/report/groups.ts';
 import { latencyMs } from '../../sim/report/histogram.ts';
 import type { LendingReport } from '../../sim/report/lending-report.ts';
-import type { Outcome } from '../../sim/report/outcome.ts';
+import type { InstanceWork, Outcome } from '../../sim/report/outcome.ts';
 import type { Retries } from '../../sim/workload/retries.ts';
 
 export function reportOf(outcome: Outcome, wallSeconds: number) {
@@ -22,6 +22,9 @@ export function reportOf(outcome: Outcome, wallSeconds: number) {
     ...(outcome.retries && { retries: retryFigures(outcome.retries) }),
     ttftMs: latencyMs(outcome.ttftUs),
     tbtMs: latencyMs(outcome.tbtUs),
+    tpotMs: latencyMs(outcome.tpotUs),
+    queueMs: latencyMs(outcome.queueUs),
+    e2eMs: latencyMs(outcome.e2eUs),
     withinSlo,
     goodputRequestsPerSecond: ratio(withinSlo, servedSeconds),
     predictions: {
@@ -92,6 +95,9 @@ function ratio(part: number, all: number): number {
 
 /** Figures of a run beside those of its requests. */
 export interface RunFigures {
+  /** Settings by flag. */
+  readonly settings: Readonly<Record<string, string>>;
+  readonly instances: readonly (InstanceWork & { readonly name: string })[];
   readonly seed: number;
   readonly pricePerHour: number | undefined;
   readonly lending?: LendingReport | undefined;

@@ -4,6 +4,7 @@ import type { Command } from 'commander';
 import { z } from 'zod';
 import type { StepListener } from '../../sim/engine/executor.ts';
 import type { Simulation } from '../../sim/engine/simulation.ts';
+import type { RequestListener } from '../../sim/engine/simulation-config.ts';
 import { loadPlot } from '../../sim/report/load-plot.ts';
 import { type LoadOverTime, LoadRecorder } from '../../sim/report/load-recorder.ts';
 import { runReport } from '../../sim/report/report.ts';
@@ -12,12 +13,14 @@ import { timeSpan } from '../options/workload-options.ts';
 import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 import { reportPage } from './report-page.ts';
+import { RequestsFile } from './requests-file.ts';
 import { SimulationProgress } from './simulation-progress.ts';
 import { TimelineFile } from './timeline-file.ts';
 
 export const outputFields = {
   report: z.string().optional(),
   loadPlot: z.string().optional(),
+  requestsOut: z.string().optional(),
   timeline: z.string().optional(),
   timelineWindow: timeSpan.default({ unit: 'us', from: 0, to: 60_000_000 }),
 };
@@ -27,14 +30,15 @@ export type OutputOptions = Readonly<z.infer<typeof outputSchema>>;
 
 /** The options of a run that writes no file: a trial, of which only the figures count. */
 export function withoutOutputs<Options extends OutputOptions>(options: Options): Options {
-  return { ...options, report: undefined, loadPlot: undefined, timeline: undefined };
+  return { ...options, report: undefined, loadPlot: undefined, requestsOut: undefined, timeline: undefined };
 }
 
 /** Options of one of several runs, whose files have `name` in their names: run.html becomes run-NAME.html. */
 export function withOutputsOf<Options extends OutputOptions>(options: Options, name: string): Options {
   const named = (path: string | undefined) => path?.replace(/(\.\w+)?$/, `-${name}$1`);
-  const { report, loadPlot: plot, timeline } = options;
-  return { ...options, report: named(report), loadPlot: named(plot), timeline: named(timeline) };
+  const { report, loadPlot: plot, requestsOut, timeline } = options;
+  const files = { report: named(report), loadPlot: named(plot), requestsOut: named(requestsOut), timeline: named(timeline) };
+  return { ...options, ...files };
 }
 
 export function addOutputFlags(command: Command): Command {
@@ -43,6 +47,7 @@ export function addOutputFlags(command: Command): Command {
     .option('--json', 'Print one JSON object with all figures')
     .option('--report <file>', 'Write an HTML page with plots of the run')
     .option('--load-plot <file>', 'Write the loads of the prefill and decode pools over time as SVG')
+    .option('--requests-out <file>', 'Write a record of each request: CSV, or JSON lines if the name ends in .jsonl')
     .option('--timeline <file>', 'Write every step as a Chrome trace')
     .option('--timeline-window <span>', 'Show this simulated time in the timeline (default: 0s..60s)');
 }
@@ -70,6 +75,7 @@ export class RunOutputs {
   readonly #instances: readonly string[];
   readonly #timeline: TimelineFile | undefined;
   readonly #progress: SimulationProgress | undefined;
+  readonly #requests: RequestsFile | undefined;
   #recorder: LoadRecorder | undefined;
 
   private constructor(
@@ -82,12 +88,13 @@ export class RunOutputs {
     this.#options = options;
     this.#instances = instances;
     this.#timeline = timeline;
+    this.#requests = options.requestsOut === undefined ? undefined : new RequestsFile(options.requestsOut, instances);
   }
 
   /** @param instances names of the instances */
   static async open(options: OutputOptions, instances: readonly string[], showsProgress: boolean): Promise<RunOutputs> {
-    const { timeline, timelineWindow, report, loadPlot: plot } = options;
-    checkOutputs({ report, loadPlot: plot, timeline });
+    const { timeline, timelineWindow, report, loadPlot: plot, requestsOut } = options;
+    checkOutputs({ report, loadPlot: plot, requestsOut, timeline });
     const file = timeline === undefined ? undefined : await TimelineFile.create(timeline, timelineWindow, instances);
     return new RunOutputs(options, instances, file, showsProgress);
   }
@@ -95,6 +102,11 @@ export class RunOutputs {
   /** The step observer to create the simulation with. */
   get stepListener(): StepListener | undefined {
     return this.#timeline?.stepListener;
+  }
+
+  /** The observer of requests to create the simulation with. */
+  get requestListener(): RequestListener | undefined {
+    return this.#requests?.recorder;
   }
 
   /** The load recorder, to be advanced before the simulation; undefined if no output needs the load. */
@@ -113,6 +125,7 @@ export class RunOutputs {
   async close({ outcome }: Simulation): Promise<void> {
     this.#progress?.close();
     this.#recorder?.close();
+    this.#requests?.close();
     if (this.#recorder !== undefined) this.#write(outcome, this.#recorder.load());
     const leftOut = await this.#timeline?.close();
     if (leftOut !== undefined) console.error(leftOut);
@@ -156,7 +169,14 @@ function shown(value: unknown): string {
 }
 
 /** The settings on the report page, the most important first. */
-function settingsOf({ report: _, timeline: __, timelineWindow: ___, loadPlot: ____, ...options }: OutputOptions) {
+export function settingsOf({
+  report: _,
+  timeline: __,
+  timelineWindow: ___,
+  loadPlot: ____,
+  requestsOut: _____,
+  ...options
+}: OutputOptions) {
   const rank = (name: string) =>
     leadingSettings.includes(name) ? leadingSettings.indexOf(name) : leadingSettings.length;
   return Object.entries(options)

@@ -2,8 +2,8 @@
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { type PlacementKind, placementKinds } from '../../core/router/placement/placement.ts';
-import type { StepListener } from '../../sim/engine/executor.ts';
-import { Simulation } from '../../sim/engine/simulation.ts';
+import { Simulation, type SimulationConfig } from '../../sim/engine/simulation.ts';
+import type { InstanceWork } from '../../sim/report/outcome.ts';
 import { lendingReport } from '../../sim/report/lending-report.ts';
 import type { Labels } from '../../trace/labels.ts';
 import { presetNames } from '../../trace/workload/presets.ts';
@@ -25,7 +25,7 @@ import { addTransformFlags, addWorkloadFlags, transformFields, workloadFields } 
 import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 import { type RunFigures, reportOf } from './run-figures.ts';
-import { outputFields, RunOutputs, withoutOutputs } from './run-outputs.ts';
+import { outputFields, RunOutputs, settingsOf, withoutOutputs } from './run-outputs.ts';
 import { refuseWithAttentionWorkers } from './simulated-attention-workers.ts';
 import { refuseWithSparsity } from './simulated-sparsity.ts';
 import type { TracePiece } from './trace-file.ts';
@@ -103,6 +103,8 @@ export function completeReport(
   return {
     ...reportOf(outcome, wallSeconds),
     ...(options.decodeOnly ? { prefillTokens: 0 } : {}),
+    settings: Object.fromEntries(settingsOf(options)),
+    instances: namedInstances(outcome.instances, options),
     seed: options.seed,
     pricePerHour: pricePerHourOf(options),
     ...(lending === undefined ? {} : { lending: lendingReport(lending, outcome) }),
@@ -111,6 +113,12 @@ export function completeReport(
       handlers: Object.fromEntries(messageCounts.counts),
     }),
   };
+}
+
+/** The work of each instance under its name. */
+function namedInstances(works: readonly InstanceWork[], options: SimulationOptions) {
+  const names = instanceNames(instanceSpecs(options, admissionSettings(options).kind !== 'none'));
+  return works.map((work, i) => ({ name: names[i], ...work }));
 }
 
 /** Runs without outputs or progress. */
@@ -129,7 +137,7 @@ export async function runSimulation(options: SimulationOptions, showsProgress = 
   refuseWithAttentionWorkers(options);
   refuseWithSparsity(options);
   const outputs = await RunOutputs.open(options, instanceNames(instances), showsProgress);
-  return replay(workload, outputs, options, labelsOf(options), (stepListener) => {
+  return replay(workload, outputs, options, labelsOf(options), (listeners) => {
     return new Simulation({
       ...withBorrowing(options, withStandby(options, instances)),
       linkBytesPerSecond: options.linkGbps === undefined ? undefined : bytesOf(options.linkGbps),
@@ -146,7 +154,7 @@ export async function runSimulation(options: SimulationOptions, showsProgress = 
       pipeline,
       faults: faultPlan(options, instances.length),
       checking: options.check,
-      stepListener,
+      ...listeners,
     });
   });
 }
@@ -180,9 +188,10 @@ async function replay(
   outputs: RunOutputs,
   options: Pick<SimulationOptions, 'clients'>,
   labels: Labels,
-  create: (stepListener: StepListener | undefined) => Simulation,
+  create: (listeners: Pick<SimulationConfig, 'stepListener' | 'requestListener'>) => Simulation,
 ): Promise<Simulation> {
-  const simulation = create(outputs.stepListener);
+  const { stepListener, requestListener } = outputs;
+  const simulation = create({ stepListener, requestListener });
   const recorder = outputs.recorderOf(simulation);
   for await (const { requests, share } of workload) {
     for (const request of requests) {

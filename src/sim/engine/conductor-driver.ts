@@ -107,9 +107,11 @@ export class ConductorDriver {
         outcome.count(effect);
         break;
       case 'placed':
-        config.placed?.(effect.id, effect.placement);
+        config.requestListener?.placed(effect.id, effect.placement);
         break;
       case 'found':
+        config.requestListener?.found(effect.id, effect.blocks);
+        break;
       case 'ignored':
       case 'drained':
         break;
@@ -175,7 +177,7 @@ export function createConductor(
     batchJobs: lengthJobs(instances),
     roleSwitch: config.admission.roleSwitch,
     messageCounts,
-    recordsPlacements: config.placed !== undefined,
+    recordsPlacements: config.requestListener !== undefined,
     retries: faults && {
       attemptsMax: faults.times.attemptsMax,
       detection: { reportTimeoutUs: faults.times.silentUs, requestTimeoutUs: faults.times.timeoutUs },

@@ -6,7 +6,7 @@ import type { ConductorEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { GenerationEvent } from '../../core/protocol/ports.ts';
-import type { PlacementTrace } from '../../core/protocol/request-trace.ts';
+import type { PlacementTrace, PromptBlockCounts } from '../../core/protocol/request-trace.ts';
 import type { AdmissionSettings } from '../../core/router/admission/length-admission.ts';
 import type { LearnedTransfers } from '../../core/router/placement/learned-transfers.ts';
 import type { PipelineSettings, PlacementSettings } from '../../core/router/placement/placer.ts';
@@ -40,6 +40,18 @@ export interface Inspection {
   readonly after: () => void;
   /** Called with the last event of each request. */
   readonly ended: (request: LengthRequest, event: GenerationEvent) => void;
+}
+
+export type EndEvent = Extract<GenerationEvent, { kind: 'finished' | 'failed' }>;
+
+/** Observes the requests of a run. A request that returns after a refusal has another id. */
+export interface RequestListener {
+  /** A routing decision, with its reasons. */
+  placed(id: RequestId, placement: PlacementTrace): void;
+  /** The blocks of the prompt at its instance. */
+  found(id: RequestId, blocks: PromptBlockCounts): void;
+  /** @param returns the client sends the request again later */
+  ended(id: RequestId, nowUs: number, request: LengthRequest, event: EndEvent, returns: boolean): void;
 }
 
 /** Predictors that the conductor of a live cluster learns. */
@@ -101,8 +113,7 @@ export interface SimulationConfig {
   readonly learned?: LearnedPredictors | undefined;
   /** Instances run as threads with engines do; undefined: messages arrive at once. Not with faults, batch jobs or `checking`: their rules expect prompt delivery. */
   readonly threads?: ThreadTimes | undefined;
-  /** Called with each routing decision and its reasons. */
-  readonly placed?: ((id: RequestId, placement: PlacementTrace) => void) | undefined;
+  readonly requestListener?: RequestListener | undefined;
   /** After every event, every state machine checks itself, and the invariants of the cluster are checked. */
   readonly checking: boolean;
   /** Undefined: no faults. */

@@ -2,7 +2,7 @@
 
 import type { LengthInstance } from '../../core/instance/length-instance.ts';
 import type { ConductorEffect } from '../../core/protocol/effects.ts';
-import type { GenerationEvent } from '../../core/protocol/ports.ts';
+import type { GenerationEvent, InstanceSnapshot } from '../../core/protocol/ports.ts';
 import type { RefusalCause } from '../../core/protocol/refusal-cause.ts';
 import type { PoolLoads } from '../../core/router/admission/admission-controller.ts';
 import type { BlockCounts, MissReasons } from '../../core/router/placement/placed-prompt.ts';
@@ -21,7 +21,31 @@ import type { SparseFigures } from './sparse-figures.ts';
 
 interface InstanceFigures {
   readonly components: { readonly pinning: { readonly hitTokens: number } };
-  snapshot(): { readonly steps: number; readonly evictedBlocks: number; readonly preemptions: number };
+  snapshot(): InstanceSnapshot;
+}
+
+/** The work of an instance. */
+export interface InstanceWork {
+  readonly steps: number;
+  /** Time in steps. */
+  readonly busySeconds: number;
+  readonly promptTokens: number;
+  readonly cachedTokens: number;
+  readonly generatedTokens: number;
+  readonly preemptions: number;
+  readonly evictedBlocks: number;
+  /** Pages held by sequences, integrated over time, and all pages. */
+  readonly usedPageSeconds: number;
+  readonly pages: number;
+}
+
+function workOf(snapshot: InstanceSnapshot): Omit<InstanceWork, 'steps'> {
+  const { promptTokens, cachedTokens, generatedTokens, preemptions, evictedBlocks, usedPageSeconds } = snapshot;
+  return {
+    ...{ promptTokens, cachedTokens, generatedTokens, preemptions, evictedBlocks, usedPageSeconds },
+    busySeconds: snapshot.stepMsTotal / 1000,
+    pages: snapshot.pages.total,
+  };
 }
 
 /** Between two samples. */
@@ -123,6 +147,11 @@ class PredictionAudit {
 export class Outcome {
   readonly ttftUs = new Histogram();
   readonly tbtUs = new Histogram();
+  /** From the arrival to the begin of the prefill, and to the last token. */
+  readonly queueUs = new Histogram();
+  readonly e2eUs = new Histogram();
+  /** Mean gap between the tokens of a request. */
+  readonly tpotUs = new Histogram();
   readonly predictedTtft = new PredictionAudit();
   readonly predictedTbt = new PredictionAudit();
   readonly predictedOutputs = new PredictionAudit();
@@ -158,6 +187,8 @@ export class Outcome {
   tiers: TierFigures | undefined;
   /** Undefined without standby instances. */
   migration: MigrationFigures | undefined;
+  /** (instances): the work of each since its last start. */
+  readonly instances: InstanceWork[] = [];
   /** Undefined without sparse layers. */
   sparse: SparseFigures | undefined;
   /** Prompts computed by groups. */
@@ -198,6 +229,9 @@ export class Outcome {
     const gaps = request.outputs - 1;
     const tbtUs = gaps > 0 ? Math.round(meanOfLongest(request.gapUs, gaps)) : 0;
     if (gaps > 0) this.tbtUs.add(tbtUs);
+    this.queueUs.add(request.startedUs === undefined ? 0 : request.startedUs - trace.arrivalUs);
+    this.e2eUs.add(lastTokenUs - trace.arrivalUs);
+    if (gaps > 0) this.tpotUs.add(Math.round((lastTokenUs - firstTokenUs) / gaps));
     const { slo, predicted } = request;
     if (predicted !== undefined) {
       this.predictedTtft.add(predicted.ttftUs, firstTokenUs - trace.arrivalUs);
@@ -278,12 +312,14 @@ export class Outcome {
     this.missReasons = blocks.misses;
     this.replication = blocks.replication;
     for (const [i, instance] of instances.entries()) {
-      const { steps: committed, evictedBlocks, preemptions } = instance.snapshot();
+      const snapshot = instance.snapshot();
+      const { steps: committed, evictedBlocks, preemptions } = snapshot;
       const steps = committed + inFlightSteps[i];
       this.pins.hitTokens += instance.components.pinning.hitTokens;
       this.steps += steps;
       this.preemptions += preemptions;
       this.#mix(steps, evictedBlocks, preemptions);
+      this.instances.push({ ...workOf(snapshot), steps });
     }
   }
 

@@ -12,7 +12,7 @@ import type { Outcome } from '../report/outcome.ts';
 import { ClientLoop } from './client-loop.ts';
 
 interface ClientHost {
-  readonly config: Pick<SimulationConfig, 'blockTokens' | 'clients' | 'faults' | 'inspect'>;
+  readonly config: Pick<SimulationConfig, 'blockTokens' | 'clients' | 'faults' | 'inspect' | 'requestListener'>;
   readonly queue: EventQueue;
   readonly sloOf: SloRule;
   readonly outcome: Outcome;
@@ -80,6 +80,7 @@ export class Clients {
 
   /** The client receives an event of its request. */
   deliver(id: string, event: GenerationEvent): void {
+    if (event.kind === 'started') this.#started(id);
     if (event.kind !== 'finished' && event.kind !== 'failed') return;
     const request = this.#unfinished.get(id);
     if (request === undefined) throw new Error(`Simulation broken: request ${id} ended twice`);
@@ -89,10 +90,16 @@ export class Clients {
     config.inspect?.ended(request, event);
     const returnUs = event.kind === 'finished' ? undefined : outcome.failed(queue.nowUs, request, event);
     if (event.kind === 'finished') outcome.completed(request);
+    config.requestListener?.ended(id, queue.nowUs, request, event, returnUs !== undefined);
     if (returnUs === undefined) this.#freeClient(request, event.kind === 'finished');
     else this.#submitAgain(request, returnUs);
     // With faults, an instance that is out of reach may go on with the request.
     if (config.faults === undefined) request.release();
+  }
+
+  #started(id: string): void {
+    const request = this.#unfinished.get(id);
+    if (request !== undefined) request.startedUs ??= this.#host.queue.nowUs;
   }
 
   /** False when the request has ended. */

@@ -394,6 +394,7 @@ export class Batcher {
     this.#stop(victim, false);
     victim.state = 'waiting';
     this.#waiting.insert(victim);
+    victim.preemptions++;
     this.#preemptions++;
   }
 

@@ -78,6 +78,8 @@ export class Sequence {
   /** Its prefix in the cache. */
   known = new LastMatch();
   state: SequenceState = 'new';
+  /** Times that it was preempted. */
+  preemptions = 0;
   /** Leading tokens that have keys and values in the table's blocks. */
   computed = 0;
   /** Leading tokens that have received keys and values, ready to load at the start; lost at a preemption. */

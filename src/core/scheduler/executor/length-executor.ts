@@ -41,12 +41,14 @@ export class RunningLengths implements RunningRequest {
   reportedOutputs = 0;
   received: RunningRequest['received'];
   relay: RunningRequest['relay'];
+  readonly #earlierPreemptions: number;
 
   /** @param sparse undefined: the request keeps all tokens */
   constructor(request: LengthRequest, arrival: number, chain: BlockChain, sparse: SparsePlan | undefined) {
     const sharesOutput = request.trace.outputBlocks !== undefined && chain === request.chain;
     this.id = request.id;
     this.request = request;
+    this.#earlierPreemptions = request.preemptions;
     this.tbtUsMax = request.slo?.tbtUs ?? Number.POSITIVE_INFINITY;
     this.sequence = new Sequence({
       content: new LengthContent(request, chain, sharesOutput),
@@ -61,6 +63,11 @@ export class RunningLengths implements RunningRequest {
       scoresPrompt: false,
       ...sparse?.budgetedKv(undefined, request.trace.inputTokens),
     });
+  }
+
+  /** Those at earlier instances, and those of its sequence here. */
+  get preemptions(): number {
+    return this.#earlierPreemptions + this.sequence.preemptions;
   }
 }
 
@@ -134,13 +141,15 @@ export class LengthExecutor implements Executor<LengthRequest, RunningLengths, u
   }
 
   commit(
-    { request, sequence }: RunningLengths,
+    running: RunningLengths,
     _result: undefined,
     { samples }: ResultRows,
     run: StepRun,
     emit: Emit,
   ): 'length' | undefined {
     if (!samples) return undefined;
+    const { request, sequence } = running;
+    request.preemptions = running.preemptions;
     if (!request.reported || this.#reportsAll) {
       request.reported = true;
       if (request.outputs === 0) request.cachedTokens = sequence.cachedTokens ?? 0;

@@ -25,6 +25,9 @@ export class LengthRequest {
   firstTokenUs: number | undefined;
   lastTokenUs: number = wideZero;
   cachedTokens = 0;
+  /** Its prefill began. */
+  startedUs: number | undefined;
+  preemptions = 0;
   outputs = 0;
   /** Undefined: no objective. */
   slo: Slo | undefined;
@@ -96,6 +99,8 @@ export class LengthRequest {
     const next = new LengthRequest(this.trace, this.#blockTokens, this.#pool, id);
     next.slo = this.slo;
     next.predicted = this.predicted;
+    next.startedUs = this.startedUs;
+    next.preemptions = this.preemptions;
     if (outputs === 0) return next;
     next.resumed = outputs;
     next.outputs = outputs;
