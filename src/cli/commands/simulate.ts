@@ -7,8 +7,8 @@ import { runChaos } from '../simulate/chaos.ts';
 import { clientPlot } from '../simulate/clients/client-plot.ts';
 import { isSweep, printSweep, sweepClients } from '../simulate/clients/client-sweep.ts';
 import { runAtHighestRate } from '../simulate/find-rate.ts';
+import { addOutputFlags } from '../simulate/outputs/run-outputs.ts';
 import { withPlannedDop } from '../simulate/plan-dop.ts';
-import { addOutputFlags } from '../simulate/run-outputs.ts';
 import { printReport } from '../simulate/run-summary.ts';
 import {
   addRunFlags,
@@ -35,7 +35,7 @@ export function simulateCommand(): Command {
     .option('--clients-plot <file>', 'Draw throughput and TTFT by --clients into this SVG file')
     .option(
       '--find-rate <share>',
-      'Find the highest --rate, or --speed of a trace, that keeps this share of requests within the SLO',
+      'Find the highest rate of the workload, scaled in time, that keeps this share of requests within the SLO',
     )
     .optionsGroup(groups.faults)
     .option('--check', 'Check every invariant after every event')
@@ -64,13 +64,17 @@ export function simulateCommand(): Command {
       const search = options.findRate === undefined ? undefined : await runAtHighestRate(options, options.findRate);
       const simulation = search?.simulation ?? (await runSimulation(options));
       const report = {
-        ...(search && { [search.parameter]: search.found.rate, ...search.several, tried: search.found.tried }),
+        ...(search && searchFigures(search)),
         ...completeReport(simulation, options, (performance.now() - started) / 1000),
       };
       if (json === true) console.log(JSON.stringify(report));
       else printReport(report, simulation.outcome);
     },
   );
+}
+
+function searchFigures({ parameter, found, several, curve }: Awaited<ReturnType<typeof runAtHighestRate>>) {
+  return { [parameter]: found.rate, ...several, tried: found.tried, curve };
 }
 
 /** Compares closed loops. */

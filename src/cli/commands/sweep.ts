@@ -6,7 +6,7 @@ import { z } from 'zod';
 import { readOptions } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';
 import { packageFile } from '../package-root.ts';
-import { checkOutputs, writeOutput } from '../simulate/run-outputs.ts';
+import { checkOutputs, writeOutput } from '../simulate/outputs/run-outputs.ts';
 import { runSweep, SweepJournal, SweepProgress } from '../simulate/sweep/run-sweep.ts';
 import { readSweep, type Sweep } from '../simulate/sweep/sweep-file.ts';
 import { sweepPage } from '../simulate/sweep/sweep-page.ts';

@@ -144,6 +144,11 @@ export function workloadOf(preset: PresetName, options: WorkloadOptions): Worklo
   };
 }
 
+/** Requests per second of a workload whose options state none. @param name undefined: the plain workload */
+export function rateOf(name: string | undefined): number {
+  return presets[presetOf(name ?? 'plain')].arrivals.requestsPerSecond;
+}
+
 export function presetOf(name: string): PresetName {
   const known = presetNames.find((preset) => preset === name);
   if (known === undefined) throw new UsageError(`Cannot find workload ${name}: known are ${presetNames.join(', ')}`);

@@ -1,6 +1,7 @@
 // `kvasir simulate --find-rate`: the highest rate that keeps a share of the requests within their SLO.
+import { rateOf } from '../options/workload-options.ts';
 import { UsageError } from '../usage-error.ts';
-import { withoutOutputs } from './run-outputs.ts';
+import { withoutOutputs } from './outputs/run-outputs.ts';
 import { runSimulation, type SimulationOptions } from './simulated-run.ts';
 import { searchAhead } from './sweep/search-ahead.ts';
 import { SimulationThreads } from './sweep/simulation-threads.ts';
@@ -17,6 +18,8 @@ export interface FoundRate {
   /** A rate above it that did not. */
   readonly above: number;
   readonly tried: number;
+  /** The rates that were tried, in this order. */
+  readonly rates: readonly number[];
 }
 
 /**
@@ -24,15 +27,18 @@ export interface FoundRate {
  * every rate below one that meets the share meets it too.
  * @throws Error if no rate within `factorMax` of the first meets the share, or every one does
  */
-export async function findRate(firstRate: number, meetsShare: (rate: number) => Promise<boolean>): Promise<FoundRate> {
-  let tried = 1;
+export async function findRate(firstRate: number, trial: (rate: number) => Promise<boolean>): Promise<FoundRate> {
+  const rates: number[] = [];
+  const meetsShare = (rate: number) => {
+    rates.push(rate);
+    return trial(rate);
+  };
   let low = firstRate;
   let high = firstRate;
   const up = await meetsShare(firstRate);
   for (let factor = 2; factor <= factorMax; factor *= 2) {
     const next = up ? firstRate * factor : firstRate / factor;
     const met = await meetsShare(next);
-    tried++;
     if (up) [low, high] = met ? [next, next] : [low, next];
     else [low, high] = met ? [next, high] : [next, next];
     if (met !== up) break;
@@ -43,24 +49,25 @@ export async function findRate(firstRate: number, meetsShare: (rate: number) => 
     const middle = Math.sqrt(low * high);
     if (await meetsShare(middle)) low = middle;
     else high = middle;
-    tried++;
   }
-  return { rate: low, above: high, tried };
+  return { rate: low, above: high, tried: rates.length, rates };
 }
 
 /**
- * Finds the highest rate of a synthetic workload, or speed of a trace, that keeps `share` of the requests within the SLO, and runs it. With
- * several seeds it is the mean of their rates.
+ * Finds the highest rate of a synthetic workload, or speed of a trace, that keeps `share` of the requests within the SLO, and runs it. Every
+ * trial has the same requests, whose times are scaled. With several seeds it is the mean of their rates.
  */
 export async function runAtHighestRate(options: SimulationOptions, share: number) {
-  const parameter = options.trace === undefined ? 'rate' : 'speed';
+  const { scaled, parameter, first } = scaling(options);
   if (options.ttftSlo === undefined) throw new UsageError('Cannot find a rate without --ttft-slo and --tbt-slo');
   const seeds = Array.from({ length: options.seeds ?? 1 }, (_, i) => options.seed + i);
   const threads = new SimulationThreads({ startsAtOnce: false });
-  const one = (seed: number): Promise<FoundRate> =>
-    searchAhead<number, boolean, FoundRate>((meetsShare) => findRate(options[parameter] ?? 1, meetsShare), {
+  const one = async (seed: number) => {
+    const shares = new Map<number, number>();
+    const found = await searchAhead<number, boolean, FoundRate>((meetsShare) => findRate(first, meetsShare), {
       run: async (rate) => {
-        const { withinSlo, requests } = await threads.run({ ...withoutOutputs(options), seed, [parameter]: rate });
+        const { withinSlo, requests } = await threads.run({ ...withoutOutputs(scaled(rate)), seed });
+        shares.set(rate, requests === 0 ? 0 : withinSlo / requests);
         return withinSlo >= share * requests;
       },
       keyOf: String,
@@ -68,6 +75,9 @@ export async function runAtHighestRate(options: SimulationOptions, share: number
       // The searches of several seeds run beside each other.
       atOnce: Math.max(1, Math.floor(threads.size / seeds.length)),
     });
+    const points = found.rates.map((rate) => ({ seed, [parameter]: rate, withinSlo: shares.get(rate) ?? 0 }));
+    return { ...found, points };
+  };
   try {
     const found = await Promise.all(seeds.map(one));
     const rates = found.map(({ rate }) => rate);
@@ -78,10 +88,23 @@ export async function runAtHighestRate(options: SimulationOptions, share: number
     return {
       parameter,
       found: { rate: mean, above, tried },
+      /** Every trial: the share of requests within the SLO by rate. */
+      curve: found.flatMap(({ points }) => points).sort((a, b) => a.seed - b.seed || a[parameter] - b[parameter]),
       several,
-      simulation: await runSimulation({ ...options, [parameter]: mean }),
+      simulation: await runSimulation(scaled(mean)),
     };
   } finally {
     await threads.close();
   }
+}
+
+/** The options at a rate, which scales the times of one workload; the rate of a trace is its speed. */
+function scaling(options: SimulationOptions) {
+  const { trace, speed, workload } = options;
+  const own = trace === undefined ? (options.rate ?? rateOf(workload)) : 1;
+  return {
+    parameter: trace === undefined ? 'rate' : 'speed',
+    first: own * speed,
+    scaled: (rate: number): SimulationOptions => ({ ...options, speed: rate / own }),
+  } as const;
 }

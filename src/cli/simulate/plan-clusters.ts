@@ -15,7 +15,7 @@ import { readOptions, toFlag } from '../options/options.ts';
 import { hardwareSpec, modelSpec } from '../options/specs.ts';
 import { percent } from '../terminal/fields.ts';
 import { UsageError } from '../usage-error.ts';
-import { withoutOutputs } from './run-outputs.ts';
+import { withoutOutputs } from './outputs/run-outputs.ts';
 import { type SimulationOptions, simulationSchema } from './simulated-run.ts';
 import { searchAhead } from './sweep/search-ahead.ts';
 import { SimulationThreads } from './sweep/simulation-threads.ts';

@@ -95,8 +95,8 @@ function ratio(part: number, all: number): number {
 
 /** Figures of a run beside those of its requests. */
 export interface RunFigures {
-  /** Settings by flag. */
-  readonly settings: Readonly<Record<string, string>>;
+  /** Options of the run by name, defaults included. */
+  readonly settings: Readonly<Record<string, unknown>>;
   readonly instances: readonly (InstanceWork & { readonly name: string })[];
   readonly seed: number;
   readonly pricePerHour: number | undefined;

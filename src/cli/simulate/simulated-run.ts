@@ -3,8 +3,8 @@ import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { type PlacementKind, placementKinds } from '../../core/router/placement/placement.ts';
 import { Simulation, type SimulationConfig } from '../../sim/engine/simulation.ts';
-import type { InstanceWork } from '../../sim/report/outcome.ts';
 import { lendingReport } from '../../sim/report/lending-report.ts';
+import type { InstanceWork } from '../../sim/report/outcome.ts';
 import type { Labels } from '../../trace/labels.ts';
 import { presetNames } from '../../trace/workload/presets.ts';
 import { addBorrowFlags, borrowFields, withBorrowing } from '../options/borrow-options.ts';
@@ -24,8 +24,8 @@ import { withStandby } from '../options/standby-options.ts';
 import { addTransformFlags, addWorkloadFlags, transformFields, workloadFields } from '../options/workload-options.ts';
 import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
+import { outputFields, RunOutputs, withoutOutputs } from './outputs/run-outputs.ts';
 import { type RunFigures, reportOf } from './run-figures.ts';
-import { outputFields, RunOutputs, settingsOf, withoutOutputs } from './run-outputs.ts';
 import { refuseWithAttentionWorkers } from './simulated-attention-workers.ts';
 import { refuseWithSparsity } from './simulated-sparsity.ts';
 import type { TracePiece } from './trace-file.ts';
@@ -103,7 +103,7 @@ export function completeReport(
   return {
     ...reportOf(outcome, wallSeconds),
     ...(options.decodeOnly ? { prefillTokens: 0 } : {}),
-    settings: Object.fromEntries(settingsOf(options)),
+    settings: givenSettings(options),
     instances: namedInstances(outcome.instances, options),
     seed: options.seed,
     pricePerHour: pricePerHourOf(options),
@@ -113,6 +113,11 @@ export function completeReport(
       handlers: Object.fromEntries(messageCounts.counts),
     }),
   };
+}
+
+/** The options that have a value. */
+function givenSettings(options: SimulationOptions): Readonly<Record<string, unknown>> {
+  return Object.fromEntries(Object.entries(withoutOutputs(options)).filter(([, value]) => value !== undefined));
 }
 
 /** The work of each instance under its name. */

@@ -2,7 +2,7 @@
 import { describe, expect, it } from 'vitest';
 import { readOptions } from '../../../src/cli/options/options.ts';
 import { findRate, runAtHighestRate } from '../../../src/cli/simulate/find-rate.ts';
-import { withoutOutputs } from '../../../src/cli/simulate/run-outputs.ts';
+import { withoutOutputs } from '../../../src/cli/simulate/outputs/run-outputs.ts';
 import { runSimulation, simulationSchema } from '../../../src/cli/simulate/simulated-run.ts';
 
 describe('the highest rate', () => {
@@ -47,6 +47,17 @@ describe('the highest rate', () => {
     expect(options).toMatchObject(files);
     for (const [name, value] of Object.entries(trial)) expect(Object.values(files), name).not.toContain(value);
     expect({ ...trial, ...files }).toEqual(options);
+  });
+
+  it('is searched for with the same requests at every rate', async () => {
+    const flags = { workload: 'real', requests: '60', mixed: '2', ttftSlo: '5s', tbtSlo: '100ms' };
+    const options = readOptions(simulationSchema, flags);
+    const { simulation, curve, found } = await runAtHighestRate(options, 0.9);
+    const { outcome } = await runSimulation({ ...options, rate: 1 }, false);
+    expect(found.rate).not.toBe(1);
+    expect(simulation.outcome.promptTokens).toBe(outcome.promptTokens);
+    expect(curve).toHaveLength(found.tried);
+    expect(curve.filter(({ withinSlo }) => withinSlo >= 0.9).at(-1)).toMatchObject({ rate: found.rate });
   });
 
   it('requires an SLO', async () => {

@@ -5,7 +5,7 @@ import type { Outcome } from '../../../sim/report/outcome.ts';
 import { readable } from '../../terminal/fields.ts';
 import { printTable } from '../../terminal/table.ts';
 import { UsageError } from '../../usage-error.ts';
-import { withOutputsOf } from '../run-outputs.ts';
+import { withOutputsOf } from '../outputs/run-outputs.ts';
 import { runSimulation, type SimulationOptions } from '../simulated-run.ts';
 
 /** Limit on the median TTFT of a stable run, unless --ttft-slo states another. */

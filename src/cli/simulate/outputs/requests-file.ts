@@ -1,7 +1,7 @@
 // `kvasir simulate --requests-out`: a record of each request in the order in which they end, as CSV or JSON lines.
 import { closeSync, openSync, writeSync } from 'node:fs';
-import type { InstanceIndex } from '../../core/protocol/ids.ts';
-import { type RequestRecord, RequestRecorder } from '../../sim/report/request-recorder.ts';
+import type { InstanceIndex } from '../../../core/protocol/ids.ts';
+import { type RequestRecord, RequestRecorder } from '../../../sim/report/request-recorder.ts';
 
 /** The columns of the CSV, in this order. */
 const columns = [

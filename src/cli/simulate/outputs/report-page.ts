@@ -1,8 +1,8 @@
 // The page of a run as one self-contained file: markup, style, plots and data inlined.
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import type { RunReport } from '../../sim/report/report.ts';
-import { packageFile } from '../package-root.ts';
+import type { RunReport } from '../../../sim/report/report.ts';
+import { packageFile } from '../../package-root.ts';
 
 /** In the order of their imports. */
 const modules = ['format', 'plots', 'heat-map', 'arrows', 'page'] as const;

@@ -2,19 +2,19 @@
 import { closeSync, openSync, writeFileSync } from 'node:fs';
 import type { Command } from 'commander';
 import { z } from 'zod';
-import type { StepListener } from '../../sim/engine/executor.ts';
-import type { Simulation } from '../../sim/engine/simulation.ts';
-import type { RequestListener } from '../../sim/engine/simulation-config.ts';
-import { loadPlot } from '../../sim/report/load-plot.ts';
-import { type LoadOverTime, LoadRecorder } from '../../sim/report/load-recorder.ts';
-import { runReport } from '../../sim/report/report.ts';
-import { toFlag } from '../options/options.ts';
-import { timeSpan } from '../options/workload-options.ts';
-import { groups } from '../terminal/help.ts';
-import { UsageError } from '../usage-error.ts';
+import type { StepListener } from '../../../sim/engine/executor.ts';
+import type { Simulation } from '../../../sim/engine/simulation.ts';
+import type { RequestListener } from '../../../sim/engine/simulation-config.ts';
+import { loadPlot } from '../../../sim/report/load-plot.ts';
+import { type LoadOverTime, LoadRecorder } from '../../../sim/report/load-recorder.ts';
+import { runReport } from '../../../sim/report/report.ts';
+import { toFlag } from '../../options/options.ts';
+import { timeSpan } from '../../options/workload-options.ts';
+import { groups } from '../../terminal/help.ts';
+import { UsageError } from '../../usage-error.ts';
+import { SimulationProgress } from '../simulation-progress.ts';
 import { reportPage } from './report-page.ts';
 import { RequestsFile } from './requests-file.ts';
-import { SimulationProgress } from './simulation-progress.ts';
 import { TimelineFile } from './timeline-file.ts';
 
 export const outputFields = {
@@ -37,7 +37,12 @@ export function withoutOutputs<Options extends OutputOptions>(options: Options):
 export function withOutputsOf<Options extends OutputOptions>(options: Options, name: string): Options {
   const named = (path: string | undefined) => path?.replace(/(\.\w+)?$/, `-${name}$1`);
   const { report, loadPlot: plot, requestsOut, timeline } = options;
-  const files = { report: named(report), loadPlot: named(plot), requestsOut: named(requestsOut), timeline: named(timeline) };
+  const files = {
+    report: named(report),
+    loadPlot: named(plot),
+    requestsOut: named(requestsOut),
+    timeline: named(timeline),
+  };
   return { ...options, ...files };
 }
 
@@ -169,7 +174,7 @@ function shown(value: unknown): string {
 }
 
 /** The settings on the report page, the most important first. */
-export function settingsOf({
+function settingsOf({
   report: _,
   timeline: __,
   timelineWindow: ___,

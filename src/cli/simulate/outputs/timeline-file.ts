@@ -1,9 +1,9 @@
 // The steps of a simulated run as a Chrome trace in a file, written during the run.
 import { type FileHandle, open } from 'node:fs/promises';
-import type { StepListener } from '../../sim/engine/executor.ts';
-import { StepTimeline } from '../../sim/engine/step-timeline.ts';
-import { timelineEnd, timelineStart } from '../../trace/timeline.ts';
-import type { Span } from '../../trace/transform.ts';
+import type { StepListener } from '../../../sim/engine/executor.ts';
+import { StepTimeline } from '../../../sim/engine/step-timeline.ts';
+import { timelineEnd, timelineStart } from '../../../trace/timeline.ts';
+import type { Span } from '../../../trace/transform.ts';
 
 /** A number of events that viewers handle well. */
 const eventsMax = 1_000_000;
