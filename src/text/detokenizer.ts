@@ -6,6 +6,8 @@ import { Utf8Decoder } from './utf8.ts';
 export interface DetokenizerOptions {
   /** Omits special tokens from the text. Default true. */
   readonly skipSpecial?: boolean;
+  /** Special tokens that have their spelling as text all the same. */
+  readonly visible?: ReadonlySet<number> | undefined;
   /**
    * The first token begins a text, so a SentencePiece space prefix is dropped. False when a prompt is continued.
    * Default true.
@@ -22,18 +24,21 @@ const spaceByte = 0x20;
 export class Detokenizer {
   readonly #tokenizer: Tokenizer;
   readonly #skipSpecial: boolean;
+  readonly #visible: ReadonlySet<number> | undefined;
   readonly #decoder = new Utf8Decoder();
   #dropSpace: boolean;
 
   constructor(tokenizer: Tokenizer, options: DetokenizerOptions = {}) {
     this.#tokenizer = tokenizer;
     this.#skipSpecial = options.skipSpecial ?? true;
+    this.#visible = options.visible;
     this.#dropSpace = tokenizer.addsSpacePrefix && (options.atStart ?? true);
   }
 
   /** Text that is final after this token: '' while a character is incomplete. Invalid bytes become U+FFFD. */
   push(id: number): string {
-    let bytes = this.#skipSpecial ? this.#tokenizer.decodeBytes(id) : this.#tokenizer.tokenBytes(id);
+    const isSkipped = this.#skipSpecial && this.#visible?.has(id) !== true;
+    let bytes = isSkipped ? this.#tokenizer.decodeBytes(id) : this.#tokenizer.tokenBytes(id);
     if (this.#dropSpace && bytes.length > 0 && !this.#tokenizer.isSpecial(id)) {
       this.#dropSpace = false;
       if (bytes[0] === spaceByte) bytes = bytes.subarray(1);

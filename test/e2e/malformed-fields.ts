@@ -146,7 +146,8 @@ const messages: Fault = (prng) => {
   const member = prng.pick([
     ...['"tool_calls":[{"id":"1"}]', '"function_call":{"name":"f"}', '"audio":{"id":"1"}', '"name":1', '"name":{}'],
     ...['"refusal":"no"', '"prefix":true', `"${word(prng)}_":1`, '"__proto__":{"a":1}', '"constructor":{"a":1}'],
-    ...['"reasoning_content":1', '"tool_call_id":"1"', '"weight":0'],
+    ...['"reasoning_content":1', '"tool_call_id":"1"', '"weight":0', '"tool_calls":{}'],
+    ...['"tool_calls":[{"id":"1","type":"function","function":{"name":"f"}}]', '"tool_calls":[null]'],
   ]);
   const role = prng.pick([
     '"tool"',
@@ -173,6 +174,20 @@ const messages: Fault = (prng) => {
   return prng.below(6) === 0 ? prng.pick(['1', '"x"', 'true', '{}', '[]', 'null', '{"0":{}}']) : `[${list.join()}]`;
 };
 
+const tools: Fault = (prng) => {
+  const good = '{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}';
+  const bad = prng.pick([
+    ...['{}', '1', 'null', '[]', '"f"', '{"type":"function"}', '{"type":"retrieval"}', '{"function":{"name":"f"}}'],
+    ...['"name":""', '"name":1', '"name":"a b"', `"name":"${'n'.repeat(129)}"`, '"description":"x"'].map(
+      (member) => `{"type":"function","function":{${member}}}`,
+    ),
+    ...['"parameters":1', '"parameters":[]', '"strict":1', '"description":{}', '"returns":{"a":1}'].map(
+      (member) => `{"type":"function","function":{"name":"f",${member}}}`,
+    ),
+  ]);
+  return prng.pick([`[${bad}]`, `[${good},${bad}]`, '{}', '1', '"auto"', 'true']);
+};
+
 export const chatFaults: Readonly<Record<string, Fault>> = {
   ...sharedFaults,
   messages,
@@ -182,6 +197,13 @@ export const chatFaults: Readonly<Record<string, Fault>> = {
   add_generation_prompt: among(...noFlag),
   continue_final_message: among(...noFlag),
   reasoning_effort: among(...noText),
+  reasoning_format: among(...noText, '"maybe"'),
+  tools,
+  tool_choice: among(
+    ...['"required"', '{"type":"function","function":{"name":"f"}}', '1', '[]', '""', 'true', '"any"'],
+    ...['{"type":"function"}', '{"type":"tool","name":"f"}', '{"type":"function","function":{"name":""}}'],
+  ),
+  parallel_tool_calls: among(...noFlag),
   top_logprobs: integer(0, 20),
 };
 
@@ -227,19 +249,15 @@ export const completionFaults: Readonly<Record<string, Fault>> = {
   echo: among(...noFlag),
 };
 
+/** Fields of chats with values that completions do not support. */
+export const unsupportedInCompletions: Readonly<Record<string, readonly string[]>> = {
+  tools: ['[{"type":"function","function":{"name":"f","parameters":{}}}]', '{}', '1', '"auto"', '[[]]', '[null]'],
+  tool_choice: ['"required"', '{"type":"function","function":{"name":"f"}}', '1', '[]', '""', 'true'],
+};
+
 /** Known fields with unsupported values. */
 export const unsupported: Readonly<Record<string, readonly string[]>> = {
-  tools: [
-    '[{"type":"function","function":{"name":"f","parameters":{}}}]',
-    '{}',
-    '1',
-    '"auto"',
-    '[[]]',
-    'true',
-    '[null]',
-  ],
   functions: ['[{"name":"f"}]', '{}', 'true', '"f"'],
-  tool_choice: ['"required"', '{"type":"function","function":{"name":"f"}}', '1', '[]', '""', 'true'],
   function_call: ['{"name":"f"}', '"f"', '0'],
   modalities: ['["audio"]', '["text","audio"]', '"text"', '{}', '1'],
   audio: ['{"voice":"alloy","format":"wav"}', '1'],

@@ -101,7 +101,8 @@ const missingField: Kind = (prng, facts) => {
 
 const unsupportedField: Kind = (prng, facts) => {
   const endpoint = endpointOf(prng);
-  const [field, values] = prng.pick(Object.entries(unsupported));
+  const chosen = endpoint === 'chat' ? unsupported : { ...unsupported, ...unsupportedInCompletions };
+  const [field, values] = prng.pick(Object.entries(chosen));
   const body = withField(endpoint, field, prng.pick(values), prng, facts);
   return { ...post(endpoint, body), status: 400, field, code: /^(unsupported|unknown)_parameter$/ };
 };

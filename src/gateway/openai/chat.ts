@@ -23,21 +23,8 @@ import { TokenNames } from './token-names.ts';
 
 export async function chatCompletions(json: unknown, context: EndpointContext, call: EndpointCall): Promise<Response> {
   const body = parseBody(chatSchema, json, context);
-  checkModel(body.model, context.model);
-  if (!call.batch) context.usage.check(call.caller);
-  checkChoices(1, body.n, context);
-  const logprobs = logprobRequest(body);
-  const requestedTokens = maxTokens(body);
-  const tokens = await chatPrompt(body, context.model, context.encode);
-  const grammar = await requestGrammar(body, context.model, context.grammars);
-  const planned = {
-    grammar,
-    tokens,
-    startsText: body.continue_final_message !== true,
-    maxTokens: outputTokens(tokens.length, requestedTokens, context.model),
-  };
-  const choices = planChoices([planned], body, logprobs, context, call);
-  const shape = new ChatShape(body, context, call, tokens);
+  const { choices, promptTokens } = await planChat(body, context, call);
+  const shape = new ChatShape(body, context, call, promptTokens);
   if (body.stream === true) {
     return runStreaming(
       choices,
@@ -47,33 +34,68 @@ export async function chatCompletions(json: unknown, context: EndpointContext, c
       call,
     );
   }
-  const texts = choices.map(() => ({ text: '', entries: [] as TokenEntry[], finish: 'stop' as FinishReason }));
+  const answers = choices.map(() => new ChatAnswer());
   const usage = await runToEnd(
     choices,
     {
       promptLogprobs: () => {},
-      delta: ({ index }, delta) => append(texts[index], delta, shape.needsEntries),
+      delta: ({ index }, delta) => answers[index]?.append(delta, shape.needsEntries),
       finished: ({ index }, reason) => {
-        const text = texts[index];
-        if (text !== undefined) text.finish = reason;
+        const answer = answers[index];
+        if (answer !== undefined) answer.finish = reason;
       },
     },
     context,
     call,
   );
-  return Response.json(shape.whole(texts, usageBody(usage)));
+  return Response.json(shape.whole(answers, usageBody(usage)));
 }
 
-interface ChoiceText {
-  text: string;
-  entries: TokenEntry[];
-  finish: FinishReason;
+/** The choices of a chat request, ready to run. @throws ApiError if the request cannot be served */
+export async function planChat(
+  body: ChatBody,
+  context: EndpointContext,
+  call: EndpointCall,
+): Promise<{ readonly choices: readonly Choice[]; readonly promptTokens: Int32Array }> {
+  checkModel(body.model, context.model);
+  if (!call.batch) context.usage.check(call.caller);
+  checkChoices(1, body.n, context);
+  const logprobs = logprobRequest(body);
+  const requestedTokens = maxTokens(body);
+  const { tokens, parsing, bannedToken } = await chatPrompt(body, context.model, context.encode);
+  const grammar = await requestGrammar(body, context.model, context.grammars);
+  const planned = {
+    grammar,
+    tokens,
+    startsText: body.continue_final_message !== true,
+    maxTokens: outputTokens(tokens.length, requestedTokens, context.model),
+    parsing,
+  };
+  const sampled =
+    bannedToken === undefined ? body : { ...body, logit_bias: { ...body.logit_bias, [bannedToken]: banningBias } };
+  return { choices: planChoices([planned], sampled, logprobs, context, call), promptTokens: tokens };
 }
 
-function append(to: ChoiceText | undefined, delta: Delta, needsEntries: boolean): void {
-  if (to === undefined) return;
-  to.text += delta.text;
-  if (needsEntries) to.entries.push(...delta.entries);
+const banningBias = -100;
+
+/** The whole answer of a choice. */
+export class ChatAnswer {
+  text = '';
+  reasoning = '';
+  readonly calls: { id: string; name: string; arguments: string }[] = [];
+  readonly entries: TokenEntry[] = [];
+  finish: FinishReason = 'stop';
+
+  append({ text, reasoning, calls, entries }: Delta, needsEntries: boolean): void {
+    this.text += text;
+    this.reasoning += reasoning;
+    for (const { id = '', name, arguments: args } of calls) {
+      const last = this.calls.at(-1);
+      if (name !== undefined) this.calls.push({ id, name, arguments: args });
+      else if (last !== undefined) last.arguments += args;
+    }
+    if (needsEntries) this.entries.push(...entries);
+  }
 }
 
 function maxTokens(body: ChatBody): number | undefined {
@@ -116,13 +138,25 @@ class ChatShape {
     this.#head = { id: answerId('chatcmpl', requestId), created, model: context.model.id };
   }
 
-  whole(texts: readonly ChoiceText[], usage: object): object {
+  whole(answers: readonly ChatAnswer[], usage: object): object {
     return {
       ...this.#head,
       object: 'chat.completion',
-      choices: texts.map(({ text, entries, finish }, index) => ({
+      choices: answers.map(({ text, reasoning, calls, entries, finish }, index) => ({
         index,
-        message: { role: 'assistant', content: text, refusal: null },
+        message: {
+          role: 'assistant',
+          content: text === '' && calls.length > 0 ? null : text,
+          refusal: null,
+          ...(reasoning !== '' && { reasoning_content: reasoning }),
+          ...(calls.length > 0 && {
+            tool_calls: calls.map(({ id, name, arguments: args }) => ({
+              id,
+              type: 'function',
+              function: { name, arguments: args },
+            })),
+          }),
+        },
         logprobs: this.#logprobs(entries) ?? null,
         finish_reason: finish,
         ...this.#ids(entries),
@@ -137,15 +171,17 @@ class ChatShape {
       promptLogprobs: () => {},
       delta: ({ index }: Choice, delta: Delta) => {
         if (!this.#begun.has(index)) this.#begin(stream, index);
-        if (delta.text === '' && (delta.entries.length === 0 || !this.needsEntries)) return;
-        const logprobs = this.#logprobs(delta.entries);
-        const choice = {
-          index,
-          delta: { content: delta.text },
-          ...(logprobs && { logprobs }),
-          ...this.#ids(delta.entries),
-        };
-        stream.send(this.#chunk([{ ...choice, finish_reason: null }]));
+        const changes = changesOf(delta);
+        if (changes.length === 0 && delta.entries.length > 0 && this.needsEntries) changes.push({ content: '' });
+        // The first chunk has the tokens of all.
+        let entries: readonly TokenEntry[] | undefined = delta.entries;
+        for (const change of changes) {
+          const logprobs = entries === undefined ? undefined : this.#logprobs(entries);
+          const ids = entries === undefined ? {} : this.#ids(entries);
+          const choice = { index, delta: change, ...(logprobs && { logprobs }), ...ids };
+          stream.send(this.#chunk([{ ...choice, finish_reason: null }]));
+          entries = undefined;
+        }
       },
       finished: ({ index }: Choice, reason: FinishReason) => {
         stream.send(this.#chunk([{ index, delta: {}, finish_reason: reason }]));
@@ -174,7 +210,7 @@ class ChatShape {
 
   #logprobs(entries: readonly TokenEntry[]): object | undefined {
     if (this.#body.logprobs !== true) return undefined;
-    return { content: entries.map((entry) => this.#entry(entry)), refusal: null };
+    return { content: entries.filter(({ isText }) => isText).map((entry) => this.#entry(entry)), refusal: null };
   }
 
   #entry(entry: TokenEntry): object {
@@ -193,4 +229,17 @@ class ChatShape {
   #promptIds(): object {
     return this.#body.return_token_ids === true ? { prompt_token_ids: [...this.#promptTokens] } : {};
   }
+}
+
+/** What a delta adds to a message, in chunks of OpenAI's shape. */
+function changesOf({ text, reasoning, calls }: Delta): object[] {
+  const changes: object[] = [];
+  if (reasoning !== '') changes.push({ reasoning_content: reasoning });
+  if (text !== '') changes.push({ content: text });
+  for (const { index, id, name, arguments: args } of calls) {
+    const begun = { index, id, type: 'function', function: { name, arguments: '' } };
+    if (name !== undefined) changes.push({ tool_calls: [begun] });
+    if (args !== '') changes.push({ tool_calls: [{ index, function: { arguments: args } }] });
+  }
+  return changes;
 }

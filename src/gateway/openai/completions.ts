@@ -91,7 +91,7 @@ function collectInto(texts: readonly CompletionText[], needsEntries: boolean): C
 /** The first token of a scored prompt has no log-probability. */
 function firstPromptEntries({ request }: Choice): TokenEntry[] {
   if (!request.sampling.promptLogprobs) return [];
-  return [{ id: request.prompt[0] ?? 0, start: 0, logprob: undefined, alternatives: [] }];
+  return [{ id: request.prompt[0] ?? 0, start: 0, logprob: undefined, alternatives: [], isText: true }];
 }
 
 function addPromptEntries(entries: TokenEntry[], { request }: Choice, piece: TokenLogprobs): void {

@@ -158,7 +158,10 @@ const instanceFailed: Refused = {
 };
 
 async function promptOf(body: z.infer<typeof contextSchema>, { model, encode }: EndpointContext): Promise<Int32Array> {
-  if (body.messages !== undefined) return chatPrompt({ messages: body.messages }, model, encode);
+  if (body.messages !== undefined) {
+    const { tokens } = await chatPrompt({ messages: body.messages, tools: body.tools }, model, encode);
+    return tokens;
+  }
   const [prompt, second] = await completionPrompts({ prompt: body.prompt ?? '' }, model, encode);
   if (second !== undefined || prompt === undefined)
     throw badField('prompt', "Cannot pin a context: 'prompt' is a list: send one prompt per context");

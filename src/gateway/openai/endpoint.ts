@@ -10,7 +10,7 @@ import { SseStream } from '../http/sse.ts';
 import type { Caller } from '../keys/caller.ts';
 import { type CallerUsage, unlimitedUse } from '../keys/caller-usage.ts';
 import { type GatewayMetrics, unobserved } from '../metrics/metrics.ts';
-import { ChoiceOutput } from './choice-output.ts';
+import { ChoiceOutput, type ChoiceParser } from './choice-output.ts';
 import type { UnknownFields } from './fields.ts';
 import { choiceSeed, type LogprobRequest, samplingParams, stopStrings, stopTokenIds } from './params.ts';
 import type { Encode } from './prompt.ts';
@@ -63,6 +63,8 @@ export interface PlannedPrompt {
   readonly maxTokens: number;
   /** Compiled; undefined: the output is free. */
   readonly grammar?: Grammar | undefined;
+  /** Parses the output of one choice; undefined: the output is text. */
+  readonly parsing?: (() => ChoiceParser) | undefined;
 }
 
 /** n choices of each prompt, numbered prompt by prompt. */
@@ -91,7 +93,7 @@ export function planChoices(
   const stopIds = stopTokenIds(body, context.model);
   const stopIdSet = new Set(stopIds);
   const minTokens = minTokensOf(body, prompts);
-  return prompts.flatMap(({ tokens, maxTokens, startsText, grammar }, p) =>
+  return prompts.flatMap(({ tokens, maxTokens, startsText, grammar, parsing }, p) =>
     Array.from({ length: n }, (_, i): Choice => {
       const index = p * n + i;
       return {
@@ -100,6 +102,7 @@ export function planChoices(
           stops: stops?.fresh(),
           stopIds: stopIdSet,
           atStart: startsText,
+          parsing: parsing?.(),
         }),
         request: {
           id: `${call.requestId}-${index}`,

@@ -3,53 +3,81 @@ import { setImmediate } from 'node:timers/promises';
 import { type ChatMessage, type ChatTemplate, ChatTemplateError } from '../../text/template/chat-template.ts';
 import { ApiError, badField } from '../http/errors.ts';
 import type { ServedModel } from '../http/served-model.ts';
+import { type AnswerPlan, parsingOf, planAnswer } from './answer-plan.ts';
+import { templateMessages, templateTools } from './chat-messages.ts';
+import type { ChoiceParser } from './choice-output.ts';
 import { checkTokenId } from './params.ts';
 import type { ChatBody, CompletionBody } from './schema.ts';
 
 /** Turns text into token ids, long texts in another thread. Rejects with one line if a text cannot be tokenised. */
 export type Encode = (text: string, addSpecial: boolean) => Promise<Int32Array>;
 
-/** @throws ApiError 400 if the model has no tokenizer or template, or its template refuses the messages */
-export async function chatPrompt(
-  body: Pick<ChatBody, 'messages'> & Partial<ChatBody>,
-  model: ServedModel,
-  encode: Encode,
-): Promise<Int32Array> {
+type PromptBody = Pick<ChatBody, 'messages'> & Partial<ChatBody>;
+
+export interface ChatPrompt {
+  readonly tokens: Int32Array;
+  /** Parses the output of a choice; undefined: the output is text. */
+  readonly parsing: (() => ChoiceParser) | undefined;
+  /** A token that the output must not have. */
+  readonly bannedToken: number | undefined;
+}
+
+/** @throws ApiError 400 if the model has no tokenizer or template, or its template refuses the messages or tools */
+export async function chatPrompt(body: PromptBody, model: ServedModel, encode: Encode): Promise<ChatPrompt> {
   if (model.tokenizer === undefined) {
     throw badField('messages', `Cannot chat: model '${model.id}' has no tokenizer; send token ids to /v1/completions`);
   }
   if (model.chatTemplate === undefined) {
     throw badField('messages', `Cannot chat: model '${model.id}' has no chat template; use /v1/completions`);
   }
-  return tokenise(render(model.chatTemplate, body, model), 'messages', false, encode);
+  const { chatTemplate, tokenizer } = model;
+  const plan = planAnswer(body, { ...model, chatTemplate, tokenizer });
+  const text = render(chatTemplate, body, plan, model);
+  return {
+    tokens: await tokenise(text, 'messages', false, encode),
+    parsing: parsingOf(plan, body, text, tokenizer),
+    bannedToken: plan.bannedToken,
+  };
 }
 
 /** @throws ApiError 400 if the template refuses the messages, or the last one cannot be continued */
 function render(
   template: ChatTemplate,
-  body: Pick<ChatBody, 'messages'> & Partial<ChatBody>,
+  body: PromptBody,
+  plan: AnswerPlan,
   { bosToken, eosToken }: ServedModel,
 ): string {
-  const { add_generation_prompt: added, continue_final_message: continues = false, reasoning_effort: effort } = body;
+  const { add_generation_prompt: added, continue_final_message: continues = false } = body;
   if (continues && added === true) {
     const reason = "'continue_final_message' and 'add_generation_prompt' are both true: send one of them";
     throw badField('continue_final_message', `Cannot accept request: ${reason}`);
   }
-  const messages = body.messages.map(({ role, content, name, reasoning_content }) => ({
-    role,
-    content,
-    ...(name !== undefined && { name }),
-    ...(reasoning_content !== undefined && { reasoning_content }),
-  }));
-  const variables = { ...(effort !== undefined && { reasoning_effort: effort }), ...body.chat_template_kwargs };
+  const messages = templateMessages(body.messages, plan.calls, plan.tools);
+  const hasVariable = plan.tools.length > 0 && plan.calls?.style.tools === 'variable';
+  const tools = hasVariable ? templateTools(plan.tools) : undefined;
+  const variables = variablesOf(body, template);
   const addGenerationPrompt = !continues && (added ?? true);
   try {
-    const text = template.render({ messages, addGenerationPrompt, bosToken, eosToken, nowMs: Date.now(), variables });
+    const input = { messages, tools, addGenerationPrompt, bosToken, eosToken, nowMs: Date.now(), variables };
+    const text = template.render(input);
     return continues ? upToFinalMessage(text, messages.at(-1)) : text;
   } catch (error) {
     if (error instanceof ChatTemplateError) throw badField('messages', error.message);
     throw error;
   }
+}
+
+/** Variables of the template. An effort of `none` turns reasoning off where the template has a switch for it. */
+function variablesOf(
+  { reasoning_effort: effort, chat_template_kwargs: more }: Partial<ChatBody>,
+  { source }: ChatTemplate,
+): Record<string, unknown> {
+  const isOff = effort === 'none' && source.includes('enable_thinking');
+  return {
+    ...(effort !== undefined && { reasoning_effort: effort }),
+    ...(isOff && { enable_thinking: false }),
+    ...more,
+  };
 }
 
 /** The prompt up to the end of the last message, as in transformers: spaces at its end stay if the template keeps them. */

@@ -5,7 +5,7 @@ import { ApiError, fromFailure } from '../http/errors.ts';
 import type { RequestClock } from '../metrics/metrics.ts';
 import type { ChoiceOutput, Delta } from './choice-output.ts';
 
-export type FinishReason = 'stop' | 'length';
+export type FinishReason = 'stop' | 'length' | 'tool_calls';
 
 export interface Choice {
   readonly index: number;
@@ -143,7 +143,7 @@ export class RunningChoices {
     this.#times.tokens(choice.index, tokens.length);
     this.usage.completionTokens += tokens.length;
     const delta = choice.output.push(tokens, logprobs);
-    if (delta.stopped === undefined) {
+    if (!delta.hasEnded) {
       this.#handler.delta(choice, delta);
       return;
     }
@@ -151,10 +151,10 @@ export class RunningChoices {
     this.#finish(choice, 'stop', delta);
   }
 
-  #finish(choice: Choice, reason: FinishReason, rest: Delta): void {
+  #finish(choice: Choice, reason: 'stop' | 'length', rest: Delta): void {
     this.#open.delete(choice.request.id);
     this.#handler.delta(choice, rest);
-    this.#handler.finished(choice, rest.stopped === undefined ? reason : 'stop');
+    this.#handler.finished(choice, reason === 'stop' && choice.output.hasCalls ? 'tool_calls' : reason);
     if (--this.#left > 0) return;
     this.#times.finished();
     this.#resolve();

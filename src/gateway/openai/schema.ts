@@ -9,6 +9,9 @@ const biasesMax = 16_384;
 const stopCharactersMax = 1024;
 const saltCharactersMax = 256;
 const classCharactersMax = 64;
+const callIdCharactersMax = 256;
+const callsMax = 1024;
+const toolsMax = 1024;
 
 /** A list: its length is checked before its members. */
 function list<T extends z.ZodType>(member: T, least: number, most: number) {
@@ -29,16 +32,61 @@ const cacheControl = z.unknown().optional();
 const textPart = z.object({ type: z.literal('text'), text: z.string(), cache_control: cacheControl }).catchall(nothing);
 const content = z.union([z.string(), list(textPart, 0, messagesMax)], 'expected text or a list of text parts');
 
+const toolName = z.string().regex(/^[a-zA-Z0-9_.-]{1,128}$/, 'must have 1 to 128 letters, digits, _, - or .');
+
+/** A call of an earlier assistant message. */
+const toolCall = z
+  .object({
+    id: z.string().min(1).max(callIdCharactersMax),
+    type: z.literal('function').optional(),
+    function: z.object({ name: toolName, arguments: z.string() }).catchall(nothing),
+    index: z.number().optional(),
+  })
+  .catchall(nothing);
+
 const message = z
   .object({
-    role: z.enum(['system', 'developer', 'user', 'assistant']),
-    content,
+    role: z.enum(['system', 'developer', 'user', 'assistant', 'tool']),
+    /** Optional beside `tool_calls`. */
+    content: content.optional(),
     name: z.string().optional(),
+    tool_calls: list(toolCall, 0, callsMax).optional(),
+    /** The call that a message of role `tool` answers. */
+    tool_call_id: z.string().max(callIdCharactersMax).optional(),
     /** Passed to the chat template, for the reasoning of earlier turns. */
     reasoning_content: z.string().optional(),
     cache_control: cacheControl,
   })
-  .catchall(nothing);
+  .catchall(nothing)
+  .superRefine(({ role, content: text, tool_calls: calls = [], tool_call_id: id }, { addIssue }) => {
+    const refuse = (path: string, message: string): void => addIssue({ code: 'custom', path: [path], message });
+    if (text === undefined && calls.length === 0) refuse('content', 'is missing');
+    if (role !== 'assistant' && calls.length > 0) refuse('tool_calls', 'must belong to an assistant message');
+    if (role === 'tool' && id === undefined) refuse('tool_call_id', 'is missing');
+    if (role !== 'tool' && id !== undefined) refuse('tool_call_id', "must belong to a message of role 'tool'");
+  });
+
+/** A tool as clients send it; its parameters are a JSON Schema. */
+const tool = z.object({
+  type: z.literal('function'),
+  function: z
+    .object({
+      name: toolName,
+      description: z.string().nullish(),
+      parameters: z.record(z.string(), z.unknown()).nullish(),
+      strict: z.boolean().nullish(),
+    })
+    .catchall(nothing),
+  cache_control: cacheControl,
+});
+
+const toolChoice = z.union(
+  [
+    z.enum(['none', 'auto', 'required']),
+    z.object({ type: z.literal('function'), function: z.object({ name: toolName }) }),
+  ],
+  "expected 'none', 'auto', 'required' or a function",
+);
 
 const logitBias = z
   .custom<Record<string, number>>(
@@ -97,6 +145,11 @@ export const chatSchema = z.object({
   top_logprobs: z.number().int().min(0).max(20).optional(),
   chat_template_kwargs: z.record(z.string().max(classCharactersMax), z.unknown()).optional(),
   reasoning_effort: z.string().min(1).max(classCharactersMax).optional(),
+  /** `none` leaves reasoning in the content. */
+  reasoning_format: z.enum(['auto', 'deepseek', 'none']).optional(),
+  tools: list(tool, 0, toolsMax).optional(),
+  tool_choice: toolChoice.optional(),
+  parallel_tool_calls: z.boolean().optional(),
   add_generation_prompt: z.boolean().optional(),
   continue_final_message: z.boolean().optional(),
 });
@@ -114,14 +167,21 @@ export const contextSchema = z.object({
   model: z.string(),
   prompt: promptSchema.optional(),
   messages: list(message, 1, messagesMax).optional(),
+  tools: list(tool, 0, toolsMax).optional(),
   ttl: z.number().int().min(1).max(86_400).optional(),
   cache_salt: shared.cache_salt,
 });
 
-type TemplateField = 'chat_template_kwargs' | 'reasoning_effort' | 'add_generation_prompt' | 'continue_final_message';
+type ToolField = 'tools' | 'tool_choice' | 'parallel_tool_calls';
+type TemplateField =
+  | 'chat_template_kwargs'
+  | 'reasoning_format'
+  | 'reasoning_effort'
+  | 'add_generation_prompt'
+  | 'continue_final_message';
 export type ChatBody = z.infer<typeof chatSchema>;
 export type CompletionBody = z.infer<typeof completionSchema>;
 export type SharedBody = Omit<
   ChatBody,
-  'messages' | 'logprobs' | 'top_logprobs' | 'max_completion_tokens' | TemplateField
+  'messages' | 'logprobs' | 'top_logprobs' | 'max_completion_tokens' | TemplateField | ToolField
 >;

@@ -14,13 +14,22 @@ export interface TextPart {
 export interface ChatMessage {
   /** system, developer, user, assistant, or any other role of the template. */
   readonly role: string;
-  /** Parts are joined by newlines, because most templates accept only strings. */
+  /**
+   * Parts are joined by newlines, because most templates accept only strings. Null is empty, or null beside
+   * `tool_calls`.
+   */
   readonly content: string | readonly TextPart[] | null | undefined;
   readonly name?: string | undefined;
+  /** Calls of an assistant message. */
+  readonly tool_calls?: readonly unknown[];
+  /** The call that a tool's message answers. */
+  readonly tool_call_id?: string;
 }
 
 export interface ChatInput {
   readonly messages: readonly ChatMessage[];
+  /** Tools as the template expects them: objects of type `function`. Undefined: none. */
+  readonly tools?: readonly object[] | undefined;
   /** Append the start of the assistant's answer. Default true. */
   readonly addGenerationPrompt?: boolean;
   readonly bosToken?: string | undefined;
@@ -77,9 +86,9 @@ export class ChatTemplate {
     const hasDeveloperRole = this.source.includes('developer');
     return {
       ...jinjaConstants,
-      tools: null,
       documents: null,
       ...input.variables,
+      tools: input.tools ?? input.variables?.tools ?? null,
       messages: input.messages.map((message, index) => plainMessage(message, index, hasDeveloperRole)),
       add_generation_prompt: input.addGenerationPrompt ?? true,
       bos_token: input.bosToken ?? '',
@@ -104,7 +113,8 @@ export function renderChat(template: ChatTemplate | undefined, input: ChatInput)
 
 function plainMessage(message: ChatMessage, index: number, hasDeveloperRole: boolean): Record<string, unknown> {
   const role = message.role === 'developer' && !hasDeveloperRole ? 'system' : message.role;
-  return { ...message, role, content: plainContent(message.content, index) };
+  const isNull = message.content === null && message.tool_calls !== undefined;
+  return { ...message, role, content: isNull ? null : plainContent(message.content, index) };
 }
 
 function plainContent(content: ChatMessage['content'], index: number): string {
@@ -145,8 +155,11 @@ const messageOf = (error: unknown) =>
   oneLine(error instanceof Error ? error.message : String(error), reasonCharactersMax);
 
 /** Characters of the input; each message counts a little beyond its text. */
-function charactersOf({ messages }: ChatInput): number {
-  return messages.reduce((sum, message, index) => sum + perMessage + plainContent(message.content, index).length, 0);
+function charactersOf({ messages, tools = [] }: ChatInput): number {
+  const characters = ({ content, tool_calls: calls }: ChatMessage, index: number): number =>
+    plainContent(content, index).length + (calls === undefined ? 0 : JSON.stringify(calls).length);
+  const inMessages = messages.reduce((sum, message, index) => sum + perMessage + characters(message, index), 0);
+  return inMessages + JSON.stringify(tools).length;
 }
 
 const perMessage = 100;

@@ -220,9 +220,11 @@ const hostile: readonly (readonly [name: string, path: string, body: string, par
   ['many wrong messages', chatPath, JSON.stringify({ ...chat, messages: Array(17_000).fill(5) }), 'messages'],
   ['a long stop string', completionPath, JSON.stringify({ ...completion, stop: 'x'.repeat(2000) }), 'stop'],
   [
-    'a tool call in a message',
+    'a tool call in a message of the user',
     chatPath,
-    raw('"messages":[{"role":"assistant","content":"x","tool_calls":[{"id":"1"}]}]'),
+    raw(
+      '"messages":[{"role":"user","content":"x","tool_calls":[{"id":"1","function":{"name":"f","arguments":"{}"}}]}]',
+    ),
     'messages.0.tool_calls',
   ],
   [

@@ -1,0 +1,105 @@
+// The messages and tools of a chat request as its model's chat template expects them.
+
+import { createHash } from 'node:crypto';
+import type { ChatMessage, TextPart } from '../../text/template/chat-template.ts';
+import { type CallFormat, type TemplateStyle, writeCalls } from '../../text/tools/call-format.ts';
+import type { Tool, ToolChoice } from '../../text/tools/tool.ts';
+import type { ChatBody } from './schema.ts';
+
+type BodyMessage = ChatBody['messages'][number];
+
+/** How the template of a request has calls; undefined: no format is derived, and the messages pass as they are. */
+export type TemplateCalls = { readonly format: CallFormat; readonly style: TemplateStyle } | undefined;
+
+export function toolsOf({ tools = [] }: Pick<ChatBody, 'tools'>): Tool[] {
+  return tools.map(({ function: { name, description, parameters, strict } }) => ({
+    name,
+    description: description ?? undefined,
+    parameters: parameters ?? undefined,
+    strict: strict ?? undefined,
+  }));
+}
+
+export function toolChoiceOf({ tool_choice: choice = 'auto' }: Pick<ChatBody, 'tool_choice'>): ToolChoice {
+  return typeof choice === 'string' ? choice : { name: choice.function.name };
+}
+
+/** True if a message has tool calls, or answers one. */
+export const hasToolMessages = (messages: readonly BodyMessage[]): boolean =>
+  messages.some(({ role, tool_calls: calls = [] }) => role === 'tool' || calls.length > 0);
+
+/** Tools in the shape of OpenAI's, which templates write out. */
+export function templateTools(tools: readonly Tool[]): object[] {
+  return tools.map(({ name, description, parameters }) => ({
+    type: 'function',
+    function: {
+      name,
+      ...(description !== undefined && { description }),
+      parameters: parameters ?? { type: 'object', properties: {} },
+    },
+  }));
+}
+
+/** @param tools undefined: the request has none, or the template has them as a variable */
+export function templateMessages(
+  messages: readonly BodyMessage[],
+  calls: TemplateCalls,
+  tools: readonly Tool[],
+): ChatMessage[] {
+  const list = messages.map((message) => templateMessage(message, calls));
+  if (calls?.style.tools !== 'system message' || tools.length === 0) return list;
+  const text = JSON.stringify(templateTools(tools).map((tool) => (tool as { function: object }).function));
+  const [first, ...rest] = list;
+  if (first?.role === 'system') return [{ ...first, tools: text } as ChatMessage, ...rest];
+  return [{ role: 'system', content: '', tools: text } as ChatMessage, ...list];
+}
+
+function templateMessage(message: BodyMessage, calls: TemplateCalls): ChatMessage {
+  const { role, content, name, reasoning_content, tool_calls: made = [], tool_call_id } = message;
+  const hasShortIds = calls?.style.hasShortIds === true;
+  const common = {
+    role,
+    ...(name !== undefined && { name }),
+    ...(reasoning_content !== undefined && { reasoning_content }),
+    ...(tool_call_id !== undefined && { tool_call_id: templateId(tool_call_id, hasShortIds) }),
+  };
+  if (made.length === 0) return { ...common, content };
+  if (calls?.style.callsInContent === true) {
+    const written = made.map(({ function: { name, arguments: args } }) => ({ name, arguments: args }));
+    return { ...common, content: plainText(content) + writeCalls(calls.format, written) };
+  }
+  const isText = calls?.style.argumentsAs === 'text';
+  const isEmpty = content === undefined || content.length === 0;
+  return {
+    ...common,
+    content: isEmpty ? (calls?.style.emptyContent ?? '') : content,
+    tool_calls: made.map(({ id, function: { name, arguments: args } }) => ({
+      id: templateId(id, hasShortIds),
+      type: 'function',
+      function: { name, arguments: isText ? args : argumentsObject(args) },
+    })),
+  };
+}
+
+const plainText = (content: string | readonly TextPart[] | undefined): string =>
+  typeof content === 'string' ? content : (content ?? []).map(({ text }) => text).join('\n');
+
+/** Arguments of an earlier call; malformed ones stay text. */
+function argumentsObject(text: string): unknown {
+  if (text.trim() === '') return {};
+  try {
+    const value: unknown = JSON.parse(text);
+    return typeof value === 'object' && value !== null ? value : text;
+  } catch {
+    return text;
+  }
+}
+
+const shortId = /^[a-zA-Z0-9]{9}$/;
+
+/** The id of a call in the template: ids of other servers become nine letters and digits where it requires them. */
+function templateId(id: string, hasShortIds: boolean): string {
+  if (!hasShortIds || shortId.test(id)) return id;
+  const digest = createHash('sha256').update(id).digest('base64');
+  return digest.replace(/[^a-zA-Z0-9]/g, '').slice(0, 9);
+}
