@@ -1,6 +1,13 @@
 // Malformed requests by grammar: each has exactly one fault, which its response must name.
 import { MutationRandom } from '../fuzz/mutation-random.ts';
-import { chatFaults, completionFaults, type ServedFacts, unsupported, word } from './malformed-fields.ts';
+import {
+  chatFaults,
+  completionFaults,
+  type ServedFacts,
+  unsupported,
+  unsupportedInCompletions,
+  word,
+} from './malformed-fields.ts';
 
 /** A request with one fault, and the content of its refusal. */
 export interface Malformed {

@@ -45,10 +45,7 @@ const unsupported: Readonly<Record<string, (value: unknown) => boolean>> = {
 };
 
 /** Fields with JSON schemas, where a null is a value. */
-const keepsNulls: ReadonlySet<string> = new Set(['response_format', 'structured_outputs']);
-
-/** Fields with JSON schemas, where a null is a value. */
-const keepsNulls: ReadonlySet<string> = new Set(['tools']);
+const keepsNulls: ReadonlySet<string> = new Set(['response_format', 'structured_outputs', 'tools']);
 
 /** What happens to fields without a meaning here: a 400, or nothing. Unsupported fields with an effect are a 400. */
 export type UnknownFields = 'refuse' | 'ignore';

@@ -246,7 +246,13 @@ describe('refusals', () => {
       'messages.0.content.0.type',
     ],
     ['negative temperature', '/v1/chat/completions', { ...chat, temperature: -1 }, 400, 'temperature'],
-    ['tools', '/v1/chat/completions', { ...chat, tools: [{ type: 'function', function: { name: 'f' } }] }, 400, 'tools'],
+    [
+      'tools',
+      '/v1/chat/completions',
+      { ...chat, tools: [{ type: 'function', function: { name: 'f' } }] },
+      400,
+      'tools',
+    ],
     [
       'json mode',
       '/v1/chat/completions',
