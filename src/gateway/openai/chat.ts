@@ -1,5 +1,6 @@
 // POST /v1/chat/completions.
 
+import type { ToolCall } from '../../text/tools/tool.ts';
 import { answerId, badField } from '../http/errors.ts';
 import type { SseStream } from '../http/sse.ts';
 import type { Delta, TokenEntry } from './choice-output.ts';
@@ -82,7 +83,7 @@ const banningBias = -100;
 export class ChatAnswer {
   text = '';
   reasoning = '';
-  readonly calls: { id: string; name: string; arguments: string }[] = [];
+  readonly calls: ToolCall[] = [];
   readonly entries: TokenEntry[] = [];
   finish: FinishReason = 'stop';
 
@@ -90,9 +91,8 @@ export class ChatAnswer {
     this.text += text;
     this.reasoning += reasoning;
     for (const { id = '', name, arguments: args } of calls) {
-      const last = this.calls.at(-1);
-      if (name !== undefined) this.calls.push({ id, name, arguments: args });
-      else if (last !== undefined) last.arguments += args;
+      const last = name === undefined ? this.calls.pop() : { id, name, arguments: '' };
+      if (last !== undefined) this.calls.push({ ...last, arguments: last.arguments + args });
     }
     if (needsEntries) this.entries.push(...entries);
   }
