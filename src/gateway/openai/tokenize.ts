@@ -12,7 +12,7 @@ import { tokenIdsSchema } from './prompt-schema.ts';
 import { chatSchema } from './schema.ts';
 import { TokenNames } from './token-names.ts';
 
-const { messages, add_generation_prompt, continue_final_message, chat_template_kwargs, reasoning_effort } =
+const { messages, tools, add_generation_prompt, continue_final_message, chat_template_kwargs, reasoning_effort } =
   chatSchema.shape;
 
 const tokenizeSchema = z.object({
@@ -20,6 +20,7 @@ const tokenizeSchema = z.object({
   model: z.string().optional(),
   prompt: z.string().optional(),
   messages: messages.optional(),
+  tools,
   add_special_tokens: z.boolean().optional(),
   return_token_strs: z.boolean().optional(),
 });
@@ -53,7 +54,9 @@ async function tokensOf(
     return tokenise(prompt ?? '', 'prompt', addSpecial ?? true, encode);
   }
   // A rendered template has its special tokens already.
-  return chatPrompt({ ...options, model: model.id, messages }, model, (text) => encode(text, addSpecial ?? false));
+  const body = { ...options, model: model.id, messages };
+  const { tokens } = await chatPrompt(body, model, (text) => encode(text, addSpecial ?? false));
+  return tokens;
 }
 
 /** @throws ApiError 400 naming the field, 404 for another model */
