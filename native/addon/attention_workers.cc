@@ -97,7 +97,7 @@ Napi::Value bind_free_attention_worker(Arguments& in, Napi::Env env) {
 template <class Opened>
 std::shared_ptr<Opened> open_link(Arguments& in) {
   const auto backend = registries().backends.get(in.handle("backend"));
-  const auto type = static_cast<KvType>(in.integer("kvType", 0, 1));
+  const auto type = static_cast<KvType>(in.integer("kvType", 0, kKvTypes - 1));
   const int kv_heads = in.integer("kvHeads", 1, 1 << 16);
   const int head_dim = in.integer("headDim", 1, 1 << 16);
   const HostPort address = address_argument(in, 1);

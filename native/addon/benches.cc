@@ -24,7 +24,7 @@ struct ExclusiveBackend {
 size_t read_mebibytes(Arguments& in, const char* what) { return static_cast<size_t>(in.integer(what, 1, kMebibytesMax)) << 20; }
 
 AttentionShape read_shape(Arguments& in, Isa isa) {
-  const auto type = static_cast<KvType>(in.integer("kvType", 0, 1));
+  const auto type = static_cast<KvType>(in.integer("kvType", 0, kKvTypes - 1));
   const int kv_heads = in.integer("kvHeads", 1, kHeadsMax);
   const int group = in.integer("query heads of a KV head", 1, kHeadsMax);
   const int head_dim = in.integer("headDim", 1, kHeadsMax);
@@ -48,7 +48,7 @@ Napi::Value bind_read_roof(Arguments& in, Napi::Env env) {
 /** (backend, kvType) => operations per second of attention's instruction */
 Napi::Value bind_attention_peak(Arguments& in, Napi::Env env) {
   const ExclusiveBackend busy(in);
-  return Napi::Number::New(env, attention_peak(busy.backend->pool, busy.backend->isa, static_cast<KvType>(in.integer("kvType", 0, 1))));
+  return Napi::Number::New(env, attention_peak(busy.backend->pool, busy.backend->isa, static_cast<KvType>(in.integer("kvType", 0, kKvTypes - 1))));
 }
 
 /** (backend, inputs) => operations per second of the instruction of linear layers */

@@ -12,11 +12,12 @@ namespace {
 Napi::Value bind_create_pool(Arguments& in, Napi::Env env) {
   constexpr int kHeadsMax = 1 << 16, kHeadDimMax = 1 << 16;
   const auto backend = registries().backends.get(in.handle("backend"));
-  const auto type = static_cast<KvType>(in.integer("kvType", 0, 1));
+  const auto type = static_cast<KvType>(in.integer("kvType", 0, kKvTypes - 1));
   const int kv_heads = in.integer("kvHeads", 1, kHeadsMax);
   const int head_dim = in.integer("headDim", 1, kHeadDimMax);
   const int pages = in.integer("pages", 1, INT32_MAX);
   const KvLayout layout = {type, kv_heads, head_dim};
+  if (!layout.refusal().empty()) throw std::runtime_error("Cannot create a KV pool: " + layout.refusal());
   const bool at_workers = in.integer("atWorkers", 0, 1) == 1;
   return number(env, registries().pools.add(at_workers ? KvPool::at_workers(backend->isa, layout, pages) : std::make_shared<KvPool>(backend->isa, layout, pages)));
 }

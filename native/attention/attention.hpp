@@ -5,6 +5,7 @@
 // So the result's bits depend on (query, keys, ISA) alone, not on batch, chunking, threads or tiles.
 #pragma once
 #include <atomic>
+#include <string>
 
 #include "base/thread_pool.hpp"
 #include "base/types.hpp"
@@ -20,6 +21,8 @@ struct KvLayout {
   int kv_heads;
   int head_dim;
   size_t page_bytes() const;
+  /** Why no pages have this layout; empty if they do. */
+  std::string refusal() const;
   bool operator!=(const KvLayout& other) const { return type != other.type || kv_heads != other.kv_heads || head_dim != other.head_dim; }
 };
 
@@ -77,11 +80,13 @@ struct AttentionArgs {
   }
 };
 
-/** Bytes of a query buffer: `tokens` rows of (heads, head_dim), rounded to the KV type, in the kernels' layout. */
+/** Bytes of a query buffer: `tokens` rows of (heads, head_dim), rounded to bf16 if pages hold it, in the kernels' layout. */
 size_t query_bytes(Isa isa, KvType type, int heads, int head_dim, int tokens);
 /** Rounds one row of q (heads, head_dim) into a query buffer. */
 void write_query_row(Isa isa, KvType type, int heads, int head_dim, void* buffer, int token, const float* q);
 void read_query_row(Isa isa, KvType type, int heads, int head_dim, const void* buffer, int token, float* out);
+/** Rounds `count` values of whole heads as pages round them. */
+void round_kv(KvType type, int count, float* values);
 /**
  * Writes K and V of one token, (kv_heads, head_dim) each, into slot `slot` (0..31) of a page. Threads may write
  * different slots of a page at once.
@@ -94,7 +99,7 @@ void write_kv(Isa isa, const KvLayout& layout, uint8_t* page, int slot, const fl
 void copy_token(KvType type, int head_dim, const uint8_t* from, int from_slot, uint8_t* to, int to_slot);
 /**
  * Bounds of the first `tokens` keys in one KV head's share of a page: to place `place` of the share `bounds`, maxima as
- * a key, minima in the same layout in place of V.
+ * a key, minima in the same layout in place of V. Not for q8, which would round the bounds.
  */
 void write_key_bounds(KvType type, int head_dim, const uint8_t* share, int tokens, uint8_t* bounds, int place);
 /** The canonical float32 content of a page: (2, kv_heads, 32, head_dim), K first. */

@@ -1,15 +1,20 @@
 // The layout of K and V inside a page, and the rounding of queries. A KV head's part of a page is contiguous: K, then
 // V. f32: K (head_dim, 32), V (32, head_dim). bf16, for instructions that take pairs: K (head_dim / 2, 32, 2), V (16,
-// head_dim, 2). All instruction sets share one layout.
+// head_dim, 2). q8: q8_page.hpp. All instruction sets share one layout.
 #include "attention/attention.hpp"
+#include "attention/q8_page.hpp"
 #include "simd/float_bits.hpp"
 
 namespace kvasir {
 namespace {
 
+/** Bytes of a query's element. Queries of q8 pages stay float32: the kernels round them to 16-bit integers. */
 size_t element_bytes(KvType type) { return type == KvType::bf16 ? 2 : 4; }
 
-size_t half_bytes(const KvLayout& layout) { return kPageTokens * static_cast<size_t>(layout.head_dim) * element_bytes(layout.type); }
+size_t half_bytes(const KvLayout& layout) {
+  if (layout.type == KvType::q8) return Q8Page::half_bytes(layout.head_dim);
+  return kPageTokens * static_cast<size_t>(layout.head_dim) * element_bytes(layout.type);
+}
 
 /** K and V of one KV head inside a page, as elements of T. */
 template <class T>
@@ -87,13 +92,20 @@ void read_head(const HeadPage<T>& page, float* k, float* v) {
 
 size_t KvLayout::page_bytes() const { return 2 * half_bytes(*this) * kv_heads; }
 
+std::string KvLayout::refusal() const {
+  const char* reason = type == KvType::bf16 && head_dim % 2 != 0      ? " is odd: bf16 pages hold pairs"
+                       : type == KvType::q8 && head_dim % kQ8Dims != 0 ? " is no multiple of 32: q8 pages hold blocks of 32 dimensions"
+                                                                       : nullptr;
+  return reason == nullptr ? "" : "headDim " + std::to_string(head_dim) + reason;
+}
+
 size_t query_bytes(Isa, KvType type, int heads, int head_dim, int tokens) {
   return element_bytes(type) * static_cast<size_t>(heads) * head_dim * tokens;
 }
 
 void write_query_row(Isa, KvType type, int heads, int head_dim, void* buffer, int token, const float* q) {
   size_t count = static_cast<size_t>(heads) * head_dim;
-  if (type == KvType::f32) {
+  if (type != KvType::bf16) {
     std::memcpy(static_cast<float*>(buffer) + count * token, q, sizeof(float) * count);
     return;
   }
@@ -102,7 +114,7 @@ void write_query_row(Isa, KvType type, int heads, int head_dim, void* buffer, in
 
 void read_query_row(Isa, KvType type, int heads, int head_dim, const void* buffer, int token, float* out) {
   size_t count = static_cast<size_t>(heads) * head_dim;
-  if (type == KvType::f32) {
+  if (type != KvType::bf16) {
     std::memcpy(out, static_cast<const float*>(buffer) + count * token, sizeof(float) * count);
     return;
   }
@@ -110,10 +122,23 @@ void read_query_row(Isa, KvType type, int heads, int head_dim, const void* buffe
   for (size_t i = 0; i < count; i++) out[i] = bf16_to_float(row[i]);
 }
 
+void round_kv(KvType type, int count, float* values) {
+  if (type == KvType::bf16) {
+    for (int i = 0; i < count; i++) values[i] = bf16_to_float(float_to_bf16(values[i]));
+  } else if (type == KvType::q8) {
+    for (int i = 0; i < count; i += kQ8Dims) {
+      const Q8Values rounded = round_q8(values + i);
+      for (int d = 0; d < kQ8Dims; d++) values[i + d] = rounded.value(d);
+    }
+  }
+}
+
 void write_kv(Isa, const KvLayout& layout, uint8_t* page, int slot, const float* k, const float* v) {
   for (int head = 0; head < layout.kv_heads; head++, k += layout.head_dim, v += layout.head_dim) {
     if (layout.type == KvType::bf16) {
       write_token_bf16(HeadPage<uint16_t>(layout, page, head), slot, k, v);
+    } else if (layout.type == KvType::q8) {
+      Q8Page(page + 2 * half_bytes(layout) * head, layout.head_dim).write(slot, k, v);
     } else {
       write_token_f32(HeadPage<float>(layout, page, head), slot, k, v);
     }
@@ -193,6 +218,8 @@ void copy_token(KvType type, int head_dim, const uint8_t* from, int from_slot, u
   const KvLayout layout = {type, 1, head_dim};
   if (type == KvType::bf16) {
     copy_token_of<uint16_t>(layout, from, from_slot, to, to_slot);
+  } else if (type == KvType::q8) {
+    Q8Page(const_cast<uint8_t*>(from), head_dim).copy_token(from_slot, Q8Page(to, head_dim), to_slot);
   } else {
     copy_token_of<float>(layout, from, from_slot, to, to_slot);
   }
@@ -215,6 +242,9 @@ void read_page(Isa, const KvLayout& layout, const uint8_t* page, float* out) {
     float* v = k + head_values * layout.kv_heads;
     if (layout.type == KvType::bf16) {
       read_head(HeadPage<uint16_t>(layout, bytes, head), k, v);
+    } else if (layout.type == KvType::q8) {
+      const Q8Page share(bytes + 2 * half_bytes(layout) * head, layout.head_dim);
+      for (int slot = 0; slot < kPageTokens; slot++) share.read(slot, k + slot * layout.head_dim, v + slot * layout.head_dim);
     } else {
       read_head(HeadPage<float>(layout, bytes, head), k, v);
     }

@@ -28,7 +28,7 @@ struct RangeWork {
   int page_count;                // pages up to the last one with a key for the last token
   const uint8_t* const* pages;   // K of this KV head, directly followed by V; kPrefetchPages more may be prefetched
   int prefetch_pages;            // how many pages ahead to prefetch
-  const void* query;             // (rows, head_dim): bf16 or f32, as loaded by the kernel
+  const void* query;             // (rows, head_dim), as loaded by the kernel
   int o_stride;                  // floats of a row of o: head_dim rounded up to 16
   float* scores;                 // workspace (rows, kRangeStride)
   void* weights;                 // workspace (rows, kRangeStride) of at most 4 bytes each
@@ -70,7 +70,7 @@ struct AttentionKernel {
    * `work` are not used.
    */
   void (*score_range)(const RangeWork& work, const KeyScores& scores);
-  /** Fills `work.bounds` with positive . maxima + negative . minima. */
+  /** Fills `work.bounds` with positive . maxima + negative . minima. Null for q8. */
   void (*bound_pages)(const BoundWork& work);
   /**
    * left = left + right, where the keys of `left` precede those of `right`. An empty side changes no bit of the other;

@@ -17,7 +17,9 @@ constexpr int kInputForms = 4;
 /** True if inputs are integers in blocks, which need quantised weights. */
 constexpr bool is_integer(InputForm form) { return form >= InputForm::int8; }
 
-enum class KvType : int { bf16 = 0, f32 = 1 };
+/** Types of K and V in pages. q8: 8-bit integers, with a bf16 scale for every 32 dimensions of a token. */
+enum class KvType : int { bf16 = 0, f32 = 1, q8 = 2 };
+constexpr int kKvTypes = 3;
 enum class NormStyle : int { rms = 0, layer = 1 };
 enum class Activation : int { silu = 0, gelu = 1, gelu_tanh = 2, relu = 3 };
 

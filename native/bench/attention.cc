@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "bench/linear.hpp"
 #include "bench/peak.hpp"
 #include "sparse/scoring.hpp"
 
@@ -186,6 +187,7 @@ double read_roof(ThreadPool& pool, size_t bytes, int repetitions) {
 }
 
 double attention_peak(ThreadPool& pool, Isa isa, KvType type) {
+  if (type == KvType::q8) return product_peak(pool, isa, InputForm::i16);
   PeakLoop loop = find_peak_loop(isa, type);
   constexpr int kIterations = 4000000;
   auto task = [&](int, int) { loop.run(kIterations); };

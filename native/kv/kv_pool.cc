@@ -28,7 +28,7 @@ Description read_description(const std::string& name) {
   Description found = {};
   if (bytes >= sizeof found) read_shared_object(name, bytes - sizeof found, &found, sizeof found);
   const bool known = found.magic == kMagic && found.version == kVersion;
-  const bool sane = found.type >= 0 && found.type <= 1 && found.kv_heads > 0 && found.kv_heads <= kSizeMax && found.head_dim > 0 &&
+  const bool sane = found.type >= 0 && found.type < kKvTypes && found.kv_heads > 0 && found.kv_heads <= kSizeMax && found.head_dim > 0 &&
                     found.head_dim <= kSizeMax && found.pages > 0;
   if (known && sane) return found;
   throw std::runtime_error("Cannot open KV pool " + name + ": it is not a pool of version " + std::to_string(kVersion));

@@ -47,6 +47,7 @@ class SparseCheck {
   }
 
   void check(const std::string& name, const PageSelectionView& selection) {
+    require(limits_.kv_type != KvType::q8, name, "bounds q8 keys: rounded bounds would not bound them");
     const size_t layers = place(name, selection.sequence, selection.group);
     const size_t bound_pages = static_cast<size_t>(last_position(selection.sequence) / (kPageTokens * kPageTokens) + 1);
     const int full = step_.positions[step_.row_start[selection.sequence]] / kPageTokens;

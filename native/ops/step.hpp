@@ -146,6 +146,7 @@ struct StepLimits {
   int pages;
   std::vector<LayerGroup> groups;
   int slot_pages_of_state = 1;  // pages of slots with states in one page
+  KvType kv_type = KvType::bf16;
   bool has_slopes = false;      // an attention op has ALiBi slopes
 };
 

@@ -34,7 +34,7 @@ void read_buffer_spec(EncodedReader& in, int op_count, ProgramPlan& plan) {
 std::unique_ptr<ProgramPlan> decode_program(EncodedReader in, const ProgramBindings& bindings) {
   auto plan = std::make_unique<ProgramPlan>(bindings);
   if (in.integer("version", INT32_MIN, INT64_MAX) != kEncodingVersion) EncodedReader::refuse("it is encoded for another version");
-  plan->layout.type = static_cast<KvType>(in.integer("kvType", 0, 2));
+  plan->layout.type = static_cast<KvType>(in.integer("kvType", 0, kKvTypes));
   plan->limits.tokens_max = in.size("tokensMax");
   plan->limits.logit_rows_max = in.size("logitRowsMax");
   plan->limits.context_max = in.size("contextMax");

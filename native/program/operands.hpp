@@ -57,7 +57,7 @@ struct PagedLayer {
     require(layout.kv_heads == 0 || (layout.kv_heads == kv_heads && layout.head_dim == head_dim), "layers differ in kvHeads or headDim");
     layout.kv_heads = kv_heads;
     layout.head_dim = head_dim;
-    require(layout.type == KvType::f32 || head_dim % 2 == 0, "headDim is odd: " + std::to_string(head_dim) + ": bf16 pages hold pairs");
+    require(layout.refusal().empty(), layout.refusal());
     const std::vector<LayerGroup>& groups = plan.limits.groups;
     require(static_cast<size_t>(group) < groups.size(), differ("layer group", group, static_cast<int64_t>(groups.size())) + " groups");
     require(index < groups[group].layers, differ("layer of a group", index, groups[group].layers) + " layers");

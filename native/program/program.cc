@@ -100,6 +100,7 @@ void Program::begin(KvPool& pool, const StepView& step, const int32_t* abort) {
   StepLimits limits = plan_->limits;
   limits.pages = pool.pages;
   limits.slot_pages_of_state = LayerSlots::slot_pages_of_state(pool.layout);
+  limits.kv_type = pool.layout.type;
   pool.expect_use(check_step(step, limits));
   check_row_pages(step, *plan_);
   check_attention_workers(step, *plan_, pool);

@@ -32,7 +32,9 @@ class LayerSlots {
   /** Slots with states in one page: 8 bytes for each slot and KV head. */
   static int slots_of_state(const KvLayout& layout) { return kPageTokens * slot_pages_of_state(layout); }
   /** Pages of slots with states in one page. */
-  static int slot_pages_of_state(const KvLayout& layout) { return layout.head_dim * (layout.type == KvType::bf16 ? 2 : 4) / 4; }
+  static int slot_pages_of_state(const KvLayout& layout) {
+    return layout.head_dim * (layout.type == KvType::f32 ? 4 : layout.type == KvType::bf16 ? 2 : 1) / 4;
+  }
 
   const int32_t* pages() const { return pages_; }
 

@@ -68,6 +68,7 @@ bool ShardAttention::begin_sparse() {
   StepLimits limits = {0, 0, 0, 0, 0, pool_->pages, {}};
   for (const ShardGroup& group : step_.groups) limits.groups.push_back({group.layers, group.window});
   limits.slot_pages_of_state = LayerSlots::slot_pages_of_state(pool_->layout);
+  limits.kv_type = pool_->layout.type;
   try {
     check_sparse(view_, limits);
   } catch (const std::runtime_error&) {
@@ -204,6 +205,7 @@ void ShardAttention::combine_prev_new(const Call& call, const std::vector<uint8_
     std::vector<float> query(static_cast<size_t>(args.heads) * dim), kv(static_cast<size_t>(2) * layout.kv_heads * dim);
     read_query_row(pool_->isa, layout.type, args.heads, dim, call.query.data(), row, query.data());
     read_query_row(pool_->isa, layout.type, 2 * layout.kv_heads, dim, keys.data(), row, kv.data());
+    round_kv(layout.type, static_cast<int>(kv.size()), kv.data());
     for (int head = 0; head < args.heads; head++) {
       const float* q = query.data() + static_cast<size_t>(head) * dim;
       const float* k = kv.data() + static_cast<size_t>(head / group_heads) * dim;

@@ -5,6 +5,7 @@ import { freeModel, type LoadedModel, loadModel } from '../engine/load-model.ts'
 import { groupedStep, type PlainPages, type PlainSequence, plainPages } from '../engine/plain-step.ts';
 import type { InputForm } from '../graph/program.ts';
 import type { Backend } from '../kernel/backend.ts';
+import type { KvType } from '../util/kv-type.ts';
 import { pageTokens } from '../util/step.ts';
 import { median, round } from './statistics.ts';
 
@@ -12,6 +13,7 @@ export interface EngineBenchOptions {
   readonly model: string;
   readonly weights: WeightsForm;
   readonly inputs: InputChoice;
+  readonly kvType?: KvType | undefined;
   /** Prompt tokens, prefilled in one step. */
   readonly prompt: number;
   /** Steps timed for each decode row. */
@@ -38,6 +40,7 @@ export interface EngineBenchReport {
   readonly threads: number;
   readonly weights: WeightsForm;
   readonly inputs: InputForm;
+  readonly kvType: KvType;
   readonly weightsBytes: number;
   readonly prefill: { readonly tokens: number; readonly ms: number; readonly tokensPerSecond: number };
   readonly decode: readonly DecodeRow[];
@@ -82,15 +85,15 @@ export class EngineBench {
   readonly #backend: Backend;
   readonly #model: LoadedModel;
 
-  constructor(backend: Backend, options: Pick<EngineBenchOptions, 'model' | 'weights' | 'inputs'>) {
+  constructor(backend: Backend, options: Pick<EngineBenchOptions, 'model' | 'weights' | 'inputs' | 'kvType'>) {
     this.#backend = backend;
     this.#model = loadModel({ backend, ...options });
   }
 
-  get description(): Pick<EngineBenchReport, 'model' | 'isa' | 'threads' | 'weights' | 'inputs' | 'weightsBytes'> {
+  get description(): Omit<EngineBenchReport, 'prefill' | 'decode'> {
     const { isa, threads } = this.#backend;
-    const { id, weights, inputs, weightsBytes } = this.#model;
-    return { model: id, isa, threads, weights, inputs, weightsBytes };
+    const { id, weights, inputs, kv, weightsBytes } = this.#model;
+    return { model: id, isa, threads, weights, inputs, kvType: kv.type, weightsBytes };
   }
 
   /** Milliseconds of each of `repeats` steps that compute the whole prompt and the logits of its last token. */

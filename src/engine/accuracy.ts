@@ -1,20 +1,17 @@
 // Deviation of a form from the float32 form of the same stored weights: perplexity, KL divergence, agreement on the top
 // token.
-import type { InputForm } from '../graph/program.ts';
 import type { Backend } from '../kernel/backend.ts';
 import { pageTokens } from '../util/step.ts';
 import type { ModelFiles } from '../weights/types.ts';
 import { Engine } from './engine.ts';
-import type { WeightsForm } from './forms.ts';
+import { kvTypeOf, type ModelForms } from './forms.ts';
 import { freeModel, loadModel } from './load-model.ts';
 import { groupedStep, type PlainPages, plainPages } from './plain-step.ts';
 
-export interface AccuracyForm {
-  readonly weights: WeightsForm;
-  readonly inputs: InputForm;
-}
+/** The forms of a model. Without a type of K and V: f32 beside f32 inputs, else bf16. */
+export type AccuracyForm = ModelForms;
 
-export interface AccuracyRow extends AccuracyForm {
+export interface AccuracyRow extends Required<AccuracyForm> {
   /** exp of the mean negative log-probability of each next token. */
   readonly perplexity: number;
   /** Mean over positions of KL(f32 || form), in nats. */
@@ -63,6 +60,7 @@ export function measureAccuracy(options: AccuracyOptions): AccuracyRow[] {
   for (const reader of [baseline, ...readers]) reader.close(backend);
   return sums.map(({ loss, kl, same }, index) => ({
     ...options.forms[index],
+    kvType: kvTypeOf(options.forms[index]),
     perplexity: Math.exp(loss / positions),
     meanKl: kl / positions,
     sameTop: same / positions,
@@ -76,8 +74,8 @@ class Reader {
   readonly #pages: readonly PlainPages[];
   readonly #abort = new Int32Array(1);
 
-  constructor({ weights, inputs }: AccuracyForm, { model, backend, tokens }: AccuracyOptions, blockRows: number) {
-    const loaded = loadModel({ model, backend, weights, inputs, context: tokens.length });
+  constructor(forms: AccuracyForm, { model, backend, tokens }: AccuracyOptions, blockRows: number) {
+    const loaded = loadModel({ model, backend, ...forms, context: tokens.length });
     this.#blocks = Array.from({ length: Math.ceil(tokens.length / pageTokens) }, (_, block) => block);
     this.#pages = plainPages(this.#blocks.length, loaded.kv.groups);
     const kvBytes = this.#pages.reduce((sum, { pageTable }) => sum + pageTable.length, 0) * loaded.kv.pageBytes;

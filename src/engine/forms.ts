@@ -1,6 +1,7 @@
 // Weight and input forms: the user's choice, and the resulting type of one stored tensor or one linear layer.
-import type { InputForm, KvType } from '../graph/program.ts';
+import type { InputForm } from '../graph/program.ts';
 import type { Isa } from '../kernel/backend.ts';
+import type { KvType } from '../util/kv-type.ts';
 import type { ModelFiles, TensorInfo, TensorType } from '../weights/types.ts';
 import { tensorLayouts } from '../weights/types.ts';
 
@@ -74,6 +75,23 @@ const quantisedChoices: Readonly<Record<Isa, ChosenInputs>> = {
   reference: { form: 'bf16', reason: 'the form of the TypeScript reference' },
 };
 
-export function kvTypeOf(form: InputChoice): KvType {
-  return form === 'f32' ? 'f32' : 'bf16';
+/** Types of K and V that a user may choose. */
+export const kvTypeChoices = ['bf16', 'q8'] as const satisfies readonly KvType[];
+
+/** The forms in which a model is loaded. */
+export interface ModelForms {
+  readonly weights: WeightsForm;
+  readonly inputs: InputForm;
+  /** Undefined: f32 beside f32 inputs, else bf16. */
+  readonly kvType?: KvType | undefined;
+}
+
+/** How a user chooses the form of K and V. */
+export interface KvChoice {
+  readonly inputs: InputChoice;
+  readonly kvType?: KvType | undefined;
+}
+
+export function kvTypeOf({ inputs, kvType }: KvChoice): KvType {
+  return kvType ?? (inputs === 'f32' ? 'f32' : 'bf16');
 }

@@ -2,11 +2,12 @@
 // taken.
 import { type Compiled, compile, type LinearSource } from '../graph/compile.ts';
 import { fuse } from '../graph/fuse.ts';
-import type { InputForm, KvType, LayerRef, Program } from '../graph/program.ts';
+import type { InputForm, LayerRef, Program } from '../graph/program.ts';
 import { modelWorkerGraph } from '../graph/slice.ts';
 import { withSparseLayers } from '../graph/sparse-layers.ts';
 import type { Backend, LinearHandle, VectorHandle } from '../kernel/backend.ts';
 import { buildGraph } from '../models/registry.ts';
+import { type KvType, kvTokenBytes, q8Dims } from '../util/kv-type.ts';
 import type { ModelConfig } from '../util/model-config.ts';
 import { type LayerGroup, pageTokens } from '../util/step.ts';
 import { ModelFileError, reasonOf } from '../weights/errors.ts';
@@ -17,6 +18,7 @@ import {
   type InputChoice,
   kvTypeOf,
   layerInputs,
+  type ModelForms,
   matrixTypes,
   packedType,
   type WeightsForm,
@@ -34,6 +36,8 @@ export interface LoadOptions {
   readonly weights?: WeightsForm;
   /** `bf16` by default. */
   readonly inputs?: InputChoice;
+  /** Type of K and V in pages; default: f32 beside f32 inputs, else bf16. */
+  readonly kvType?: KvType | undefined;
   /** `workers`: the program leaves attention to attention workers. `pages` by default. */
   readonly attention?: AttentionPlace;
   /** Maximum tokens of a sequence; at most the model's own maximum, which is the default. */
@@ -100,9 +104,11 @@ function load(files: ModelFiles, options: LoadOptions): LoadedModel {
   const { backend, weights = 'native' } = options;
   const { config } = files;
   const inputs = chooseInputs(options.inputs ?? 'bf16', backend.isa, matrixTypes(files, weights)).form;
+  const forms = { weights, inputs, kvType: kvTypeOf({ inputs, kvType: options.kvType }) };
   const context = contextOf(config, options.context);
-  const { compiled: plain, typeOf } = compileModel(files, context, weights, inputs, options.attention);
+  const { compiled: plain, typeOf } = compileModel(files, context, forms, options.attention);
   const compiled = withLayers(plain, options.sparseLayers);
+  const kv = kvShape(config, forms.kvType, compiled);
   checkTiedHead(files);
   const segments = compiled.linears.map((source) => checkedSegments(files, source, typeOf));
   const vectorData = compiled.vectors.map((source) => vectorValues(files, source, context));
@@ -119,7 +125,7 @@ function load(files: ModelFiles, options: LoadOptions): LoadedModel {
     compiled,
     linears,
     vectors,
-    kv: kvShape(config, kvTypeOf(inputs), compiled),
+    kv,
     weightsBytes: linearBytes + vectorBytes,
     packedTypes: typesBySize(segments.flat()),
   };
@@ -156,8 +162,7 @@ const embeddingTable = /\.(embed_tokens|embed_in|wte|word_embeddings)\.weight$/;
 function compileModel(
   files: ModelFiles,
   context: number,
-  weights: WeightsForm,
-  inputs: InputForm,
+  { weights, inputs, kvType }: ModelForms,
   attention: AttentionPlace = 'pages',
 ) {
   const model = buildGraph(files.config, context);
@@ -169,7 +174,7 @@ function compileModel(
   };
   const compiled = compile(graph, {
     inputForm: (names) => layerInputs(inputs, names.map(typeOfName)),
-    kvType: kvTypeOf(inputs),
+    kvType: kvTypeOf({ inputs, kvType }),
   });
   return { compiled, typeOf };
 }
@@ -180,14 +185,15 @@ function compileModel(
  */
 export function kvShapeOf(
   files: ModelFiles,
-  options: Pick<LoadOptions, 'weights' | 'inputs' | 'context' | 'sparseLayers'>,
+  options: Pick<LoadOptions, 'weights' | 'inputs' | 'kvType' | 'context' | 'sparseLayers'>,
 ): { readonly kv: KvShape; readonly layers: readonly LayerRef[] } {
   const { weights = 'native', inputs = 'bf16', context, sparseLayers } = options;
   // The forms of layers do not change the shape.
   const form = inputs === 'auto' ? 'bf16' : inputs;
-  const { compiled: plain } = compileModel(files, contextOf(files.config, context), weights, form);
+  const forms = { weights, inputs: form, kvType: kvTypeOf({ inputs, kvType: options.kvType }) };
+  const { compiled: plain } = compileModel(files, contextOf(files.config, context), forms);
   const compiled = withLayers(plain, sparseLayers);
-  return { kv: kvShape(files.config, kvTypeOf(inputs), compiled), layers: layersOf(compiled.program) };
+  return { kv: kvShape(files.config, forms.kvType, compiled), layers: layersOf(compiled.program) };
 }
 
 /** In the order of computation: the group of each layer, and its index in the group. */
@@ -257,13 +263,18 @@ function typesBySize(segments: readonly Segment[]): readonly TensorType[] {
   return [...elements].sort((a, b) => b[1] - a[1]).map(([type]) => type);
 }
 
+/** @throws Error if pages of this type cannot hold the model's heads */
 function kvShape(config: ModelConfig, type: KvType, compiled: Compiled): KvShape {
   const { kvHeads, headDim } = config;
+  if (type === 'q8' && headDim % q8Dims !== 0)
+    throw new Error(
+      `a head has ${headDim} dimensions: --kv-type q8 needs a multiple of ${q8Dims}, which share a scale`,
+    );
   return {
     type,
     kvHeads,
     headDim,
     groups: compiled.program.groups,
-    pageBytes: 2 * kvHeads * pageTokens * headDim * (type === 'f32' ? 4 : 2),
+    pageBytes: kvTokenBytes(config, type) * pageTokens,
   };
 }

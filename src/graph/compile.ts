@@ -1,6 +1,7 @@
 // Compiles a fused graph to a program, and lists the weights and vectors that its ids refer to.
 
 import { assertNever } from '../util/assert-never.ts';
+import type { KvType } from '../util/kv-type.ts';
 import {
   type GainRef,
   type Graph,
@@ -12,7 +13,7 @@ import {
   tensorSpec,
   type WeightRef,
 } from './graph.ts';
-import type { BufferId, BufferSpec, InputForm, KvType, LinearId, Op, Program, VectorId } from './program.ts';
+import type { BufferId, BufferSpec, InputForm, LinearId, Op, Program, VectorId } from './program.ts';
 import type { RopeSpec } from './rope.ts';
 
 /** A linear layer to pack. Its segments share `columns` inputs; their outputs are concatenated. */

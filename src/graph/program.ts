@@ -1,12 +1,10 @@
 // What a backend executes: a flat list of ops over planned buffers, as plain data.
+import type { KvType } from '../util/kv-type.ts';
 import type { Activation } from '../util/model-config.ts';
 import type { LayerGroup } from '../util/step.ts';
 
 /** Input form: how the input rows of a linear layer are rounded before the product. */
 export type InputForm = 'f32' | 'bf16' | 'int8' | 'i16';
-
-/** Type of K, V and the query, and of the softmax weights P in kernels that multiply pairs of bf16. */
-export type KvType = 'bf16' | 'f32';
 
 export type BufferId = number;
 /** Index into the linear layers that the loader packed for this program. */

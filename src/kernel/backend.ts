@@ -1,6 +1,7 @@
 // The interface of computation: one contract for the native kernels and for the plain TypeScript reference backend.
-import type { BufferId, InputForm, KvType, Program } from '../graph/program.ts';
+import type { BufferId, InputForm, Program } from '../graph/program.ts';
 import type { RemoteAttentionCounts, RemoteCounts } from '../util/counts.ts';
+import type { KvType } from '../util/kv-type.ts';
 import type { QuantisedType } from '../util/quantised-blocks.ts';
 import type { Step, StepResult } from '../util/step.ts';
 

@@ -1,10 +1,11 @@
 // Codes of enums between TypeScript and C++; C++ declares them in native/base/types.hpp.
-import type { InputForm, KvType } from '../graph/program.ts';
+import type { InputForm } from '../graph/program.ts';
+import type { KvType } from '../util/kv-type.ts';
 import type { Activation } from '../util/model-config.ts';
 import type { WeightType } from './backend.ts';
 
 export const inputFormCodes = { f32: 0, bf16: 1, int8: 2, i16: 3 } as const satisfies Record<InputForm, number>;
-export const kvTypeCodes = { bf16: 0, f32: 1 } as const satisfies Record<KvType, number>;
+export const kvTypeCodes = { bf16: 0, f32: 1, q8: 2 } as const satisfies Record<KvType, number>;
 export const normStyleCodes = { rms: 0, layer: 1 } as const;
 export const activationCodes = { silu: 0, gelu: 1, gelu_tanh: 2, relu: 3 } as const satisfies Record<
   Activation,

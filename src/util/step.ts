@@ -1,4 +1,5 @@
 // One engine step as plain data: the input of an executor, and its result.
+import type { KvType } from './kv-type.ts';
 
 /** Tokens of one page and of one rBlock. */
 export const pageTokens = 32;
@@ -169,13 +170,13 @@ export function slotsNeeded(budget: number, compactEvery: number): number {
 }
 
 /** Pages of slot states for the slots of `pages` pages, 8 bytes for each slot and KV head. */
-export function slotStatePages(pages: number, headDim: number, kvType: 'f32' | 'bf16'): number {
+export function slotStatePages(pages: number, headDim: number, kvType: KvType): number {
   return Math.ceil(pages / slotPagesOfState(headDim, kvType));
 }
 
 /** Pages of slots with states in one page of slot states. */
-export function slotPagesOfState(headDim: number, kvType: 'f32' | 'bf16'): number {
-  return Math.floor((headDim * (kvType === 'f32' ? 4 : 2)) / 4);
+export function slotPagesOfState(headDim: number, kvType: KvType): number {
+  return Math.floor((headDim * (kvType === 'f32' ? 4 : kvType === 'bf16' ? 2 : 1)) / 4);
 }
 
 /**

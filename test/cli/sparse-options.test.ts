@@ -70,6 +70,10 @@ it.each([
   [{ sparse: 'full,64', borrow: true }, 'remove --borrow'],
   [{ sparse: 'uniform', borrow: true, instances: [{ role: 'prefill' }, { role: 'decode' }] }, 'role mixed'],
   [{ sparse: 'first-n', cppGroup: 2 }, 'remove --cpp-group'],
+  [
+    { sparse: 'quest', kvType: 'q8' },
+    'Cannot use --sparse quest: pages of bounds have the type of keys, and --kv-type q8',
+  ],
 ])('refuses %o', (flags, message) => {
   expect(() => read(flags)).toThrow(message);
 });

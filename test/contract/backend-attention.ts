@@ -2,9 +2,10 @@
 import fc from 'fast-check';
 import { test } from 'vitest';
 import { type PlainSequence, plainStep } from '../../src/engine/plain-step.ts';
-import type { BufferSpec, HeadShape, KvType, Op } from '../../src/graph/program.ts';
+import type { BufferSpec, HeadShape, Op } from '../../src/graph/program.ts';
 import type { Backend } from '../../src/kernel/backend.ts';
 import { ReferenceBackend } from '../../src/kernel/reference/reference.ts';
+import { type KvType, q8Dims } from '../../src/util/kv-type.ts';
 import { pageTokens, type Step } from '../../src/util/step.ts';
 import { expectClose, expectSameBits, numbers, pageValues, play, type Scene } from './scene.ts';
 
@@ -25,7 +26,13 @@ const shapes: fc.Arbitrary<HeadShape> = fc
     halfDim: fc.integer({ min: 1, max: 40 }),
   })
   .map(({ kvHeads, group, halfDim }) => ({ heads: kvHeads * group, kvHeads, headDim: 2 * halfDim }));
-const kvTypes = fc.constantFrom<KvType>('bf16', 'f32');
+export const kvTypes = fc.constantFrom<KvType>('bf16', 'f32', 'q8');
+
+/** The shape with heads that pages of this type can hold. */
+export function heldShape(shape: HeadShape, kvType: KvType): HeadShape {
+  return kvType === 'q8' ? { ...shape, headDim: Math.ceil(shape.headDim / q8Dims) * q8Dims } : shape;
+}
+
 const sequenceLists = fc.array(
   fc.record({
     start: fc.oneof(fc.integer({ min: 0, max: 70 }), fc.integer({ min: 480, max: 1100 })),
@@ -109,10 +116,27 @@ export function attentionScene(
   };
 }
 
-/** Bound of the distance from the reference, which does not round P; instructions that multiply bf16 pairs require rounded weights. */
+/** A level of the block of each value: roundings before may move a value to the next one. */
+function levelOf(values: Float32Array): (i: number) => number {
+  const levels = Array.from({ length: values.length / q8Dims }, (_, block) =>
+    values.subarray(block * q8Dims, (block + 1) * q8Dims).reduce((most, value) => Math.max(most, Math.abs(value)), 0),
+  );
+  return (i) => (1.001 * (levels[Math.floor(i / q8Dims)] ?? 0)) / 127 + 1e-5;
+}
+
+/**
+ * Bound of the distance from the reference, which rounds neither P nor, for q8, queries. Instructions that multiply bf16
+ * pairs require rounded weights; q8 kernels round both to 16-bit integers.
+ */
 export function attentionBound(backend: Backend, kvType: KvType): number {
+  if (kvType === 'q8') return 5e-4;
   const roundsWeights = backend.isa === 'avx512' || backend.isa === 'amx';
   return kvType === 'bf16' && roundsWeights ? 1e-3 : 2e-6;
+}
+
+/** Bound of the distance of the largest score, for each 1 of its size. */
+export function maxBound(kvType: KvType): number {
+  return kvType === 'q8' ? 1e-4 : 1e-5;
 }
 
 /** A step of sequence `s` alone: `rows` rows from row `row` of the step on, with blocks from `firstBlock` on. */
@@ -140,7 +164,8 @@ export function rowsAlone(scene: Scene, s: number, row: number, rows: number, fi
 export function testAttention(backend: Backend): void {
   test('qkv: norms, rotation, pages and queries', () => {
     fc.assert(
-      fc.property(shapes, kvTypes, sequenceLists, fc.boolean(), fc.nat(), (shape, kvType, sequences, norms, seed) => {
+      fc.property(shapes, kvTypes, sequenceLists, fc.boolean(), fc.nat(), (given, kvType, sequences, norms, seed) => {
+        const shape = heldShape(given, kvType);
         const { step, pages } = pagedStep(sequences);
         const columns = (shape.heads + 2 * shape.kvHeads) * shape.headDim;
         const rotaryDim = seed % 3 === 0 ? 2 * Math.ceil(shape.headDim / 4) : shape.headDim;
@@ -177,7 +202,7 @@ export function testAttention(backend: Backend): void {
         const tolerance = (values: Float32Array) => (i: number) => relative * Math.abs(values[i]) + 1e-5;
         expectClose(got.buffers[0], wanted.buffers[0], tolerance(wanted.buffers[0]), 'q');
         for (const [page, values] of wanted.pages.entries())
-          expectClose(got.pages[page], values, tolerance(values), `page ${page}`);
+          expectClose(got.pages[page], values, kvType === 'q8' ? levelOf(values) : tolerance(values), `page ${page}`);
       }),
       { numRuns: 20 },
     );
@@ -185,7 +210,8 @@ export function testAttention(backend: Backend): void {
 
   test('attention and its statistics are within the bound of the reference', () => {
     fc.assert(
-      fc.property(shapes, kvTypes, sequenceLists, fc.nat(), fc.boolean(), (shape, kvType, sequences, seed, stats) => {
+      fc.property(shapes, kvTypes, sequenceLists, fc.nat(), fc.boolean(), (given, kvType, sequences, seed, stats) => {
+        const shape = heldShape(given, kvType);
         const scene = attentionScene(shape, kvType, sequences, seed, stats);
         const read = { buffers: stats ? [1, 2, 3] : [1] };
         const wanted = play(oracle, scene, read).buffers;
@@ -195,7 +221,7 @@ export function testAttention(backend: Backend): void {
         const sumOf = (i: number) => (stats ? wanted[2][Math.floor(i / shape.headDim)] : 1);
         expectClose(got[0], wanted[0], (i) => bound * Math.max(1, sumOf(i)), 'o');
         if (!stats) return;
-        expectClose(got[1], wanted[1], (i) => 1e-5 * (1 + Math.abs(wanted[1][i])), 'max');
+        expectClose(got[1], wanted[1], (i) => maxBound(kvType) * (1 + Math.abs(wanted[1][i])), 'max');
         expectClose(got[2], wanted[2], (i) => Math.max(1e-5, bound) * wanted[2][i], 'sum');
       }),
       { numRuns: 25 },
@@ -204,7 +230,8 @@ export function testAttention(backend: Backend): void {
 
   test('a row of attention has the same bits alone and in a batch', () => {
     fc.assert(
-      fc.property(shapes, kvTypes, sequenceLists, fc.nat(), (shape, kvType, sequences, seed) => {
+      fc.property(shapes, kvTypes, sequenceLists, fc.nat(), (given, kvType, sequences, seed) => {
+        const shape = heldShape(given, kvType);
         const together = attentionScene(shape, kvType, sequences, seed, false);
         const [all] = play(backend, together, { buffers: [1] }).buffers;
         const { step } = together;

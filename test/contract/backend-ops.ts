@@ -2,9 +2,10 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { plainPageTable, plainStep } from '../../src/engine/plain-step.ts';
-import type { BufferSpec, InputForm, KvType, Op } from '../../src/graph/program.ts';
+import type { BufferSpec, InputForm, Op } from '../../src/graph/program.ts';
 import type { Backend, WeightType } from '../../src/kernel/backend.ts';
 import { ReferenceBackend } from '../../src/kernel/reference/reference.ts';
+import type { KvType } from '../../src/util/kv-type.ts';
 import type { Activation } from '../../src/util/model-config.ts';
 import { type QuantisedType, quantisedLayouts } from '../../src/util/quantised-blocks.ts';
 import { pageTokens, type Step } from '../../src/util/step.ts';

@@ -1,11 +1,11 @@
 // Remote keys: ranges of a sequence at remote attention servers of other pools, against the same keys all in one pool.
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import type { HeadShape, KvType } from '../../src/graph/program.ts';
+import type { HeadShape } from '../../src/graph/program.ts';
 import type { Backend } from '../../src/kernel/backend.ts';
 import { counterUniform } from '../../src/util/counter-random.ts';
 import { pageTokens, type RemoteKeys, rangeTokens, remoteBlock } from '../../src/util/step.ts';
-import { attentionScene, type ScoreRules } from './backend-attention.ts';
+import { attentionScene, heldShape, kvTypes, type ScoreRules } from './backend-attention.ts';
 import { type Connect, expectSameBits, play, resultOf, type Scene, type SceneServer, type Wanted } from './scene.ts';
 
 const rangeBlocks = rangeTokens / pageTokens;
@@ -108,9 +108,10 @@ export function testRemoteKeys(backend: Backend, numRuns = 8, connect?: Connect)
   test('attention and its statistics over ranges at servers have the bits of one pool', () => {
     fc.assert(
       fc.property(
-        ...([shapes, fc.constantFrom<KvType>('bf16', 'f32'), sequenceLists, rules] as const),
+        ...([shapes, kvTypes, sequenceLists, rules] as const),
         ...([fc.integer({ min: 1, max: 3 }), fc.boolean(), fc.nat()] as const),
-        (shape, kvType, sequences, rule, servers, stats, seed) => {
+        (given, kvType, sequences, rule, servers, stats, seed) => {
+          const shape = heldShape(given, kvType);
           const whole = attentionScene(shape, kvType, sequences, seed, stats, rulesOf(rule, shape.heads));
           const read = { buffers: stats ? [1, 2, 3] : [1] };
           const wanted = play(backend, whole, read);

@@ -2,9 +2,10 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { type PlainSequence, plainStep } from '../../src/engine/plain-step.ts';
-import type { HeadShape, KvType } from '../../src/graph/program.ts';
+import type { HeadShape } from '../../src/graph/program.ts';
 import type { Backend, SlotStates } from '../../src/kernel/backend.ts';
 import { ReferenceBackend } from '../../src/kernel/reference/reference.ts';
+import type { KvType } from '../../src/util/kv-type.ts';
 import {
   boundPages,
   type HeadReduce,
@@ -155,10 +156,18 @@ function selectionOf({ slots }: World, { headReduce }: Rules, prompt: Prompt): K
   return { sequence: 0, group: 0, slots, budget: Int32Array.of(1, budget), observed, recent, pooling, headReduce };
 }
 
+/** Slots in q8 pages. */
+const q8Slots: [Rules, Prompt, number] = [
+  { shape: { heads: 6, kvHeads: 2, headDim: 32 }, kvType: 'q8', headReduce: 'max', seed: 3 },
+  { tokens: 330, budget: 90, observed: 20, recent: 10, kind: 'max', width: 5 },
+  4,
+];
+
 /** Runs a test in worlds of both backends. A fixed seed: near-ties of scores may be broken differently by rounding. */
 function property(
   backend: Backend,
   numRuns: number,
+  examples: readonly [Rules, Prompt, number][],
   body: (got: World, wanted: World, rules: Rules, prompt: Prompt, seed: number) => void,
 ): void {
   fc.assert(
@@ -170,7 +179,7 @@ function property(
         for (const world of worlds) world.close();
       }
     }),
-    { numRuns, seed: 17, endOnFailure: true },
+    { numRuns: numRuns + examples.length, seed: 17, endOnFailure: true, examples: [...examples] },
   );
 }
 
@@ -178,7 +187,7 @@ const oracle = new ReferenceBackend();
 
 export function testSparse(backend: Backend): void {
   test('selected tokens equal those of the reference, and do not depend on chunks or the batch', () => {
-    property(backend, 10, (got, wanted, rules, prompt) => {
+    property(backend, 10, [q8Slots], (got, wanted, rules, prompt) => {
       const { tokens, observed, budget } = prompt;
       const filled = keptOfPrompt(tokens, budget);
       const select = (world: World) => ({ selections: [selectionOf(world, rules, prompt)] });
@@ -201,7 +210,7 @@ export function testSparse(backend: Backend): void {
   });
 
   test('decode over slots evicts as the reference, and rows of one step equal steps of one row', () => {
-    property(backend, 8, (got, wanted, rules, prompt, seed) => {
+    property(backend, 8, [q8Slots], (got, wanted, rules, prompt, seed) => {
       const { tokens, budget } = prompt;
       const compactEvery = seed % 2 === 0 ? 0 : 1 + (seed % 9);
       const rows = 16;
@@ -236,7 +245,7 @@ export function testSparse(backend: Backend): void {
   });
 
   test('attention over the pages with the highest bounds equals the reference', () => {
-    property(backend, 8, (got, wanted, rules, { tokens, budget }, seed) => {
+    property(backend, 8, [], (got, wanted, rules, { tokens, budget }, seed) => {
       const topP = seed % 3 === 0 ? 1 : 0.2 + 0.5 * (seed / 1000);
       const rows = 3;
       const choose = (world: World, bounded: number): { readonly pageSelections: readonly PageSelection[] } => {
@@ -258,6 +267,15 @@ export function testSparse(backend: Backend): void {
       const whole = got.run(tokens, tokens + 1, { pageSelections: [all] });
       expectSameBits(whole, got.run(tokens, tokens + 1, {}), 'all pages');
     });
+  });
+
+  test('refuses bounds of q8 keys', () => {
+    for (const each of [backend, oracle]) {
+      const world = new World(each, q8Slots[0]);
+      world.run(0, 40, {});
+      expect(() => world.run(40, 43, pageSelections({})(world))).toThrow('bounds q8 keys: rounded bounds would not');
+      world.close();
+    }
   });
 
   test.each(invalidSteps)('refuses a step: $why', ({ why, step }) => {

@@ -1,6 +1,6 @@
 // A scene: a small program with its weights, pages and step, which any backend can run; its outputs are compared.
 import { expect } from 'vitest';
-import type { BufferId, BufferSpec, KvType, Op } from '../../src/graph/program.ts';
+import type { BufferId, BufferSpec, Op } from '../../src/graph/program.ts';
 import type {
   Backend,
   KvPoolHandle,
@@ -8,6 +8,7 @@ import type {
   RemoteAttentionHandle,
   StepOutcome,
 } from '../../src/kernel/backend.ts';
+import type { KvType } from '../../src/util/kv-type.ts';
 import { type LayerGroup, pageTokens, type Step, type StepResult } from '../../src/util/step.ts';
 
 export interface Scene {

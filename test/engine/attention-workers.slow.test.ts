@@ -5,10 +5,9 @@ import { Worker as Thread } from 'node:worker_threads';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { replicasFor, rotation } from '../../src/core/attention-workers/rotation.ts';
 import { Engine } from '../../src/engine/engine.ts';
-import type { WeightsForm } from '../../src/engine/forms.ts';
+import type { ModelForms } from '../../src/engine/forms.ts';
 import { freeModel, type LoadedModel, loadModel } from '../../src/engine/load-model.ts';
 import { groupedStep, type PlainSequence, plainPages } from '../../src/engine/plain-step.ts';
-import type { InputForm } from '../../src/graph/program.ts';
 import type { KvPoolHandle, KvPoolSpec, StepOutcome } from '../../src/kernel/backend.ts';
 import type { Transport } from '../../src/kernel/native/addon.ts';
 import { type AttentionForm, AttentionWorker, WorkerLink } from '../../src/kernel/native/attention-workers.ts';
@@ -126,7 +125,7 @@ class Cluster {
   readonly workers: readonly Worker[];
   readonly engine: Engine;
 
-  constructor(path: string, isa: NativeIsa, forms: Forms, options: ClusterOptions) {
+  constructor(path: string, isa: NativeIsa, forms: ModelForms, options: ClusterOptions) {
     const { workers, transport = 'auto', partition = 'heads', form = 'ranges', replicas = 0, deadlineMs } = options;
     this.#partition = partition;
     this.replicas = Array.from({ length: replicas }, () => createNativeBackend({ threads: 1, isa }));
@@ -208,15 +207,12 @@ class Cluster {
   }
 }
 
-interface Forms {
-  readonly weights: WeightsForm;
-  readonly inputs: InputForm;
-}
-const forms: readonly Forms[] = [
+const forms: readonly ModelForms[] = [
   { weights: 'f32', inputs: 'f32' },
   { weights: 'bf16', inputs: 'bf16' },
   { weights: 'q4', inputs: 'int8' },
 ];
+const q8Forms: ModelForms = { weights: 'q4', inputs: 'i16', kvType: 'q8' };
 
 /**
  * A long sequence in chunks beside a short one that decodes: the bits of every row of logits. @param apart blocks
@@ -243,7 +239,8 @@ for (const { name } of nativeBackends) {
   // The families differ in what surrounds attention: one instruction set shows it.
   const some = name === nativeBackends.at(-1)?.name ? specs : [oddSpec];
   for (const spec of some) {
-    test.each(forms)(`${spec.architecture} on ${name}, weights $weights, inputs $inputs`, (form) => {
+    const held = spec === oddSpec && some === specs ? [...forms, q8Forms] : forms;
+    test.each(held)(`${spec.architecture} on ${name}, weights $weights, inputs $inputs, KV $kvType`, (form) => {
       const path = folder.huggingFace(spec, 'f32');
       const tokens = Math.min(1_700, spec.maxPositions);
       const bitsOf = (options: ClusterOptions) => {
@@ -282,8 +279,9 @@ describe.skipIf(nativeBackends.length === 0)('the form prev-new (needs the nativ
   test.each([
     [{ weights: 'f32', inputs: 'f32' } as const, 2e-5],
     [{ weights: 'bf16', inputs: 'bf16' } as const, 2e-2],
+    [q8Forms, 2e-3],
   ])('differs from one instance by less than a bound, for every architecture: %o', (form, bound) => {
-    for (const spec of specs) {
+    for (const spec of form === q8Forms ? [oddSpec] : specs) {
       const path = folder.huggingFace(spec, 'f32');
       const tokens = Math.min(1_700, spec.maxPositions);
       const logitsOf = (options: ClusterOptions) => {

@@ -42,7 +42,7 @@ class BoundGraph {
     };
     this.compiled = compile(fuse(graph), {
       inputForm: (names) => layerInputs(inputs, names.map(typeOf)),
-      kvType: kvTypeOf(inputs),
+      kvType: kvTypeOf({ inputs }),
     });
     const packer = new Packer(files, backend);
     this.#program = backend.createProgram(this.compiled.program, {

@@ -2,6 +2,7 @@
 // instance that holds all ranges, bit for bit.
 import { afterAll, describe, expect, test } from 'vitest';
 import { Engine } from '../../src/engine/engine.ts';
+import type { ModelForms } from '../../src/engine/forms.ts';
 import { freeModel, loadModel } from '../../src/engine/load-model.ts';
 import { groupedStep, type PlainPages, type PlainSequence, plainPages } from '../../src/engine/plain-step.ts';
 import type { Backend, KvPoolHandle, RemoteAttentionHandle } from '../../src/kernel/backend.ts';
@@ -18,7 +19,8 @@ const forms = [
   { weights: 'f32', inputs: 'f32' },
   { weights: 'bf16', inputs: 'bf16' },
   { weights: 'q4', inputs: 'int8' },
-] as const;
+] as const satisfies readonly ModelForms[];
+const q8Forms = { weights: 'q4', inputs: 'i16', kvType: 'q8' } as const satisfies ModelForms;
 
 const tokens = 1700;
 const rangeBlocks = rangeTokens / pageTokens;
@@ -186,10 +188,11 @@ for (const { name, create } of nativeBackends) {
   // Other families differ outside the scores: one instruction set suffices.
   const some = name === nativeBackends.at(-1)?.name ? specs : [oddSpec];
   for (const spec of some) {
-    test.each(forms)(`${spec.architecture} on ${name}, weights $weights, inputs $inputs`, ({ weights, inputs }) => {
+    const held: readonly ModelForms[] = spec === oddSpec && some === specs ? [...forms, q8Forms] : forms;
+    test.each(held)(`${spec.architecture} on ${name}, weights $weights, inputs $inputs, KV $kvType`, (form) => {
       const backend = create(2);
       const path = folder.huggingFace(spec, 'f32');
-      const model = loadModel({ model: path, backend, weights, inputs });
+      const model = loadModel({ model: path, backend, ...form });
       const layers = model.kv.groups.reduce((sum, group) => sum + group.layers, 0);
       const kvBytes = 2 * blocksMost * layers * model.kv.pageBytes;
       const engine = new Engine({ model, backend, tokensMax: 800, logitRowsMax: 4, kvBytes });

@@ -42,6 +42,10 @@ inline Tokens random_tokens(const Shape& shape, int count, unsigned seed) {
   for (float& x : tokens.q) x = normal(random);
   for (float& x : tokens.k) x = normal(random);
   for (float& x : tokens.v) x = normal(random);
+  if (shape.type == KvType::q8) {  // a scale belongs to several values, so they are rounded here, and not again by pages
+    round_kv(shape.type, static_cast<int>(tokens.k.size()), tokens.k.data());
+    round_kv(shape.type, static_cast<int>(tokens.v.size()), tokens.v.data());
+  }
   return tokens;
 }
 
@@ -144,7 +148,7 @@ class World {
 };
 
 inline double rounded(float x, KvType type) {
-  if (type == KvType::f32) return x;
+  if (type != KvType::bf16) return x;
   uint32_t bits;
   std::memcpy(&bits, &x, 4);
   bits = (bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000u;

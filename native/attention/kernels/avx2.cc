@@ -1,7 +1,7 @@
-// Attention of the AVX2 family: eight lanes and fused multiply-adds; bf16 is widened in registers.
+// Attention of the AVX2 family: eight lanes and fused multiply-adds; bf16 is widened in registers. q8 by vpmaddwd.
 #include <immintrin.h>
 
-#include "attention/kernels/tile.hpp"
+#include "attention/kernels/q8.hpp"
 
 namespace kvasir {
 namespace {
@@ -46,6 +46,49 @@ struct Avx2Lanes {
   static Vec high_half(Vec pairs) { return _mm256_and_ps(pairs, _mm256_castsi256_ps(_mm256_set1_epi32(-65536))); }
 };
 
+struct Words {
+  using Lanes = Avx2Lanes;
+  using Int = __m256i;
+  static constexpr int kRows = 4;
+  static Int load(const uint8_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
+  static Int even(Int bytes) { return _mm256_and_si256(bytes, _mm256_set1_epi16(255)); }
+  static Int odd(Int bytes) { return _mm256_srli_epi16(bytes, 8); }
+  static Int multiply_add(Int sum, Int words, int32_t two) {
+    Int next = _mm256_add_epi32(sum, _mm256_madd_epi16(words, _mm256_set1_epi32(two)));
+    asm("" : "+x"(next));  // g++ otherwise reorders exact sums, and keeps all products in memory before it adds them
+    return next;
+  }
+  static Int set_int(int32_t value) { return _mm256_set1_epi32(value); }
+  static Int add(Int a, Int b) { return _mm256_add_epi32(a, b); }
+  static int32_t sum(Int a) {
+    const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    const __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
+  }
+  static __m256 to_float(Int a) { return _mm256_cvtepi32_ps(a); }
+  static __m256 widen(const uint8_t* bf16) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bf16))), 16));
+  }
+  /** weight x scale, 0 where the weight is 0 */
+  static __m256 weigh(__m256 weight, __m256 scale) {
+    return _mm256_and_ps(_mm256_cmp_ps(weight, _mm256_setzero_ps(), _CMP_NEQ_UQ), _mm256_mul_ps(weight, scale));
+  }
+  static Int largest_bits(Int largest, __m256 v) { return _mm256_max_epi32(largest, _mm256_castps_si256(Lanes::magnitude(v))); }
+  static uint32_t highest(Int largest) {
+    const __m128i four = _mm_max_epi32(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1));
+    const __m128i two = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+    return static_cast<uint32_t>(_mm_cvtsi128_si32(_mm_max_epi32(two, _mm_shuffle_epi32(two, 0xb1))));
+  }
+  /** Levels of two vectors; adds them to `sums`. */
+  static Int store_levels(const float* values, __m256 inverse, int16_t* out, Int sums) {
+    const Int a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(values), inverse));
+    const Int b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(values + 8), inverse));
+    const Int words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8);
+    _mm256_storeu_si256(reinterpret_cast<Int*>(out), _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8));
+    return _mm256_add_epi32(sums, _mm256_add_epi32(a, b));
+  }
+};
+
 using Float = FloatForm<Avx2Lanes, 12, 2>;
 using Widened = WidenedForm<Avx2Lanes, 8, 2>;
 constexpr AttentionKernel kFloat{4, copy_floats, run_range<Float>, score_range<Float>, bound_pages<Float>, merge_rows};
@@ -53,6 +96,6 @@ constexpr AttentionKernel kBf16{4, widen_bf16, run_range<Widened>, score_range<W
 
 }  // namespace
 
-const AttentionKernel* attention_kernel_avx2(KvType type) { return type == KvType::f32 ? &kFloat : &kBf16; }
+const AttentionKernel* attention_kernel_avx2(KvType type) { return choose_kernel(type, kBf16, kFloat, q8_kernel<Words>); }
 
 }  // namespace kvasir

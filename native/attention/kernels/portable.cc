@@ -1,5 +1,10 @@
-// Attention of the portable family: four lanes of compiler vectors, separate multiplies and adds.
-#include "attention/kernels/tile.hpp"
+// Attention of the portable family: four lanes of compiler vectors, separate multiplies and adds. q8 by multiply-adds of
+// words where SSE2 has them.
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+#include "attention/kernels/q8.hpp"
 
 namespace kvasir {
 namespace {
@@ -50,6 +55,58 @@ struct PortableLanes {
   static Vec high_half(Vec pairs) { return (Vec)((Bits)pairs & -65536); }
 };
 
+struct Words {
+  using Lanes = PortableLanes;
+  using Int = Lanes::Bits;
+  typedef uint16_t Halves __attribute__((vector_size(16)));
+  static constexpr int kRows = 3;
+  static Int load(const uint8_t* from) {
+    Int bytes;
+    std::memcpy(&bytes, from, sizeof bytes);
+    return bytes;
+  }
+  static Int even(Int bytes) { return bytes & 0x00ff00ff; }
+  static Int odd(Int bytes) { return (Int)((Halves)bytes >> 8); }
+  static Int multiply_add(Int sum, Int words, int32_t two) {
+#if defined(__SSE2__)
+    return sum + (Int)_mm_madd_epi16((__m128i)words, _mm_set1_epi32(two));
+#else
+    const int32_t low = static_cast<int16_t>(two), high = two >> 16;
+    return sum + (words & 0xffff) * low + (words >> 16) * high;
+#endif
+  }
+  static Int set_int(int32_t value) { return Int{value, value, value, value}; }
+  static Int add(Int a, Int b) { return a + b; }
+  static int32_t sum(Int a) { return (a[0] + a[2]) + (a[1] + a[3]); }
+  static Lanes::Vec to_float(Int a) { return __builtin_convertvector(a, Lanes::Vec); }
+  static Lanes::Vec widen(const uint8_t* bf16) {
+    uint16_t halves[4];
+    std::memcpy(halves, bf16, sizeof halves);
+    return (Lanes::Vec)(Lanes::Words{halves[0], halves[1], halves[2], halves[3]} << 16);
+  }
+  /** weight x scale, 0 where the weight is 0 */
+  static Lanes::Vec weigh(Lanes::Vec weight, Lanes::Vec scale) { return Lanes::select(weight == Lanes::zero(), Lanes::zero(), weight * scale); }
+  static Int largest_bits(Int largest, Lanes::Vec v) {
+    const Int bits = (Int)Lanes::magnitude(v), larger = bits > largest;
+    return (larger & bits) | (~larger & largest);
+  }
+  static uint32_t highest(Int largest) {
+    int32_t best = largest[0];
+    for (int i = 1; i < Lanes::kWidth; i++) best = largest[i] > best ? largest[i] : best;
+    return static_cast<uint32_t>(best);
+  }
+  /** Levels of two vectors; adds them to `sums`. */
+  static Int store_levels(const float* values, Lanes::Vec inverse, int16_t* out, Int sums) {
+    for (int half = 0; half < 2; half++) {
+      const Int levels = __builtin_convertvector(Lanes::round(Lanes::load(values + 4 * half) * inverse), Int);
+      constexpr int kPlace[] = {0, 2, 1, 3};
+      for (int i = 0; i < 4; i++) out[4 * half + kPlace[i]] = static_cast<int16_t>(levels[i]);
+      sums += levels;
+    }
+    return sums;
+  }
+};
+
 using Float = FloatForm<PortableLanes, 8, 2>;
 using Widened = WidenedForm<PortableLanes, 8, 2>;
 constexpr AttentionKernel kFloat{4, copy_floats, run_range<Float>, score_range<Float>, bound_pages<Float>, merge_rows};
@@ -57,6 +114,6 @@ constexpr AttentionKernel kBf16{4, widen_bf16, run_range<Widened>, score_range<W
 
 }  // namespace
 
-const AttentionKernel* attention_kernel_portable(KvType type) { return type == KvType::f32 ? &kFloat : &kBf16; }
+const AttentionKernel* attention_kernel_portable(KvType type) { return choose_kernel(type, kBf16, kFloat, q8_kernel<Words>); }
 
 }  // namespace kvasir

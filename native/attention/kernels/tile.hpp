@@ -36,41 +36,15 @@ inline float heavy_score(float sum) {
   return static_cast<float>(bits - 0x3f800000) * (0.693147181f / (1 << 23));
 }
 
-/** A tile against a range, by the form's products. */
+/** The rows of a tile against a range: what each sees, and its weights from its scores. */
 template <class Form>
-class RangeRun {
+class RangeRows {
  public:
   using Element = typename Form::Element;
 
-  explicit RangeRun(const RangeWork& work)
-      : work_(work), rows_(work.tokens * work.group), values_offset_(4 * static_cast<ptrdiff_t>(kPageTokens) * (work.head_dim / Form::kPack)) {}
+  explicit RangeRows(const RangeWork& work) : work_(work) {}
 
-  void run() {
-    std::memset(work_.o, 0, sizeof(float) * static_cast<size_t>(work_.o_stride) * rows_);
-    Form::begin(work_);
-    for (int page = 0; page < work_.page_count; page++) score_page(page);
-    const int side_by_side = std::max(1, kWeighedRows / work_.group);
-    for (int token = 0; token < work_.tokens; token += side_by_side) weigh_tokens(token, std::min(token + side_by_side, work_.tokens));
-    add_values();
-    Form::end();
-  }
-
-  void score(const KeyScores& to) {
-    Form::begin(work_);
-    for (int page = 0; page < work_.page_count; page++) score_page(page);
-    const float scale = is_shaped() ? 1.0f : work_.scale;
-    for (int token = 0; token < work_.tokens; token++) {
-      const int first = first_of(token), keys = keys_of(token);
-      for (int head = 0; first < keys && head < work_.group; head++) {
-        const int row = token * work_.group + head;
-        if (is_shaped()) shape_row(token, row, first, keys);
-        add_weights<typename Form::Lanes>(scores_of(row), to.sums + head * kRangeTokens, first, keys, scale, to.max[row], to.inverse_sum[row]);
-      }
-    }
-    Form::end();
-  }
-
- private:
+ protected:
   int within(int64_t key) const {
     const int all = work_.page_count * kPageTokens;
     return key < 0 ? 0 : key > all ? all : static_cast<int>(key);
@@ -80,39 +54,44 @@ class RangeRun {
   int keys_of(int token) const { return within(int64_t{work_.first_position} + token - work_.first_key + 1); }
   int first_of(int token) const { return within(int64_t{work_.first_position} + token - work_.first_key + 1 - work_.window); }
 
-  /** Scores of the rows that see a key of the page. */
-  void score_page(int page) const {
+  struct RowRange {
+    int begin, end;
+  };
+
+  /** Rows that see a key of the page. */
+  RowRange rows_of_page(int page) const {
     int token = work_.first_key + page * kPageTokens - work_.first_position;
     int row = token > 0 ? token * work_.group : 0;
     int tokens = work_.tokens;
     while (first_of(tokens - 1) >= (page + 1) * kPageTokens) tokens--;  // their windows begin after the page
-    if (tokens * work_.group <= row) return;
-    const auto* query = static_cast<const Element*>(work_.query) + static_cast<ptrdiff_t>(row) * work_.head_dim;
-    float* scores = work_.scores + static_cast<ptrdiff_t>(row) * kRangeStride + page * kPageTokens;
-    Form::multiply_keys(Product<Form>{query, work_.head_dim, work_.pages + page, 0, 4 * kPageTokens, 1, work_.head_dim / Form::kPack, scores,
-                                      kRangeStride, Into::nothing, work_.prefetch_pages},
-                        tokens * work_.group - row);
+    return {row, tokens * work_.group};
   }
 
   Element* weights_of(int row) const { return static_cast<Element*>(work_.weights) + static_cast<ptrdiff_t>(row) * kRangeStride; }
 
   /**
-   * Tokens [from, to), pass after pass: each pass folds a row to one number that the row's next pass needs, and other
-   * rows fill the wait.
+   * Weighs all rows, pass after pass: each pass folds a row to one number that the row's next pass needs, and other
+   * rows fill the wait. `after` is called with tokens [from, to) that are weighed.
    */
-  void weigh_tokens(int from, int to) const {
-    const float scale = is_shaped() ? 1.0f : work_.scale;
-    each_row(from, to, [&](int token, int row, int first, int keys) {
-      if (is_shaped()) shape_row(token, row, first, keys);
-      work_.max[row] = largest_score<typename Form::Lanes>(scores_of(row), first, keys, scale);
-    });
-    each_row(from, to, [&](int, int row, int first, int keys) {
-      work_.sum[row] = weigh_row<Form>(scores_of(row), weights_of(row), first, keys, scale, work_.max[row]);
-    });
-    if constexpr (Form::kRoundsWeights) {
-      each_row(from, to, [&](int, int row, int first, int keys) {
-        if (work_.sum[row] * kHeavyShare < 1) restore_heavy(row, scores_of(row), first, keys, scale);
-      });
+  template <class After>
+  void weigh_all(const After& after) const {
+    const int side_by_side = std::max(1, kWeighedRows / work_.group);
+    for (int from = 0; from < work_.tokens; from += side_by_side) {
+      const int to = std::min(from + side_by_side, work_.tokens);
+      weigh_tokens(from, to);
+      after(from, to);
+    }
+  }
+
+  /** Adds the weights of all rows to the sums by key. */
+  void add_scores(const KeyScores& to) const {
+    for (int token = 0; token < work_.tokens; token++) {
+      const int first = first_of(token), keys = keys_of(token);
+      for (int head = 0; first < keys && head < work_.group; head++) {
+        const int row = token * work_.group + head;
+        if (is_shaped()) shape_row(token, row, first, keys);
+        add_weights<typename Form::Lanes>(scores_of(row), to.sums + head * kRangeTokens, first, keys, shaped_scale(), to.max[row], to.inverse_sum[row]);
+      }
     }
   }
 
@@ -133,7 +112,81 @@ class RangeRun {
   }
 
   bool is_shaped() const { return work_.softcap != 0 || work_.slopes != nullptr; }
+  /** The scale of scores that `shape_row` has shaped, if it shapes them. */
+  float shaped_scale() const { return is_shaped() ? 1.0f : work_.scale; }
   float* scores_of(int row) const { return work_.scores + static_cast<ptrdiff_t>(row) * kRangeStride; }
+
+  const RangeWork& work_;
+
+ private:
+  void weigh_tokens(int from, int to) const {
+    const float scale = shaped_scale();
+    each_row(from, to, [&](int token, int row, int first, int keys) {
+      if (is_shaped()) shape_row(token, row, first, keys);
+      work_.max[row] = largest_score<typename Form::Lanes>(scores_of(row), first, keys, scale);
+    });
+    each_row(from, to, [&](int, int row, int first, int keys) {
+      work_.sum[row] = weigh_row<Form>(scores_of(row), weights_of(row), first, keys, scale, work_.max[row]);
+    });
+  }
+
+  void shape_row(int token, int row, int first, int keys) const {
+    const float slope = work_.slopes == nullptr ? 0.0f : work_.slopes[row % work_.group];
+    const ScoreShape shape{work_.scale, work_.softcap, slope, static_cast<float>(work_.first_key - work_.first_position - token)};
+    const int end = (keys + kPageTokens - 1) / kPageTokens * kPageTokens;
+    shape_scores<typename Form::Lanes>(scores_of(row), first / kPageTokens * kPageTokens, end, shape);
+  }
+};
+
+/** A tile against a range, by the form's products. */
+template <class Form>
+class RangeRun : RangeRows<Form> {
+  using Rows = RangeRows<Form>;
+  using Rows::first_of;
+  using Rows::keys_of;
+  using Rows::scores_of;
+  using Rows::weights_of;
+  using Rows::work_;
+
+ public:
+  using Element = typename Form::Element;
+
+  explicit RangeRun(const RangeWork& work)
+      : Rows(work), rows_(work.tokens * work.group), values_offset_(4 * static_cast<ptrdiff_t>(kPageTokens) * (work.head_dim / Form::kPack)) {}
+
+  void run() {
+    std::memset(work_.o, 0, sizeof(float) * static_cast<size_t>(work_.o_stride) * rows_);
+    Form::begin(work_);
+    for (int page = 0; page < work_.page_count; page++) score_page(page);
+    Rows::weigh_all([&](int from, int to) {
+      if constexpr (Form::kRoundsWeights) {
+        Rows::each_row(from, to, [&](int, int row, int first, int keys) {
+          if (work_.sum[row] * kHeavyShare < 1) restore_heavy(row, scores_of(row), first, keys, Rows::shaped_scale());
+        });
+      }
+    });
+    add_values();
+    Form::end();
+  }
+
+  void score(const KeyScores& to) {
+    Form::begin(work_);
+    for (int page = 0; page < work_.page_count; page++) score_page(page);
+    Rows::add_scores(to);
+    Form::end();
+  }
+
+ private:
+  /** Scores of the rows that see a key of the page. */
+  void score_page(int page) const {
+    const auto seeing = Rows::rows_of_page(page);
+    if (seeing.end <= seeing.begin) return;
+    const auto* query = static_cast<const Element*>(work_.query) + static_cast<ptrdiff_t>(seeing.begin) * work_.head_dim;
+    float* scores = scores_of(seeing.begin) + page * kPageTokens;
+    Form::multiply_keys(Product<Form>{query, work_.head_dim, work_.pages + page, 0, 4 * kPageTokens, 1, work_.head_dim / Form::kPack, scores,
+                                      kRangeStride, Into::nothing, work_.prefetch_pages},
+                        seeing.end - seeing.begin);
+  }
 
   /** Adds the rounding error of a row's few heavy weights to the sum and, times V, to o, which is still zero. */
   void restore_heavy(int row, const float* scores, int first, int keys, float scale) const {
@@ -157,13 +210,6 @@ class RangeRun {
       }
     }
     Form::add_heavy(work_.o + static_cast<ptrdiff_t>(row) * work_.o_stride, heavy, count, work_.head_dim);
-  }
-
-  void shape_row(int token, int row, int first, int keys) const {
-    const float slope = work_.slopes == nullptr ? 0.0f : work_.slopes[row % work_.group];
-    const ScoreShape shape{work_.scale, work_.softcap, slope, static_cast<float>(work_.first_key - work_.first_position - token)};
-    const int end = (keys + kPageTokens - 1) / kPageTokens * kPageTokens;
-    shape_scores<typename Form::Lanes>(scores_of(row), first / kPageTokens * kPageTokens, end, shape);
   }
 
   /** Pages that every token sees completely are added for the whole tile; keys before and after them token by token. */
@@ -278,7 +324,6 @@ class RangeRun {
     for (int i = 0; i < columns; i++) std::memcpy(out + 4 * i + 2 * key, pairs + 4 * i + 2 * key, 2);
   }
 
-  const RangeWork& work_;
   int rows_;
   ptrdiff_t values_offset_;
 };

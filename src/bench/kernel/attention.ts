@@ -1,5 +1,5 @@
 // `kvasir bench kernel attention`: decode and prefill over pages in memory, beside the roof and the peak of the same run.
-import type { KvType } from '../../graph/program.ts';
+import { type KvType, kvTokenBytes } from '../../util/kv-type.ts';
 import { pageTokens } from '../../util/step.ts';
 import { round } from '../statistics.ts';
 import { type HeadsShape, KernelLab } from './lab.ts';
@@ -148,7 +148,7 @@ function prefillRow(lab: KernelLab, options: AttentionBenchOptions, context: num
   const before = lab.attentionPeak(kv);
   const { seconds, operations, ...split } = lab.prefill(kv, shape, queries, context, repeats);
   const peak = Math.max(before, lab.attentionPeak(kv));
-  const kvBytes = 2 * context * shape.kvHeads * shape.headDim * (kv === 'f32' ? 4 : 2);
+  const kvBytes = context * kvTokenBytes(shape, kv);
   const gflopPerSecond = operations / seconds / 1e9;
   const row = {
     context,

@@ -1,8 +1,9 @@
 // The native kernels for kernel benches: a thread team, and the limits of the machine.
-import type { InputForm, KvType } from '../../graph/program.ts';
+import type { InputForm } from '../../graph/program.ts';
 import { inputFormCodes, kvTypeCodes, type NativeIsa, nativeIsas } from '../../kernel/codes.ts';
 import { findNative, type NativeModule, type NativeSplit } from '../../kernel/native/addon.ts';
 import { chooseIsa } from '../../kernel/native/native.ts';
+import type { KvType } from '../../util/kv-type.ts';
 
 export interface HeadsShape {
   readonly kvHeads: number;

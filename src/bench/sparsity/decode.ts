@@ -5,6 +5,7 @@ import type { InputChoice, WeightsForm } from '../../engine/forms.ts';
 import { freeModel, type LoadedModel, loadModel } from '../../engine/load-model.ts';
 import { groupedStep, type PlainPages, type PlainSequence, plainPages } from '../../engine/plain-step.ts';
 import type { Backend } from '../../kernel/backend.ts';
+import type { KvType } from '../../util/kv-type.ts';
 import {
   boundPages,
   type KvSelection,
@@ -25,6 +26,7 @@ export interface SparseDecodeBench {
   readonly files: ModelFiles;
   readonly weights: WeightsForm;
   readonly inputs: InputChoice;
+  readonly kvType?: KvType | undefined;
   readonly methods: readonly DecodeMethod[];
   /** Tokens of each sequence; more than the model has positions are allowed, since the keys are random. */
   readonly contexts: readonly number[];
@@ -67,10 +69,11 @@ const warmUps = 2;
 
 /** @throws Error if the engine cannot be created */
 export function benchSparseDecode(backend: Backend, options: SparseDecodeBench): SparseDecodeReport {
-  const { files, weights, inputs, contexts, repeats, budget } = options;
+  const { files, weights, inputs, kvType, contexts, repeats, budget } = options;
   const context = Math.max(...contexts) + repeats + warmUps + 1;
   const sparseLayers = Array.from({ length: files.config.layers }, (_, layer) => layer >= questFullLayers);
-  const model = loadModel({ model: withPositions(files, context), backend, weights, inputs, context, sparseLayers });
+  const forms = { weights, inputs, kvType };
+  const model = loadModel({ model: withPositions(files, context), backend, ...forms, context, sparseLayers });
   try {
     const rows = contexts.flatMap((length) => {
       const scene = new DecodeScene(backend, model, options, length);

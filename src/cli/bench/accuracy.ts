@@ -1,9 +1,9 @@
-// `kvasir bench accuracy`: the loss of quality of each form of weights and inputs.
+// `kvasir bench accuracy`: the loss of quality of each form of weights, inputs, and keys and values.
 import { readFileSync } from 'node:fs';
 import { Command } from 'commander';
 import { z } from 'zod';
 import { benchAccuracy } from '../../bench/accuracy.ts';
-import { inputForms, weightsForms } from '../../engine/forms.ts';
+import { inputForms, kvTypeChoices, weightsForms } from '../../engine/forms.ts';
 import { textOf } from '../../engine/model-text.ts';
 import { openModel } from '../../weights/open-model.ts';
 import { modelFlag, modelOptionsSchema, readOptions } from '../options/options.ts';
@@ -13,13 +13,19 @@ import { printTable } from '../terminal/table.ts';
 import { UsageError } from '../usage-error.ts';
 import { list, threadsFlag } from './options.ts';
 
+const formSchema = z.object({
+  weights: z.enum(weightsForms),
+  inputs: z.enum(inputForms),
+  kvType: z.enum(kvTypeChoices).optional(),
+});
+
 const form = z.string().transform((text, context) => {
-  const [weights, inputs] = text.split('/');
-  const parsed = z.object({ weights: z.enum(weightsForms), inputs: z.enum(inputForms) }).safeParse({ weights, inputs });
-  if (parsed.success) return parsed.data;
+  const [weights, inputs, kvType, ...more] = text.split('/');
+  const parsed = formSchema.safeParse({ weights, inputs, kvType });
+  if (parsed.success && more.length === 0) return parsed.data;
   context.addIssue({
     code: 'custom',
-    message: `'${text}' is not a form: write WEIGHTS/INPUTS, for example native/bf16`,
+    message: `'${text}' is not a form: write WEIGHTS/INPUTS or WEIGHTS/INPUTS/KV, for example native/bf16/q8`,
   });
   return z.NEVER;
 });
@@ -30,18 +36,23 @@ const accuracySchema = modelOptionsSchema.pick({ model: true, threads: true }).e
   forms: list(form, [
     { weights: 'native', inputs: 'f32' },
     { weights: 'native', inputs: 'bf16' },
+    { weights: 'native', inputs: 'bf16', kvType: 'q8' },
     { weights: 'native', inputs: 'i16' },
+    { weights: 'native', inputs: 'i16', kvType: 'q8' },
     { weights: 'native', inputs: 'int8' },
   ]),
 });
 
 export function accuracyCommand(): Command {
   return new Command('accuracy')
-    .description('Perplexity, divergence and agreement of weight and input forms, against float32 arithmetic')
+    .description('Perplexity, divergence and agreement of forms of weights, inputs and KV, against float32 arithmetic')
     .addOption(modelFlag())
     .requiredOption('--text <file>', 'Read this UTF-8 text')
     .option('--tokens <n>', 'Use this number of its tokens (default: 1500)')
-    .option('--forms <list>', 'Compare these WEIGHTS/INPUTS (default: native/f32,native/bf16,native/i16,native/int8)')
+    .option(
+      '--forms <list>',
+      'Compare these WEIGHTS/INPUTS or WEIGHTS/INPUTS/KV (default: native with inputs f32, bf16, i16 and int8, and q8 beside bf16 and i16)',
+    )
     .addOption(threadsFlag())
     .option('--json', 'Print one JSON object')
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {

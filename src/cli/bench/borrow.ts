@@ -4,14 +4,13 @@ import { Command } from 'commander';
 import { z } from 'zod';
 import { benchMove, benchSettle, benchSpeed } from '../../bench/borrow.ts';
 import { hundredMillion, type LlamaShape, oneBillion, writeRandomLlama } from '../../bench/random-gguf.ts';
-import { openModel } from '../../weights/open-model.ts';
+import { pageTokens } from '../../util/step.ts';
 import type { BorrowOptions } from '../options/lending-rules.ts';
 import { addFormFlags, readOptions } from '../options/options.ts';
 import { temporaryFolder } from '../serve/exit-cleanup.ts';
-import { locateModel } from '../serve/model/locate-model.ts';
 import { openServing, type Serving } from '../serve/open-serving.ts';
 import { printTable } from '../terminal/table.ts';
-import { benchModelSchema, count, counts, list, progress } from './options.ts';
+import { benchModelSchema, blockBytesOf, count, counts, list, progress } from './options.ts';
 
 const partNames = ['speed', 'settle', 'move'] as const;
 
@@ -91,23 +90,17 @@ interface PoolSettings {
   readonly roundRobin?: boolean;
 }
 
-async function open(path: string, { weights, inputs }: Options, pool: PoolSettings): Promise<Serving> {
+async function open(path: string, { weights, inputs, kvType }: Options, pool: PoolSettings): Promise<Serving> {
   const { instances = 1, tokens, threads = 1, lending, context, roundRobin } = pool;
-  const kvMemory = (await kvBytesPerToken(path, inputs)) * tokens;
-  const options = { ...{ model: path, weights, inputs, threads, context, kvMemory }, eviction: 'lru' } as const;
+  const forms = { model: path, weights, inputs, kvType };
+  const kvMemory = ((await blockBytesOf(forms)) / pageTokens) * tokens;
+  const options = { ...forms, ...{ threads, context, kvMemory }, eviction: 'lru' } as const;
   const serving = await openServing(options, {
     ...{ queue: 64, lending, placement: roundRobin === true ? 'round-robin' : undefined },
     instances: Array.from({ length: instances }, () => ({ role: 'mixed', threads }) as const),
   });
   await serving.cluster.ready();
   return serving;
-}
-
-async function kvBytesPerToken(model: string, inputs: Options['inputs']): Promise<number> {
-  const files = openModel((await locateModel(model)).path);
-  const { layers, kvHeads, headDim } = files.config;
-  files.close();
-  return layers * kvHeads * headDim * 2 * (inputs === 'f32' ? 4 : 2);
 }
 
 async function closingAll<T>(opened: readonly Serving[], use: () => Promise<T>): Promise<T> {

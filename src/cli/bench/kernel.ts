@@ -22,7 +22,7 @@ export function kernelCommand(): Command {
 const count = z.coerce.number().int().min(1);
 
 const attentionSchema = modelOptionsSchema.pick({ threads: true }).extend({
-  kv: z.enum(['bf16', 'f32']).default('bf16'),
+  kv: z.enum(['bf16', 'f32', 'q8']).default('bf16'),
   kvHeads: count.default(8),
   group: count.default(4),
   headDim: count.default(64),
@@ -36,7 +36,7 @@ function attentionCommand(): Command {
   return new Command('attention')
     .description('Decode over shuffled pages, and prefill, at several context lengths')
     .addOption(threadsFlag())
-    .option('--kv <type>', 'Use bf16 or f32 pages (default: bf16)')
+    .option('--kv <type>', 'Use pages of this type: bf16, f32 or q8 (default: bf16)')
     .option('--kv-heads <n>', 'Use this number of KV heads (default: 8)')
     .option('--group <n>', 'Use this number of query heads per KV head (default: 4)')
     .option('--head-dim <n>', 'Use heads of this dimension (default: 64)')

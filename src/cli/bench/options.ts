@@ -1,6 +1,8 @@
 // Options that the benches share.
 import { Option } from 'commander';
 import { z } from 'zod';
+import { kvTypeOf } from '../../engine/forms.ts';
+import { kvTokenBytes } from '../../util/kv-type.ts';
 import { pageTokens } from '../../util/step.ts';
 import { openModel } from '../../weights/open-model.ts';
 import { modelOptionsSchema } from '../options/options.ts';
@@ -11,8 +13,8 @@ export function progress(line: string): void {
   console.error(line);
 }
 
-/** The model and the forms of its weights and inputs. */
-export const benchModelSchema = modelOptionsSchema.pick({ model: true, weights: true, inputs: true });
+/** The model and its forms. */
+export const benchModelSchema = modelOptionsSchema.pick({ model: true, weights: true, inputs: true, kvType: true });
 
 /** A whole number of at least 1. */
 export function count(otherwise: number) {
@@ -38,11 +40,10 @@ export function counts(least: number, otherwise: readonly number[]) {
 }
 
 /** Keys and values of one block, all layers. */
-export async function blockBytesOf(model: string | undefined, inputs: string): Promise<number> {
+export async function blockBytesOf({ model, ...forms }: z.output<typeof benchModelSchema>): Promise<number> {
   const files = openModel((await locateModel(model)).path);
   try {
-    const { kvHeads, headDim, layers } = files.config;
-    return 2 * kvHeads * headDim * (inputs === 'f32' ? 4 : 2) * pageTokens * layers;
+    return files.config.layers * kvTokenBytes(files.config, kvTypeOf(forms)) * pageTokens;
   } finally {
     files.close();
   }

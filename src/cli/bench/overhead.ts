@@ -35,10 +35,11 @@ export function overheadCommand(): Command {
     .option('--rounds <n>', 'Measure this number of rounds (default: 7)')
     .option('--json', 'Print one JSON object')
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
-      const { threads, model: named, weights, inputs, url, ...sizes } = readOptions(overheadSchema, flags);
+      const { threads, model: named, weights, inputs, kvType, url, ...sizes } = readOptions(overheadSchema, flags);
       const { path: model } = await locateModel(named);
-      const form = { model, weights, inputs };
-      const server = url === undefined ? await startServer({ ...form, threads: String(threads) }) : undefined;
+      const form = { model, weights, inputs, kvType };
+      const flagsOfServer = { model, weights, inputs, ...(kvType && { 'kv-type': kvType }), threads: String(threads) };
+      const server = url === undefined ? await startServer(flagsOfServer) : undefined;
       const backend = createBackend(threads);
       const engine = new EngineBench(backend, form);
       try {

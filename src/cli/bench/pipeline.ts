@@ -86,8 +86,8 @@ function contextOf({ prompts }: Options): number {
 }
 
 async function openOnThreads(options: Options): Promise<Opened> {
-  const { model, weights, inputs, threads, members } = options;
-  const all = { model, weights, inputs, threads, context: contextOf(options), eviction: 'lru' } as const;
+  const { model, weights, inputs, kvType, threads, members } = options;
+  const all = { model, weights, inputs, kvType, threads, context: contextOf(options), eviction: 'lru' } as const;
   const open = (prefills: number) => {
     const pipeline = prefills === 1 ? undefined : { members, tokensOver: 0 };
     return openServing(all, { queue: 1, instances: instancesOf(prefills, options), pipeline });
@@ -106,8 +106,8 @@ async function openOnThreads(options: Options): Promise<Opened> {
 }
 
 async function openOnProcesses(options: Options): Promise<Opened> {
-  const { model, weights, inputs, members, transport } = options;
-  const all = { model, weights, inputs, transport, context: contextOf(options) };
+  const { model, weights, inputs, kvType, members, transport } = options;
+  const all = { model, weights, inputs, kvType, transport, context: contextOf(options) };
   const closing: { close(): Promise<void> }[] = [];
   const close = async (): Promise<void> => {
     for (const each of closing.toReversed()) await each.close();

@@ -28,7 +28,7 @@ export function tiersCommand(): Command {
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const { prompt, repeats, folder, ...own } = readOptions(schema, flags);
       const ssd = temporaryFolder('tiers', folder);
-      const blockBytes = await blockBytesOf(own.model, own.inputs);
+      const blockBytes = await blockBytesOf(own);
       const blocks = Math.ceil((prompt + 1) / pageTokens);
       const options = { ...own, context: prompt + 1, eviction: 'lru', kvMemory: (blocks + 2) * blockBytes } as const;
       const hostMemory = Math.ceil(2.5 * blocks) * blockBytes;

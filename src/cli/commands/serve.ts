@@ -31,6 +31,7 @@ const instanceOptionNames = [
   'threads',
   'weights',
   'inputs',
+  'kvType',
   'kvMemory',
   'eviction',
   'pinMemory',

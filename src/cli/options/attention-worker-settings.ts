@@ -275,7 +275,7 @@ export interface AttentionWorkerOptions extends ModelOptions {
 
 /** The options of `join` that an attention worker has. */
 const workerOptionNames: ReadonlySet<string> = new Set([
-  ...['role', 'shard', 'model', 'weights', 'inputs', 'context', 'threads', 'kvMemory'],
+  ...['role', 'shard', 'model', 'weights', 'inputs', 'kvType', 'context', 'threads', 'kvMemory'],
   ...['pagesHost', 'pagesPort', 'transport', 'token'],
 ]);
 

@@ -3,7 +3,7 @@ import { availableParallelism } from 'node:os';
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { evictionKinds } from '../../core/kvcache/eviction.ts';
-import { inputChoices, weightsForms } from '../../engine/forms.ts';
+import { inputChoices, kvTypeChoices, weightsForms } from '../../engine/forms.ts';
 import { byteCount } from '../../util/byte-count.ts';
 import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
@@ -31,6 +31,7 @@ export const modelOptionsSchema = z.object({
   model: z.string().optional(),
   weights: z.enum(weightsForms).default('native'),
   inputs: z.enum(inputChoices).default('auto'),
+  kvType: z.enum(kvTypeChoices).optional(),
   threads: count(1, 1024).default(() => availableParallelism()),
   context: count(1).optional(),
   kvMemory: bytes.optional(),
@@ -175,6 +176,12 @@ export function addFormFlags(command: Command, otherwise?: string): Command {
       new Option('--inputs <form>', 'Round the inputs of linear layers to this form (default: auto)').choices(
         inputChoices,
       ),
+    )
+    .addOption(
+      new Option(
+        '--kv-type <type>',
+        'Keep keys and values in this type; q8 takes about half the memory (default: bf16; f32 beside --inputs f32)',
+      ).choices(kvTypeChoices),
     );
 }
 

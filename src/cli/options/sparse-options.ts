@@ -102,9 +102,15 @@ export function servedSparsity(options: OtherOptions): SparseSettings | undefine
 }
 
 /** Undefined: every request keeps all tokens. @throws UsageError if the options contradict each other */
-export function sparseSettings(options: SparseOptions): SparseSettings | undefined {
+export function sparseSettings(
+  options: SparseOptions & { readonly kvType?: string | undefined },
+): SparseSettings | undefined {
   const { sparse } = options;
   refuseIneffective(options);
+  if (sparse === 'quest' && options.kvType === 'q8')
+    throw new UsageError(
+      'Cannot use --sparse quest: pages of bounds have the type of keys, and --kv-type q8 would round bounds below the keys',
+    );
   if (sparse === undefined) return undefined;
   const list = sparse.includes(',')
     ? sparse.split(',').map((entry) => (entry === 'full' ? ('full' as const) : Number(entry)))

@@ -72,11 +72,23 @@ export class ChildInstances {
 }
 
 function flagsOf(options: ServeOptions, own: InstanceOptions, instances: number): readonly string[] {
-  const { model, weights, inputs, context, eviction, cluster, pinMemory, admission, logLevel, transport } = options;
+  const { model, weights, inputs, kvType, context, eviction, cluster, pinMemory, admission, transport } = options;
   const threads = own.threads ?? Math.max(1, Math.floor(options.threads / instances));
   const kvMemory = own.kvMemory ?? options.kvMemory;
-  const { logFormat } = options;
-  const shared = { model, weights, inputs, context, eviction, cluster, pinMemory, logLevel, logFormat, transport };
+  const { logLevel, logFormat } = options;
+  const shared = {
+    model,
+    weights,
+    inputs,
+    kvType,
+    context,
+    eviction,
+    cluster,
+    pinMemory,
+    logLevel,
+    logFormat,
+    transport,
+  };
   const given = { ...shared, threads, kvMemory, role: own.role };
   const recheck = admission === 'none' ? [] : ['--recheck'];
   const handsOff = options.roleSwitch || options.instances?.some(({ role }) => role === 'decode') === true;
@@ -104,8 +116,9 @@ function dopFlags(options: ServeOptions): readonly string[] {
 
 /** The options that a store has in common with all instances. */
 function storeFlags(options: ServeOptions): readonly string[] {
-  const { model, weights, inputs, context, eviction, cluster, logLevel, logFormat, transport } = options;
-  return asFlags({ model, weights, inputs, context, eviction, cluster, logLevel, logFormat, transport, role: 'store' });
+  const { model, weights, inputs, kvType, context, eviction, cluster, logLevel, logFormat, transport } = options;
+  const forms = { weights, inputs, kvType };
+  return asFlags({ model, ...forms, context, eviction, cluster, logLevel, logFormat, transport, role: 'store' });
 }
 
 /** Each instance has a folder of its own, the same in every run. */

@@ -10,6 +10,7 @@ import { loadNative, type NativeModule } from '../../kernel/native/addon.ts';
 import { NativeBlockStore } from '../../kernel/native/block-store.ts';
 import { LiveTiers, type PageLoader } from '../../runtime/threads/live-tiers.ts';
 import type { BlockRoot, InstanceDescription } from '../../runtime/threads/thread-protocol.ts';
+import { type KvType, kvTokenBytes } from '../../util/kv-type.ts';
 import type { ModelConfig } from '../../util/model-config.ts';
 import { pageTokens } from '../../util/step.ts';
 import { lentBytes } from '../options/lending-rules.ts';
@@ -33,8 +34,8 @@ const ssdSizeMin = 64 * 2 ** 20;
 const ssdContexts = 64;
 
 /** The default of --ssd-size: the KV of 64 contexts, between 64 MiB and 10 GiB. */
-export function ssdSizeFor({ layers, kvHeads, headDim }: ModelConfig, context: number, inputs: string): number {
-  const tokenBytes = 2 * layers * kvHeads * headDim * (inputs === 'f32' ? 4 : 2);
+export function ssdSizeFor(config: ModelConfig, context: number, kvType: KvType): number {
+  const tokenBytes = config.layers * kvTokenBytes(config, kvType);
   return Math.min(ssdSizeDefault, Math.max(ssdSizeMin, ssdContexts * context * tokenBytes));
 }
 

@@ -61,12 +61,12 @@ function load(
   if (loaded !== undefined && settings.attentionWorkers === undefined) return loaded;
   const files = openModel(settings.model);
   try {
-    const { weights, inputs, contextTokens: context, attentionWorkers, sparse } = settings;
+    const { weights, inputs, kvType, contextTokens: context, attentionWorkers, sparse } = settings;
     const attention = attentionWorkers === undefined ? 'pages' : 'workers';
     const layers = sparse && sparseLayers(sparse, files.config.layers);
-    const forms = { weights, inputs, context, attention, sparseLayers: layers } as const;
+    const forms = { weights, inputs, kvType, context, attention, sparseLayers: layers } as const;
     const model = loadModel({ model: files, backend, ...forms, sharedWith: loaded?.model });
-    const root = blockRoot(files, { weights, inputs: model.inputs }, layers);
+    const root = blockRoot(files, { weights, inputs: model.inputs, kvType }, layers);
     return { model, root };
   } finally {
     files.close();

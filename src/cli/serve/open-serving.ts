@@ -3,9 +3,11 @@ import { budgetMin } from '../../core/kvcache/sparsity/budgets.ts';
 import type { AdmissionSettings } from '../../core/router/admission/length-admission.ts';
 import type { PlacementKind } from '../../core/router/placement/placement.ts';
 import type { PipelineSettings } from '../../core/router/placement/placer.ts';
+import { kvTypeOf } from '../../engine/forms.ts';
 import type { ServedModel } from '../../gateway/http/served-model.ts';
 import { LiveCluster } from '../../runtime/threads/live-cluster.ts';
 import type { Transport } from '../../runtime/transfer/messenger.ts';
+import { kvTokenBytes } from '../../util/kv-type.ts';
 import { pageTokens } from '../../util/step.ts';
 import { openModel } from '../../weights/open-model.ts';
 import type { ModelFiles } from '../../weights/types.ts';
@@ -128,11 +130,11 @@ function withSsdSize(
   serving: ServingOptions,
   { config }: ModelFiles,
   context: number,
-  { inputs }: ModelOptions,
+  forms: ModelOptions,
 ): { readonly options: TierOptions; readonly notes: readonly string[] } {
   const { ssd, ssdSize: given } = serving;
   if (ssd === undefined || given !== undefined) return { options: serving, notes: [] };
-  const ssdSize = ssdSizeFor(config, context, inputs);
+  const ssdSize = ssdSizeFor(config, context, kvTypeOf(forms));
   const size = `${(ssdSize / 1e6).toFixed(0)} MB of SSD in ${ssd}`;
   return {
     options: { ...serving, ssdSize },
@@ -223,14 +225,12 @@ function withLoans(
   instances: readonly InstanceOptions[],
   lending: LendingRules,
 ): number | undefined {
-  const { inputs } = options;
   const given = instances.flatMap((own) => {
     const kvBytes = own.kvMemory ?? options.kvMemory;
     return kvBytes === undefined ? [] : { kvBytes, hostBytes: lentOf(options, own, lending) };
   });
   if (given.length < instances.length) return undefined;
-  const valueBytes = inputs === 'f32' ? 4 : 2;
-  const blockBytes = 2 * config.layers * config.kvHeads * config.headDim * valueBytes * pageTokens;
+  const blockBytes = config.layers * kvTokenBytes(config, kvTypeOf(options)) * pageTokens;
   return requestKvBytes(given, blockBytes, lending);
 }
 
@@ -255,6 +255,7 @@ export function instanceSettings(
     model,
     weights: options.weights,
     inputs: options.inputs,
+    kvType: options.kvType,
     threads: own.threads ?? Math.max(1, Math.floor(options.threads / instances)),
     contextTokens: context,
     kvBytes: own.kvMemory ?? options.kvMemory,

@@ -66,13 +66,13 @@ export function createStore(data: InstanceThreadData<InstanceSettings>, own: Thr
   return { loop, ready: { description, root, shared: undefined } };
 }
 
-function shapeOf({ model, weights, contextTokens, sparse, ...settings }: InstanceSettings, isa: Isa) {
+function shapeOf({ model, weights, kvType, contextTokens, sparse, ...settings }: InstanceSettings, isa: Isa) {
   const files = openModel(model);
   try {
     const inputs = chooseInputs(settings.inputs, isa, matrixTypes(files, weights)).form;
     const layers = sparse && sparseLayers(sparse, files.config.layers);
-    const shape = kvShapeOf(files, { weights, inputs, context: contextTokens, sparseLayers: layers });
-    return { ...shape, root: blockRoot(files, { weights, inputs }, layers) satisfies BlockRoot };
+    const shape = kvShapeOf(files, { weights, inputs, kvType, context: contextTokens, sparseLayers: layers });
+    return { ...shape, root: blockRoot(files, { weights, inputs, kvType }, layers) satisfies BlockRoot };
   } finally {
     files.close();
   }

@@ -11,6 +11,8 @@ export interface InstanceSettings {
   readonly inputs: ModelOptions['inputs'];
   /** Why a form was chosen before the start, in words. */
   readonly inputsReason?: string | undefined;
+  /** Undefined: f32 beside f32 inputs, else bf16. */
+  readonly kvType?: ModelOptions['kvType'];
   readonly threads: number;
   readonly contextTokens: number;
   /** Undefined: by the context and the memory of the machine. */

@@ -1,6 +1,7 @@
 // Paged KV and causal attention of the reference backend, in float64; merging of partials.
-import type { HeadShape, KvType } from '../../graph/program.ts';
-import { roundAllToBf16 } from '../../util/floats.ts';
+import type { HeadShape } from '../../graph/program.ts';
+import { roundAllToBf16, roundTiesToEven, roundToBf16 } from '../../util/floats.ts';
+import { type KvType, q8Dims } from '../../util/kv-type.ts';
 import { pageTokens, type Step, type StepGroup } from '../../util/step.ts';
 import type { KvPoolSpec } from '../backend.ts';
 import { finishRow, type RowBuffer, rowOf } from './buffers.ts';
@@ -32,7 +33,7 @@ export class ReferencePool {
       throw new RangeError(`Cannot write page: ${values.length} values: ${this.#pageValues} expected`);
     const page = this.page(id);
     page.set(values);
-    if (this.spec.type === 'bf16') roundAllToBf16(page);
+    roundKv(this.spec.type, page);
   }
 
   /** Index in a page of the (pageTokens, headDim) values of head `head` of K (part 0) or V (part 1). */
@@ -294,8 +295,30 @@ function writeKeyValue(
   }
 }
 
+/** Rounds values of whole heads as pages hold them. */
 function roundKv(type: KvType, values: Float32Array): void {
   if (type === 'bf16') roundAllToBf16(values);
+  if (type !== 'q8') return;
+  for (let at = 0; at < values.length; at += q8Dims) roundToQ8(values.subarray(at, at + q8Dims));
+}
+
+/** A block with a largest magnitude below this becomes zero: the inverse of the scale must stay finite. */
+const tiny = 1e-30;
+
+/**
+ * Rounds a block to levels from -127 to 127 times a scale: largest magnitude / 127, rounded to bf16. Levels are those of
+ * the rounded scale, so the largest is 127, and rounding again changes nothing. A NaN or infinity makes all values NaN.
+ */
+function roundToQ8(values: Float32Array): void {
+  let largest = 0;
+  for (const value of values) largest = Math.max(largest, Math.abs(value));
+  if (!(largest < Infinity && largest >= tiny)) {
+    values.fill(largest < tiny ? 0 : Number.NaN);
+    return;
+  }
+  const scale = roundToBf16(Math.fround(largest / 127));
+  const inverse = Math.fround(1 / scale);
+  for (let i = 0; i < values.length; i++) values[i] = scale * roundTiesToEven(Math.fround(values[i] * inverse));
 }
 
 function rotateHeads(transform: HeadTransform, row: Float32Array, position: number): void {

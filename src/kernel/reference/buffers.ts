@@ -1,6 +1,7 @@
 // Buffers of the reference backend: rows of float32, or rows rounded to an input form or to the KV type.
-import type { BufferSpec, InputForm, KvType } from '../../graph/program.ts';
+import type { BufferSpec, InputForm } from '../../graph/program.ts';
 import { roundAllToBf16, roundTiesToEven } from '../../util/floats.ts';
+import type { KvType } from '../../util/kv-type.ts';
 import { blockElements } from './weights.ts';
 
 /** Inputs as integers. */
@@ -19,7 +20,7 @@ export interface RowBuffer {
 }
 
 export function createBuffer(spec: BufferSpec, rows: number, kvType: KvType): RowBuffer {
-  const rounding = spec.kind === 'input' ? spec.form : spec.kind === 'query' ? kvType : 'f32';
+  const rounding = spec.kind === 'input' ? spec.form : spec.kind === 'query' && kvType === 'bf16' ? 'bf16' : 'f32';
   const blocks = Math.ceil(spec.columns / blockElements);
   const isInteger = rounding === 'int8' || rounding === 'i16';
   const count = rows * spec.columns;

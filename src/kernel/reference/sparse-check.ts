@@ -73,6 +73,7 @@ class SparseCheck {
   }
 
   pageSelection(name: string, selection: PageSelection): void {
+    require(this.#pool.type !== 'q8', `${name} bounds q8 keys: rounded bounds would not bound them`);
     const layers = this.#place(name, selection);
     const { sequence, bounds, bounded, budget, topP } = selection;
     const blocks = Math.floor(this.#step.positions[this.#step.rowStart[sequence + 1] - 1] / pageTokens) + 1;

@@ -42,10 +42,11 @@ export function sparseServingCommand(): Command {
         schema,
         flags,
       );
-      const { model, weights, inputs, threads, sparse } = options;
+      const { model, weights, inputs, kvType, threads, sparse } = options;
       const kvMemory =
-        options.kvMemory ?? clients * Math.ceil((prompt + output) / pageTokens) * (await blockBytesOf(model, inputs));
-      const served = { model, weights, inputs, threads, kvMemory, context: prompt + output, eviction: 'lru' as const };
+        options.kvMemory ?? clients * Math.ceil((prompt + output) / pageTokens) * (await blockBytesOf(options));
+      const forms = { weights, inputs, kvType };
+      const served = { model, ...forms, threads, kvMemory, context: prompt + output, eviction: 'lru' as const };
       const most = Math.max(clients, 2 * clients, ...sparseClients);
       const serving = await openServing(served, { queue: most, sparsity: sparseSettings(options) });
       try {

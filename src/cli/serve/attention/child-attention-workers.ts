@@ -74,10 +74,10 @@ function flagsOf(
   threadsOfAll: number,
   transport: ServedAttentionWorkers['transport'],
 ): readonly string[] {
-  const { model, weights, inputs, context, kvMemory } = options;
+  const { model, weights, inputs, kvType, context, kvMemory } = options;
   const threads = Math.max(1, Math.floor(threadsOfAll / workers));
   const ownMemory = kvMemory && Math.floor(kvMemory / workers);
-  const given = { model, weights, inputs, context, threads, kvMemory: ownMemory, transport };
+  const given = { model, weights, inputs, kvType, context, threads, kvMemory: ownMemory, transport };
   return Object.entries(given).flatMap(([name, value]) =>
     value === undefined ? [] : [`--${toFlag(name)}`, String(value)],
   );

@@ -88,12 +88,12 @@ function flagsOf({ modelWorkers, attentionWorkers, attentionDevices, batches }: 
 }
 
 function planFor(files: ModelFiles, options: AutoOptions, own: InstanceOptions, measure: typeof measureTeams) {
-  const { partition, staggeredBatches, weights, inputs, tbtSlo } = options;
+  const { partition, staggeredBatches, weights, inputs, kvType, tbtSlo } = options;
   const instances = (options.instances ?? [defaultInstance]).filter(computes);
   const threads = own.threads ?? Math.max(1, Math.floor(options.threads / instances.length));
   const kvMemory = own.kvMemory ?? options.kvMemory;
   const context = contextTokens(files, { ...options, kvMemory });
-  const { kv } = kvShapeOf(files, { weights, inputs, context });
+  const { kv } = kvShapeOf(files, { weights, inputs, kvType, context });
   const { speeds, weightBytes } = measure(files, threads, options);
   const { kvHeads, headDim } = kv;
   // The lengths of requests are unknown at the start.

@@ -7,7 +7,7 @@ import { createNativeBackend, type NativeBackend } from '../../../kernel/native/
 import type { ModelFiles, TensorInfo } from '../../../weights/types.ts';
 import type { ModelOptions } from '../../options/options.ts';
 
-type Forms = Pick<ModelOptions, 'weights' | 'inputs'>;
+type Forms = Pick<ModelOptions, 'weights' | 'inputs' | 'kvType'>;
 
 /** Read in a measurement: beyond the caches of most machines. */
 const mebibytesDefault = 64;
@@ -56,7 +56,7 @@ function measureTeam(backend: NativeBackend, files: ModelFiles, forms: Forms, me
     const fastest = (tokens: number) => Math.min(...stack.time(tokens, copies, repeats)) / 1000;
     const kvSpeeds = Array.from({ length: repeats }, () => {
       const { bytes, seconds } = backend.native.benchDecode(
-        ...[backend.handle, kvTypeCodes[kvTypeOf(forms.inputs)], kvHeads, heads / kvHeads, headDim],
+        ...[backend.handle, kvTypeCodes[kvTypeOf(forms)], kvHeads, heads / kvHeads, headDim],
         ...[contextTokens, mebibytes, 1],
       );
       return bytes / seconds;

@@ -1,15 +1,17 @@
 // The served model of the gateway: tokenizer, template and limits.
 import { statSync } from 'node:fs';
 import { capacityTokens } from '../../../core/kvcache/layer-groups.ts';
+import { kvTypeOf } from '../../../engine/forms.ts';
 import { textOf } from '../../../engine/model-text.ts';
 import type { ServedModel } from '../../../gateway/http/served-model.ts';
+import { kvTokenBytes } from '../../../util/kv-type.ts';
 import type { ModelConfig } from '../../../util/model-config.ts';
 import { type LayerGroup, pageTokens } from '../../../util/step.ts';
 import type { ModelFiles } from '../../../weights/types.ts';
 import type { ModelOptions } from '../../options/options.ts';
 import { UsageError } from '../../usage-error.ts';
 
-type ContextOptions = Pick<ModelOptions, 'context' | 'kvMemory' | 'inputs'>;
+type ContextOptions = Pick<ModelOptions, 'context' | 'kvMemory' | 'inputs' | 'kvType'>;
 
 /** Longer contexts need an explicit --context, because of their KV memory. */
 const contextTokensDefaultMax = 8192;
@@ -18,15 +20,15 @@ const contextTokensDefaultMax = 8192;
  * Limit of prompt plus output: at most the capacity of the KV memory.
  * @throws UsageError if the options exceed the positions of the model or the KV memory
  */
-export function contextTokens(files: ModelFiles, { context, kvMemory, inputs }: ContextOptions): number {
+export function contextTokens(files: ModelFiles, options: ContextOptions): number {
+  const { context, kvMemory } = options;
   const { config } = files;
   if (context !== undefined && context > config.maxPositions) {
     throw new UsageError(`Cannot use --context ${context}: the model has ${config.maxPositions} positions`);
   }
   const requested = context ?? Math.min(config.maxPositions, contextTokensDefaultMax);
   if (kvMemory === undefined) return requested;
-  const valueBytes = inputs === 'f32' ? 4 : 2;
-  const pageBytes = 2 * config.kvHeads * config.headDim * valueBytes * pageTokens;
+  const pageBytes = kvTokenBytes(config, kvTypeOf(options)) * pageTokens;
   const capacity = capacityTokens(layerGroups(config), Math.floor(kvMemory / pageBytes), pageTokens);
   if (context === undefined && capacity > 0) return Math.min(requested, capacity);
   if (capacity >= requested) return requested;
