@@ -26,9 +26,10 @@ struct Q8Scale {
 };
 
 /** 32 dimensions of a query. */
-struct alignas(32) Q8Query {
+struct Q8Query {
   int16_t levels[kQ8Dims];
   Q8Scale scale;
+  int32_t unused[6];  // a whole number of bytes for each dimension
 };
 constexpr int kQ8QueryBytes = sizeof(Q8Query) / kQ8Dims;  // of a dimension
 static_assert(kQ8QueryBytes * kQ8Dims == sizeof(Q8Query) && kQ8QueryBytes <= 4, "a query fits into the workspace");
