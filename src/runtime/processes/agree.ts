@@ -45,7 +45,16 @@ async function agreed(bus: Bus, own: JoiningProcess): Promise<Agreed> {
   const startedUs = nowUs();
   for (;;) {
     const stored = await bus.records.read(agreementKey);
+    const refuse = async (why: string): Promise<void> => {
+      // The processes that run may have replaced a record without members since.
+      const current = await bus.records.read(agreementKey);
+      if (current?.revision === stored?.revision) throw new Error(`Cannot join the cluster: ${why}`);
+    };
     const known = stored && (await readOurs(bus, stored.value));
+    if (known?.foreign !== undefined) {
+      await refuse(known.foreign);
+      continue;
+    }
     const { agreement, hashKey = generated.hashKey } = known ?? {};
     const fresh = { ...generated, hashKey };
     // With durable records, an absent one was never written.
@@ -57,7 +66,10 @@ async function agreed(bus: Bus, own: JoiningProcess): Promise<Agreed> {
       verdict = agree(agreement, own, fresh, others);
     }
     if (verdict.kind === 'agreed') return { agreement: verdict.agreement, alone: false };
-    if (verdict.kind === 'refused') throw new Error(`Cannot join the cluster: ${verdict.why}`);
+    if (verdict.kind === 'refused') {
+      await refuse(verdict.why);
+      continue;
+    }
     if (verdict.kind === 'discover') continue;
     if (verdict.kind === 'wait') {
       if (nowUs() - startedUs > restoreUsMax) throw new Error(`Cannot join the cluster: ${recordLost}`);
@@ -72,17 +84,21 @@ async function agreed(bus: Bus, own: JoiningProcess): Promise<Agreed> {
 
 const recordLost = 'its record is lost, and the running processes do not restore it: all must be of one release';
 
-/** From a record of another version only the block hash key is used, once all its processes have ended. @throws Error in one line while one of them runs */
-async function readOurs(
-  bus: Bus,
-  record: Uint8Array,
-): Promise<{ readonly agreement?: Agreement; readonly hashKey?: readonly number[] | undefined }> {
+interface KnownRecord {
+  readonly agreement?: Agreement;
+  readonly hashKey?: readonly number[] | undefined;
+  /** Processes of another version run: the reason why this one cannot join. */
+  readonly foreign?: string;
+}
+
+/** From a record of another version only the block hash key is used, once all its processes have ended. */
+async function readOurs(bus: Bus, record: Uint8Array): Promise<KnownRecord> {
   const { version, hashKey } = readAnyAgreement(record);
   if (version === wireVersion) return { agreement: readAgreement(record) };
   if (!(await hasTraffic(bus, 'beat.*', discoveryMs))) return { hashKey };
-  throw new Error(
-    `Cannot join the cluster: its processes have wire version ${version ?? 'none'}, this one ${wireVersion}: all must be of one release`,
-  );
+  return {
+    foreign: `its processes have wire version ${version ?? 'none'}, this one ${wireVersion}: all must be of one release`,
+  };
 }
 
 function generate(): FreshSecrets {

@@ -5,7 +5,7 @@ import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import { agreeOn } from '../../../src/runtime/processes/agree.ts';
 import type { KeepOptions } from '../../../src/runtime/processes/agreement-keeper.ts';
 import { announceMissing } from '../../../src/runtime/processes/record-reconciler.ts';
-import { readAgreement } from '../../../src/runtime/wire/agreement-record.ts';
+import { encodeAgreement, readAgreement } from '../../../src/runtime/wire/agreement-record.ts';
 import { encode } from '../../../src/runtime/wire/codec.ts';
 import { wireVersion } from '../../../src/runtime/wire/frames.ts';
 import { settled } from '../bus/settled.ts';
@@ -166,4 +166,34 @@ it('the record is not replaced by the agreement of another form of the model, or
   outsider.publish('contested', encode({ ...theirs, root, hashKey: [5, 6, 7, 8] }));
   await settled();
   expect((await agreementOf(outsider))?.hashKey).toEqual([1, 2, 3, 4]);
+});
+
+it.each([
+  [
+    'another model',
+    encodeAgreement({ hashKey: [1, 2, 3, 4], modelFingerprint: 'old', root: undefined, pages: undefined }),
+  ],
+  ['another version', encode({ version: 1, hashKey: [1, 2, 3, 4] })],
+])('a record of %s without living members yields to processes that start together', async (_, record) => {
+  const [gateway, first, second] = [connect(), connect(), connect()];
+  await first.records.write('agreement', record, undefined);
+  const joining = agreeOn(first, instance);
+  await pass(1_000);
+  const later = [agreeOn(second, instance), agreeOn(gateway, { ...instance, root: undefined })];
+  await pass(500);
+  const agreed = await joining;
+  // The first process announces itself while the others still listen.
+  for (let beat = 0; beat < 2; beat++) {
+    first.publish('beat.coming', new Uint8Array());
+    await pass(500);
+  }
+  for (const other of later) expect(await other).toMatchObject({ root, pages: agreed.pages, hashKey: [1, 2, 3, 4] });
+  // A living member keeps the record.
+  const late = agreeOn(connect(), { modelFingerprint: 'new', root: { ...root, modelFingerprint: 'new' } });
+  const refused = expect(late).rejects.toThrow(
+    'Cannot join the cluster: the cluster has the model with the fingerprint m',
+  );
+  await pass(500);
+  first.publish('beat.instance', new Uint8Array());
+  await refused;
 });
