@@ -12,6 +12,8 @@ export interface TransferConfig {
   /** Bandwidth between two instances, if lower than their NICs. */
   readonly linkBytesPerSecond: number | undefined;
   readonly bytesPerToken: number;
+  /** False where an instance cannot send to another one; undefined: all can. */
+  readonly reaches?: (from: number, to: number) => boolean;
 }
 
 /**
@@ -30,8 +32,9 @@ export class TransferTimes {
     this.#receivesUntilUs = new Float64Array(config.ends.length);
   }
 
-  /** Microseconds until `tokens` tokens requested now have arrived. */
+  /** Microseconds until `tokens` tokens requested now have arrived; Infinity where they cannot be sent. */
   predictUs(nowUs: number, from: number, to: number, tokens: number): number {
+    if (this.#config.reaches?.(from, to) === false) return Number.POSITIVE_INFINITY;
     const { ends, linkBytesPerSecond = Number.POSITIVE_INFINITY, bytesPerToken } = this.#config;
     const backlogUs = Math.max(0, this.#sendsUntilUs[from] - nowUs, this.#receivesUntilUs[to] - nowUs);
     const bytesPerSecond = Math.min(ends[from].bytesPerSecond, ends[to].bytesPerSecond, linkBytesPerSecond);

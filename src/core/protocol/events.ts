@@ -310,7 +310,8 @@ export type ConductorEvent<Request = GenerationRequest> =
   | { readonly kind: 'instanceFailed'; readonly instance: InstanceIndex }
   /**
    * An instance has started, or started again, and holds nothing. `incarnation` counts its starts. `capacityTokens`,
-   * `role` and `keepsRole` (its role never changes) are given where they differ from those before.
+   * `role` and `keepsRole` (its role never changes) are given where they differ from those before. `kernels`: instances
+   * of equal kernels compute equal bits; undefined: the bits do not depend on them.
    */
   | {
       readonly kind: 'instanceJoined';
@@ -319,7 +320,10 @@ export type ConductorEvent<Request = GenerationRequest> =
       readonly capacityTokens?: number;
       readonly role?: InstanceRole;
       readonly keepsRole?: boolean;
+      readonly kernels?: string | undefined;
     }
+  /** All instances to which this one cannot send pages. Late or duplicate: the last list counts. */
+  | { readonly kind: 'unreachable'; readonly instance: InstanceIndex; readonly peers: readonly InstanceIndex[] }
   /** The heartbeat of an instance. Late or duplicate: ignored. The next one replaces a lost one. */
   | { readonly kind: 'report'; readonly instance: InstanceIndex; readonly report: InstanceReport }
   /** An instance has released a request, which can continue elsewhere. Lost: no report names the request any more. */

@@ -68,6 +68,12 @@ export function newAttempt<Request>(
   };
 }
 
+/** The kernels of the instances of an attempt. An attempt with others may compute other tokens. */
+export interface RouteKernels {
+  readonly prefill: string | undefined;
+  readonly decode: string | undefined;
+}
+
 /** A request that is accepted and not ended. */
 export interface TrackedRequest<Request> {
   readonly id: RequestId;
@@ -78,6 +84,8 @@ export interface TrackedRequest<Request> {
   attempts: number;
   /** The client has received `started`. */
   started: boolean;
+  /** Kernels that have computed tokens which the client has received; undefined: none yet. */
+  kernels: RouteKernels | undefined;
   /** Undefined: the request waits for an instance. */
   attempt: Attempt<Request> | undefined;
 }

@@ -77,6 +77,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
         break;
       case 'instanceFailed':
       case 'instanceJoined':
+      case 'unreachable':
       case 'report':
       case 'released':
       case 'wake':
@@ -111,7 +112,10 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     this.#context.emit({ kind: 'emit', id: request.id, event: refusal ?? { kind: 'accepted' } });
     if (refusal !== undefined) return;
     const progress = config.retries && config.requests.progressOf(request);
-    const tracked = { id: request.id, progress, submittedUs: nowUs, attempts: 1, started: false, attempt: undefined };
+    const tracked = {
+      ...{ id: request.id, progress, submittedUs: nowUs, attempts: 1, started: false },
+      ...{ kernels: undefined, attempt: undefined },
+    };
     requests.set(request.id, tracked);
     if (decision.job) this.#router.jobs.accepted(request.id);
     this.#router.dispatchOrHold(tracked, request, decision);
@@ -170,6 +174,9 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     }
     this.#context.emit({ kind: 'emit', id, event });
     const output = outputInstance(attempt);
+    const { instances } = this.#context;
+    if (event.kind === 'tokens')
+      tracked.kernels ??= { prefill: instances.at(attempt.instance).kernels, decode: instances.at(output).kernels };
     // A request with one output token ends on the instance that computed its prompt.
     if (event.kind === 'tokens' && instance === output) this.#router.decodeStarted(attempt);
     if (event.kind !== 'started') this.#router.progressed(output);

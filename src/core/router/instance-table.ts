@@ -10,11 +10,17 @@ interface InstanceState {
   role: InstanceRole;
   /** The role changes with its next incarnation at the earliest. */
   keepsRole: boolean;
+  /** Instances of equal kernels compute equal bits; undefined: the bits do not depend on them. */
+  kernels: string | undefined;
+  /** Instances to which it cannot send pages. */
+  unreachable: ReadonlySet<InstanceIndex>;
   /** Attempts that are assigned to the instance. */
   requests: number;
   /** Output arrived since the last interrupt: interrupts cannot starve the other requests. */
   progressed: boolean;
 }
+
+const none: ReadonlySet<InstanceIndex> = new Set();
 
 export class InstanceTable {
   readonly health: InstanceHealth;
@@ -24,6 +30,7 @@ export class InstanceTable {
     this.health = new InstanceHealth(instances.length);
     this.#instances = instances.map(({ capacityTokens, role = 'mixed' }) => ({
       ...{ capacityTokens, role, keepsRole: false, requests: 0, progressed: true },
+      ...{ kernels: undefined, unreachable: none },
     }));
   }
 
@@ -66,6 +73,15 @@ export class InstanceTable {
   /** Up instances of a role. */
   withRole(role: InstanceRole): readonly InstanceIndex[] {
     return this.#instances.flatMap((each, i) => (each.role === role && this.isUp(i) ? [i] : []));
+  }
+
+  /** True unless `from` has reported that it cannot send pages to `to`. */
+  reaches(from: InstanceIndex, to: InstanceIndex): boolean {
+    return !this.#instances[from].unreachable.has(to);
+  }
+
+  get allReach(): boolean {
+    return this.#instances.every(({ unreachable }) => unreachable.size === 0);
   }
 
   /** True when every instance has memory for this number of tokens. */

@@ -13,6 +13,7 @@ import {
   isAssigned,
   newAttempt,
   type Route,
+  type RouteKernels,
   type TrackedRequest,
 } from './attempts.ts';
 import { BatchJobs } from './batch-jobs.ts';
@@ -80,8 +81,9 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
     return this.#placer.indexHas(instance, words, at);
   }
 
-  plan(request: Request): RoutingDecision {
-    const decision = this.planner.plan(request);
+  /** @param kernels those of an earlier attempt */
+  plan(request: Request, kernels?: RouteKernels): RoutingDecision {
+    const decision = this.planner.plan(request, kernels);
     this.#record(request.id, decision);
     return decision;
   }

@@ -5,7 +5,7 @@ import { contextTooLong, type Refusal } from '../protocol/refusals.ts';
 import { kvTokens, promptOf, type RequestSize } from '../protocol/request-size.ts';
 import type { PlacementCandidate, PlacementTrace } from '../protocol/request-trace.ts';
 import type { AdmissionController, AdmissionVerdict } from './admission/admission-controller.ts';
-import { assignedInstances, type Route } from './attempts.ts';
+import { assignedInstances, type Route, type RouteKernels } from './attempts.ts';
 import type { BatchJobs } from './batch-jobs.ts';
 import type { ConductorContext } from './conductor-context.ts';
 import { nothingFetched, type PlacementDecision } from './placement/placement.ts';
@@ -54,12 +54,16 @@ export class RoutePlanner<Request extends { readonly id: RequestId }> {
     this.#jobs = parts.jobs;
   }
 
-  plan(request: Request): RoutingDecision {
-    const { nowUs, config } = this.#context;
+  /** @param kernels those of an earlier attempt: the request continues with the same ones alone */
+  plan(request: Request, kernels?: RouteKernels): RoutingDecision {
+    const { nowUs, config, instances } = this.#context;
     const size = config.requests.size(request);
     if (this.#jobs.isJob(request)) return this.planJob(size, this.#jobs.anyHeld);
-    const holdsAll = this.#holdsAll(size);
-    const elsewhere = this.#placer.choose(nowUs, request, size.promptTokens, this.#mayCompute(size, holdsAll));
+    const holdsAll = this.#mayDecode(size, kernels?.decode);
+    const mayCompute = this.#withKernels(this.#mayCompute(size, holdsAll), kernels?.prefill);
+    const elsewhere = this.#anyMayServe(size, kernels)
+      ? this.#placer.choose(nowUs, request, size.promptTokens, mayCompute)
+      : undefined;
     const inline = elsewhere && this.#planInline(request, size, holdsAll);
     const ungrouped =
       inline === undefined
@@ -68,6 +72,7 @@ export class RoutePlanner<Request extends { readonly id: RequestId }> {
     const grouped =
       elsewhere &&
       ungrouped?.decodeAt !== undefined &&
+      instances.allReach &&
       this.#placer.group(request, size.promptTokens, elsewhere, ungrouped.decodeAt);
     const { placement, route } = grouped
       ? groupRoute(grouped, ungrouped)
@@ -100,6 +105,43 @@ export class RoutePlanner<Request extends { readonly id: RequestId }> {
     };
   }
 
+  /** False when instances are left, but none with these kernels, or no prefill instance reaches one that decodes. */
+  #anyMayServe({ outputTokensMax }: RequestSize, kernels: RouteKernels | undefined): boolean {
+    const { instances } = this.#context;
+    if (kernels === undefined && instances.allReach) return true;
+    const has = (i: InstanceIndex, wanted: string | undefined): boolean =>
+      wanted === undefined || instances.at(i).kernels === wanted;
+    const { decoding } = instances;
+    return instances.computing.some((i) => {
+      if (!has(i, kernels?.prefill)) return false;
+      if (instances.roleOf(i) === 'mixed') return has(i, kernels?.decode);
+      return outputTokensMax <= 1 || decoding.some((to) => has(to, kernels?.decode) && instances.reaches(i, to));
+    });
+  }
+
+  /** (instances): 1 where the output may be computed; undefined: on every instance. */
+  #mayDecode(size: RequestSize, kernels: string | undefined): Uint8Array | undefined {
+    return this.#withKernels(this.#holdsAll(size), kernels);
+  }
+
+  /** Those of `eligible` with these kernels; undefined: any. */
+  #withKernels(eligible: Uint8Array | undefined, kernels: string | undefined): Uint8Array | undefined {
+    if (kernels === undefined) return eligible;
+    const { instances } = this.#context;
+    return Uint8Array.from({ length: instances.count }, (_, i) =>
+      Number(eligible?.[i] !== 0 && instances.at(i).kernels === kernels),
+    );
+  }
+
+  /** Those of `eligible` to which the instance can send a prompt. */
+  #reachedFrom(instance: InstanceIndex, eligible: Uint8Array | undefined): Uint8Array | undefined {
+    const { instances } = this.#context;
+    if (instances.at(instance).unreachable.size === 0) return eligible;
+    return Uint8Array.from({ length: instances.count }, (_, i) =>
+      Number(eligible?.[i] !== 0 && instances.reaches(instance, i)),
+    );
+  }
+
   /** (instances): 1 where memory holds the prompt and its output; undefined: every instance holds them. */
   #holdsAll(size: RequestSize): Uint8Array | undefined {
     const { instances } = this.#context;
@@ -116,14 +158,19 @@ export class RoutePlanner<Request extends { readonly id: RequestId }> {
     const { instances } = this.#context;
     const needsDecode = size.outputTokensMax > 1;
     const { decoding } = instances;
+    const isDecoded = (i: InstanceIndex): boolean =>
+      !needsDecode || decoding.some((to) => holdsAll?.[to] !== 0 && instances.reaches(i, to));
     if (holdsAll === undefined) {
+      if (needsDecode && decoding.length > 0 && !instances.allReach)
+        return Uint8Array.from({ length: instances.count }, (_, i) =>
+          Number(instances.roleOf(i) !== 'prefill' || isDecoded(i)),
+        );
       if (!needsDecode || decoding.length > 0) return undefined;
       return Uint8Array.from({ length: instances.count }, (_, i) => Number(instances.roleOf(i) !== 'prefill'));
     }
-    const isDecoded = !needsDecode || decoding.some((i) => holdsAll[i] === 1);
     return holdsAll.map((holds, i) => {
       const { role, capacityTokens } = instances.at(i);
-      return role === 'prefill' ? Number(isDecoded && size.promptTokens <= capacityTokens) : holds;
+      return role === 'prefill' ? Number(isDecoded(i) && size.promptTokens <= capacityTokens) : holds;
     });
   }
 
@@ -158,10 +205,11 @@ export class RoutePlanner<Request extends { readonly id: RequestId }> {
     const { instance, queueUs, transferUs, prefillUs } = placement;
     if (instances.roleOf(instance) === 'mixed' || outputTokensMax <= 1) return { instance, decodeAt: undefined };
     const prefilledUs = nowUs + queueUs + transferUs + prefillUs;
+    const reached = this.#reachedFrom(instance, holdsAll);
     // When no instance holds the request, the refusal names the largest one.
     const decodeAt =
-      this.#admission.chooseDecoder(nowUs, promptTokens, prefilledUs, holdsAll) ??
-      instances.largestOf(instances.decoding);
+      this.#admission.chooseDecoder(nowUs, promptTokens, prefilledUs, reached) ??
+      instances.largestOf(instances.decoding.filter((to) => instances.reaches(instance, to)));
     return decodeAt === undefined ? undefined : { instance, decodeAt };
   }
 

@@ -3,6 +3,7 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import type { ConductorEvent } from '../../../src/core/protocol/events.ts';
+import type { InstanceRole } from '../../../src/core/protocol/instance-report.ts';
 import type { GenerationEvent, GenerationRequest } from '../../../src/core/protocol/ports.ts';
 import { Conductor } from '../../../src/core/router/conductor.ts';
 import type { FailureDetection } from '../../../src/core/router/conductor-config.ts';
@@ -181,4 +182,76 @@ test('retries unreported requests, declares silent instances failed, and cancels
   expect(tokensOf(cluster.received.get('plain'))).toHaveLength(40);
   // Late and duplicate heartbeats change nothing.
   report(0, 300, ['unknown'], 2_600_000);
+});
+
+/** A conductor over instances with roles and kernels; the instances of each attempt, in order. */
+function routed(roles: readonly InstanceRole[], kernels: readonly (string | undefined)[]) {
+  const conductor = new Conductor<GenerationRequest>({
+    requests: tokenRequests,
+    queueMax: 100,
+    instances: roles.map((role) => ({ capacityTokens: 1900, role, absent: true })),
+    retries: { attemptsMax: 9, detection: { reportTimeoutUs: 1e9, requestTimeoutUs: 1e9 } },
+  });
+  const routes: (readonly [number, number | undefined])[] = [];
+  let incarnation = 0;
+  const deliver = (event: ConductorEvent): void => {
+    for (const effect of conductor.step(0, event))
+      if (effect.kind === 'forward') routes.push([effect.instance, effect.decodeAt]);
+    conductor.check();
+  };
+  const join = (instance: number): void =>
+    deliver({ kind: 'instanceJoined', instance, incarnation: ++incarnation, kernels: kernels[instance] });
+  for (const instance of roles.keys()) join(instance);
+  return { conductor, routes, deliver, join };
+}
+
+const started = { kind: 'started', cachedTokens: 0 } as const;
+const firstToken = { kind: 'tokens', tokens: Int32Array.of(7), logprobs: undefined } as const;
+
+test('a request whose client has tokens continues only on kernels that compute the same bits', () => {
+  const { routes, deliver, join } = routed(['mixed', 'mixed', 'mixed'], ['amx', 'avx2', 'amx']);
+  deliver({ kind: 'submit', request: request('a', promptOf(1, 40), { maxTokens: 9 }) });
+  deliver({ kind: 'submit', request: request('b', promptOf(2, 40), { maxTokens: 9 }) });
+  expect(routes).toEqual([
+    [0, undefined],
+    [1, undefined],
+  ]);
+  deliver({ kind: 'generationEvent', instance: 0, id: 'a', event: started });
+  deliver({ kind: 'generationEvent', instance: 0, id: 'a', event: firstToken });
+  deliver({ kind: 'instanceFailed', instance: 0 });
+  deliver({ kind: 'instanceFailed', instance: 2 });
+  // The request waits for an instance with the kernels that have computed its tokens.
+  expect(routes.slice(2)).toEqual([[2, undefined]]);
+  join(0);
+  expect(routes.slice(3)).toEqual([[0, undefined]]);
+  // A request without tokens continues anywhere.
+  deliver({ kind: 'instanceFailed', instance: 1 });
+  expect(routes.slice(4)).toEqual([[0, undefined]]);
+});
+
+test('without kernels of their own, instances continue the requests of one another', () => {
+  const { routes, deliver } = routed(['mixed', 'mixed'], [undefined, undefined]);
+  deliver({ kind: 'submit', request: request('a', promptOf(1, 40), { maxTokens: 9 }) });
+  deliver({ kind: 'generationEvent', instance: 0, id: 'a', event: firstToken });
+  deliver({ kind: 'instanceFailed', instance: 0 });
+  expect(routes).toEqual([
+    [0, undefined],
+    [1, undefined],
+  ]);
+});
+
+test('no prompt goes to a pair of instances that cannot transfer it; requests wait until a pair can', () => {
+  const { routes, deliver } = routed(['prefill', 'prefill', 'decode', 'decode'], []);
+  deliver({ kind: 'unreachable', instance: 0, peers: [2, 3] });
+  deliver({ kind: 'unreachable', instance: 1, peers: [2] });
+  for (const id of ['a', 'b', 'c', 'd'])
+    deliver({ kind: 'submit', request: request(id, promptOf(1, 40), { maxTokens: 9 }) });
+  expect(routes).toEqual(Array(4).fill([1, 3]));
+  // One output token needs no transfer.
+  deliver({ kind: 'submit', request: request('one', promptOf(1, 40), { maxTokens: 1 }) });
+  expect(routes.at(-1)).toEqual([0, undefined]);
+  deliver({ kind: 'instanceFailed', instance: 3 });
+  expect(routes).toHaveLength(5);
+  deliver({ kind: 'unreachable', instance: 0, peers: [] });
+  expect(routes.slice(5)).toEqual(Array(4).fill([0, 2]));
 });

@@ -18,11 +18,11 @@ import type { RequestRouter } from '../request-router.ts';
 
 type MembershipEvent<Request> = Extract<
   ConductorEvent<Request>,
-  { kind: 'instanceFailed' | 'instanceJoined' | 'report' | 'released' | 'wake' }
+  { kind: 'instanceFailed' | 'instanceJoined' | 'unreachable' | 'report' | 'released' | 'wake' }
 >;
 
 const stopped = 'the instance stopped';
-const none: ReadonlySet<RequestId> = new Set();
+const none: ReadonlySet<never> = new Set();
 
 /**
  * Heartbeats list the attempts of an instance. An attempt that no heartbeat lists is lost and retried, a listed attempt without a request
@@ -54,6 +54,10 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
         break;
       case 'instanceJoined':
         this.#instanceJoined(event);
+        break;
+      case 'unreachable':
+        instances.at(event.instance).unreachable = new Set(event.peers);
+        this.#routeAllWaiting();
         break;
       case 'report':
         this.#report(event.instance, event.report);
@@ -98,6 +102,7 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
     capacityTokens,
     role,
     keepsRole,
+    kernels,
   }: Extract<MembershipEvent<Request>, { kind: 'instanceJoined' }>): void {
     const { nowUs, instances } = this.#context;
     if (!instances.health.joined(nowUs, instance, incarnation)) {
@@ -107,7 +112,10 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
       return;
     }
     this.#retryAll(instance, none);
-    if (keepsRole !== undefined) instances.at(instance).keepsRole = keepsRole;
+    const state = instances.at(instance);
+    if (keepsRole !== undefined) state.keepsRole = keepsRole;
+    state.kernels = kernels;
+    state.unreachable = none;
     if (role !== undefined) this.#router.roles.assign(instance, role);
     this.#routeWaiting(instance, capacityTokens);
   }
@@ -115,6 +123,10 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
   /** The instance takes requests: those that wait for an instance are routed. */
   #routeWaiting(instance: InstanceIndex, capacityTokens?: number): void {
     this.#router.instanceJoined(instance, capacityTokens);
+    this.#routeAllWaiting();
+  }
+
+  #routeAllWaiting(): void {
     for (const tracked of [...this.#context.requests.values()])
       if (tracked.attempt === undefined && !this.#router.jobs.isHeld(tracked.id))
         this.#routeNextAttempt(tracked, stopped);
@@ -201,7 +213,7 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
   #routeNextAttempt(tracked: TrackedRequest<Request>, reason: string): void {
     const request = tracked.progress?.resume(attemptId(tracked.id, tracked.attempts));
     if (request === undefined) return;
-    const decision = this.#router.plan(request);
+    const decision = this.#router.plan(request, tracked.kernels);
     const noCapacity = this.#router.planner.capacityRefusal(decision);
     if (noCapacity === 'no-instance') {
       // With failure detection the request waits for an instance to join.

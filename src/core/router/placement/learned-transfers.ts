@@ -44,14 +44,22 @@ export class LearnedTransfers {
   readonly config: TransferConfig;
   readonly ssds: SsdConfig;
   readonly #ends: readonly LearnedEnd[];
+  /** (instances): those to which each cannot send. */
+  readonly #unreachable: ReadonlySet<number>[];
 
   constructor(instances: number, bytesPerToken: number) {
     this.#ends = Array.from({ length: instances }, () => new LearnedEnd());
-    this.config = { ends: this.#ends, linkBytesPerSecond: undefined, bytesPerToken };
+    this.#unreachable = Array.from({ length: instances }, () => new Set());
+    const reaches = (from: number, to: number): boolean => !this.#unreachable[from].has(to);
+    this.config = { ends: this.#ends, linkBytesPerSecond: undefined, bytesPerToken, reaches };
     this.ssds = { ends: this.#ends, bytesPerToken };
   }
 
   observe(instance: number, snapshot: TransferSnapshot): void {
     this.#ends[instance]?.observe(snapshot);
+  }
+
+  setUnreachable(from: number, peers: readonly number[]): void {
+    this.#unreachable[from] = new Set(peers);
   }
 }
