@@ -12,6 +12,7 @@ const commands: CommandLoaders = {
   serve: async () => (await import('./commands/serve.ts')).serveCommand(),
   top: async () => (await import('./commands/top.ts')).topCommand(),
   join: async () => (await import('./commands/join.ts')).joinCommand(),
+  doctor: async () => (await import('./commands/doctor.ts')).doctorCommand(),
   generate: async () => (await import('./commands/generate.ts')).generateCommand(),
   chat: async () => (await import('./commands/chat.ts')).chatCommand(),
   models: async () => (await import('./commands/models.ts')).modelsCommand(),

@@ -2,6 +2,7 @@
 import type { Command, Option } from 'commander';
 import { benchCommand } from '../../src/cli/commands/bench.ts';
 import { chatCommand } from '../../src/cli/commands/chat.ts';
+import { doctorCommand } from '../../src/cli/commands/doctor.ts';
 import { generateCommand } from '../../src/cli/commands/generate.ts';
 import { graphCommand } from '../../src/cli/commands/graph.ts';
 import { joinCommand } from '../../src/cli/commands/join.ts';
@@ -37,7 +38,12 @@ export async function optionPage(): Promise<string> {
     '',
     ...section('serve, join, generate, chat', serving),
     ...section('simulate, sweep, plan, trace', simulating),
-    ...section('top, models, graph', [topCommand(), ...modelsCommand().commands, graphCommand()]),
+    ...section('top, doctor, models, graph', [
+      topCommand(),
+      doctorCommand(),
+      ...modelsCommand().commands,
+      graphCommand(),
+    ]),
     ...section('bench', benches),
   ]
     .join('\n')

@@ -51,7 +51,10 @@ export function joinCommand(): Command {
       ).env('KVASIR_TOKEN'),
     )
     .optionsGroup(groups.network)
-    .option('--pages-host <address>', 'Announce this address for KV pages to other instances (default: 127.0.0.1)')
+    .option(
+      '--pages-host <address>',
+      'Announce this address for KV pages to other instances (default: the one towards NATS)',
+    )
     .option('--pages-port <n>', 'Listen for KV pages on this port; 0 selects a free one (default: 0)')
     .addOption(
       new Option('--transport <way>', 'Move KV pages to and from other processes this way (default: auto)').choices(

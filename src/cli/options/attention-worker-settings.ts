@@ -288,5 +288,6 @@ export function attentionWorkerOptions(options: JoinOptions, given: Record<strin
   if (wrong !== undefined) refuse(`--${toFlag(wrong)} has no effect on an attention worker`);
   if (options.shard === undefined) return refuse('--shard I/N is missing, the shard of the KV heads, for example 1/2');
   if (options.token === undefined) return refuse('--token is missing, the secret that the model worker has as well');
-  return { ...options, shard: options.shard, token: options.token };
+  const { pagesHost = '127.0.0.1' } = options;
+  return { ...options, shard: options.shard, token: options.token, pagesHost };
 }

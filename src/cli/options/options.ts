@@ -143,7 +143,7 @@ export const joinOptionsSchema = modelOptionsSchema.extend({
   pagesHost: z
     .string()
     .regex(/^[\w.:-]{1,253}$/, 'expected a name or an address')
-    .default('127.0.0.1'),
+    .optional(),
   pagesPort: count(0, 65_535).default(0),
   transport: z.enum(processTransports).default('auto'),
   token,

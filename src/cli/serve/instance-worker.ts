@@ -127,7 +127,7 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
     kvBytes: (engine.pages - (sizes?.pages ?? 0) - lent.host) * model.kv.pageBytes,
     tiers: tiers?.description,
     ...{ stagingBlocks: borrowing?.stagingBlocks, lends: borrowing?.lends },
-    ...{ capacityTokens: longestTokens(machine, contextTokens), role },
+    ...{ capacityTokens: longestTokens(machine, contextTokens), role, pagesAddress: handOffs?.address },
   };
   // Pages of the reference backend belong to this thread.
   const isShared = backend.isa !== 'reference' && attentionWorkers === undefined;

@@ -5,7 +5,7 @@ import { chooseInputs, inputForms, matrixTypes } from '../../engine/forms.ts';
 import type { InputForm } from '../../graph/program.ts';
 import type { Bus } from '../../runtime/bus/bus.ts';
 import { connectNats } from '../../runtime/bus/nats-bus.ts';
-import type { NatsServers } from '../../runtime/bus/nats-connection.ts';
+import { addressTowards, isLoopbackAddress, type NatsServers } from '../../runtime/bus/nats-connection.ts';
 import { agreeOn } from '../../runtime/processes/agree.ts';
 import { ClusterGateway } from '../../runtime/processes/cluster-gateway.ts';
 import { type JoinedInstance, joinCluster } from '../../runtime/processes/join.ts';
@@ -118,7 +118,12 @@ export function openClusterInstance(
       settings: agreedSettings,
       lending: rules && clusterManagerSettings(rules),
       ...{ role: options.role, roleSwitch: options.roleSwitch, keepsRole: attentionWorkers !== undefined },
-      pages: { host: options.pagesHost, port: options.pagesPort, token: options.token, transport: options.transport },
+      pages: {
+        host: await pagesHost(options, nats, log),
+        port: options.pagesPort,
+        token: options.token,
+        transport: options.transport,
+      },
       takesInputForm: options.inputs === 'auto',
       root: blockRoot(files, { ...options, inputs: chosen.form }, sparse && sparseLayers(sparse, files.config.layers)),
       vocabSize: files.config.vocabSize,
@@ -158,6 +163,22 @@ function knownForm(name: string): InputForm {
   const form = inputForms.find((known) => known === name);
   if (form === undefined) throw new Error(`Cannot join the cluster: it has inputs ${name}, which are unknown here`);
   return form;
+}
+
+/** The address at which other instances reach this one. @throws Error in one line */
+async function pagesHost(
+  { pagesHost: given }: Pick<InstanceJoinOptions, 'pagesHost'>,
+  { urls }: NatsServers,
+  log: (message: string) => void,
+): Promise<string> {
+  const towards = await addressTowards(urls).catch((error: unknown) => {
+    if (given === undefined) throw error;
+    return given;
+  });
+  if (given === undefined) return towards;
+  const isHidden = isLoopbackAddress(given) && !isLoopbackAddress(towards);
+  if (isHidden) log(`--pages-host ${given}: instances on other hosts cannot reach it; ${towards} is that towards NATS`);
+  return given;
 }
 
 /** Closes the bus if `open` fails, and the files when it returns. */

@@ -61,6 +61,7 @@ export function createStore(data: InstanceThreadData<InstanceSettings>, own: Thr
     ...{ weights: 'none', inputs: root.inputForm, isa: backend.isa, threads: 0, weightBytes: 0, kvBytes: 0 },
     ...{ contextTokens: settings.contextTokens, capacityTokens: 0, role },
     fetchBytesPerToken: bytesPerToken,
+    pagesAddress: handOffs?.address,
     tiers: tiers.description,
   };
   return { loop, ready: { description, root, shared: undefined } };

@@ -61,6 +61,10 @@ export class NativeRemoteMessenger {
     this.#messenger = this.#native.createRemoteSender(pool, transportCode, Uint8Array.from(key), frameBytes, giveUpMs);
   }
 
+  get address(): string {
+    return `${this.#host}:${this.#port}`;
+  }
+
   get counts(): MessengerCounts {
     const { broken, givenUp, ...sent } = this.#native.remoteSenderCounts(this.#messenger);
     const received = this.#native.receiverCounts(this.#receiver);
@@ -78,7 +82,7 @@ export class NativeRemoteMessenger {
   open(pages: Int32Array, layers?: number): string {
     const buffer = this.#buffers.open(pages, layers);
     const key = this.#native.registerReceiveBuffer(this.#receiver, buffer);
-    const address = `${this.#host}:${this.#port}/${buffer}/${key}/${pages.length}`;
+    const address = `${this.address}/${buffer}/${key}/${pages.length}`;
     this.#addresses.set(buffer, address);
     return address;
   }

@@ -1,4 +1,5 @@
 // Connects to NATS servers: URLs, TLS, credentials, and the refusal of servers beyond loopback that accept any client.
+import { createSocket } from 'node:dgram';
 import { lookup } from 'node:dns/promises';
 import { readFileSync } from 'node:fs';
 import { BlockList, isIP } from 'node:net';
@@ -149,6 +150,36 @@ async function firstBeyondLoopback(urls: string): Promise<string | undefined> {
       return `${protocol}//${host}`;
   }
   return undefined;
+}
+
+/** The address of this host on the interface that reaches the NATS servers; loopback if they run here. @throws Error in one line */
+export async function addressTowards(urls: string): Promise<string> {
+  let why = 'no server has an address';
+  for (const { hostname, port } of urlsOf(urls)) {
+    try {
+      const { address, family } = await lookup(hostname.replace(/^\[|\]$/g, ''));
+      return await routedAddress(address, family, Number(port || 4222));
+    } catch (error) {
+      why = messageOf(error);
+    }
+  }
+  throw new Error(`Cannot find the address of this host towards ${redacted(urls)}: ${why}: give --pages-host`);
+}
+
+/** A connected UDP socket has the local address of the route; nothing is sent. */
+function routedAddress(address: string, family: number, port: number): Promise<string> {
+  return new Promise((resolve, reject) => {
+    const socket = createSocket(family === 6 ? 'udp6' : 'udp4');
+    socket.once('error', (error) => {
+      socket.close();
+      reject(error);
+    });
+    socket.connect(port, address, () => {
+      const own = socket.address().address;
+      socket.close();
+      resolve(own);
+    });
+  });
 }
 
 const loopback = new BlockList();

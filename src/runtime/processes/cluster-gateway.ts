@@ -60,6 +60,9 @@ export interface ClusterGatewayOptions extends ClusterProcess {
   readonly traces?: boolean;
 }
 
+/** The form of inputs in which all instruction sets compute the same bits. */
+const bitEqualForm = 'i16';
+
 interface Slot {
   /** Undefined: the slot is free. */
   peer: Peer<InstanceAnnouncement> | undefined;
@@ -70,6 +73,8 @@ interface Slot {
   snapshot: InstanceSnapshot;
   /** As announced, or as switched since. */
   role: InstanceRole;
+  /** Names of the instances to which it cannot send pages, as reported last. */
+  unreachable: readonly string[];
 }
 
 export class ClusterGateway extends ConductorDriver implements PeerHandler<InstanceAnnouncement> {
@@ -136,12 +141,28 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
   protected notReadyReason(): ReturnType<ConductorDriver['notReadyReason']> {
     if (!this.#isConnected) return { kind: 'unreachable', message: 'the NATS server is unreachable' };
     const roles = this.#joined().map(({ role }) => role);
-    if (canServe(roles)) return undefined;
+    if (canServe(roles)) return this.#noTransfers(roles);
     const message =
       roles.length === 0
         ? 'no instance has joined the cluster'
         : `the cluster has ${countsOf(roles)} instances; it needs a mixed one, or a prefill and a decode one`;
     return { kind: 'incomplete', message };
+  }
+
+  /** No prefill instance can send prompts to a decode instance. */
+  #noTransfers(roles: readonly InstanceRole[]): ReturnType<ConductorDriver['notReadyReason']> {
+    if (roles.includes('mixed')) return undefined;
+    const [decoding, computing] = ['decode', 'prefill'].map((role) =>
+      this.#joined().filter((each) => each.role === role),
+    );
+    const cut = computing.flatMap((from) =>
+      decoding.filter(({ name }) => from.unreachable.includes(name)).map((to) => [from, to]),
+    );
+    const [first] = cut;
+    if (first === undefined || cut.length < computing.length * decoding.length) return undefined;
+    const [from, to] = first;
+    const where = `the KV pages of instance ${to.name} at ${to.peer?.member.pages}`;
+    return { kind: 'incomplete', message: `instance ${from.name} cannot reach ${where}: give it --pages-host` };
   }
 
   /** Sends the new role to the instance, which reports it to the other gateways. */
@@ -188,11 +209,19 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
     slot.name = name;
     slot.peer = peer;
     slot.role = role;
+    slot.unreachable = [];
+    this.#transfers?.setUnreachable(instance, []);
     slot.incarnation++;
     this.admission.instanceJoined(instance, capacityTokens, capacityTokens);
     this.log(`Instance ${name} has joined: ${this.#serving} serve`);
     const keepsRole = !peer.member.canSwitchRole;
-    this.feed({ kind: 'instanceJoined', instance, incarnation: slot.incarnation, capacityTokens, role, keepsRole });
+    const kernels = this.#kernelsOf(peer.member);
+    this.feed({
+      ...{ kind: 'instanceJoined', instance, incarnation: slot.incarnation, capacityTokens },
+      ...{ role, keepsRole, kernels },
+    });
+    // Other instances may have reported it by its name.
+    for (const each of this.#slots.keys()) this.#updateUnreachable(each);
     // KV events do not include earlier blocks.
     this.#catchUp.feed({ kind: 'behind', instance });
   }
@@ -202,9 +231,47 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
     const own = this.#slots.findIndex((slot) => slot.name === name);
     if (own >= 0) return own;
     if (this.#slots.length < slotsMax)
-      return this.#slots.push({ peer: undefined, name, incarnation: 0, snapshot: emptySnapshot, role: 'mixed' }) - 1;
+      return (
+        this.#slots.push({
+          ...{ peer: undefined, name, incarnation: 0, snapshot: emptySnapshot },
+          ...{ role: 'mixed', unreachable: [] },
+        }) - 1
+      );
     const free = this.#slots.findIndex(({ peer }) => peer === undefined);
     return free < 0 ? undefined : free;
+  }
+
+  /** Undefined: all instruction sets compute the same bits in this form. */
+  #kernelsOf({ name, isa, root }: InstanceAnnouncement): string | undefined {
+    if (root.inputForm === bitEqualForm || isa === undefined) return undefined;
+    const other = this.#joined().find(({ peer }) => peer?.member.isa !== undefined && peer.member.isa !== isa);
+    if (other !== undefined)
+      this.log(
+        `Instance ${name} has the instruction set ${isa}, instance ${other.name} ${other.peer?.member.isa}: after a failure requests continue on equal ones alone; --inputs ${bitEqualForm} gives equal bits on all`,
+      );
+    return isa;
+  }
+
+  /** Passes on to which instances one cannot send pages. */
+  #updateUnreachable(instance: InstanceIndex): void {
+    const { unreachable } = this.#slots[instance];
+    const peers = this.#slots.flatMap(({ name }, i) => (unreachable.includes(name) ? [i] : []));
+    this.#transfers?.setUnreachable(instance, peers);
+    this.feed({ kind: 'unreachable', instance, peers });
+  }
+
+  #onUnreachable(instance: InstanceIndex, names: readonly string[]): void {
+    const slot = this.#slots[instance];
+    if (names.length === slot.unreachable.length && names.every((name) => slot.unreachable.includes(name))) return;
+    for (const name of names) {
+      if (slot.unreachable.includes(name)) continue;
+      const pages = this.#slots.find((each) => each.name === name)?.peer?.member.pages ?? 'an unknown address';
+      this.log(
+        `Instance ${slot.name} cannot reach the KV pages of instance ${name} at ${pages}: it receives none from there`,
+      );
+    }
+    slot.unreachable = names;
+    this.#updateUnreachable(instance);
   }
 
   /** The first instance determines the root of block identities. */
@@ -294,11 +361,12 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
   onStatus(peer: Peer<InstanceAnnouncement>, bytes: Uint8Array): void {
     const instance = this.#slotOf(peer);
     if (instance === undefined) return;
-    const { snapshot, number, kvEventNumber, requests } = readStatus(bytes);
+    const { snapshot, number, kvEventNumber, requests, unreachable = [] } = readStatus(bytes);
     const slot = this.#slots[instance];
     slot.snapshot = this.#withLinkIndices(snapshot);
     this.admission.observe(instance, snapshot);
     this.#transfers?.observe(instance, snapshot);
+    this.#onUnreachable(instance, unreachable);
     const report = { incarnation: slot.incarnation, number, kvEventNumber, requests };
     this.feed({ kind: 'report', instance, report });
   }

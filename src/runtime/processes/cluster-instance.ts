@@ -11,6 +11,7 @@ import { emptySnapshot } from '../snapshots/metric-snapshots.ts';
 import type { InstanceThread } from '../threads/instance-thread.ts';
 import type { BlockRoot, OutputsMessage, StepTrace } from '../threads/thread-protocol.ts';
 import type { PeerWire } from '../transfer/live-hand-offs.ts';
+import { PageReachability } from '../transfer/page-reachability.ts';
 import type { RequestRegistry } from '../transfer/peer-context.ts';
 import { encode } from '../wire/codec.ts';
 import {
@@ -36,6 +37,10 @@ export interface ClusterInstanceOptions extends ClusterProcess {
   readonly fetchBytesPerToken: number | undefined;
   /** Layers of the model of which a group may run ranges; undefined: the instance computes whole prompts. */
   readonly stageLayers: number | undefined;
+  /** Address at which pages of other processes are received, as HOST:PORT. */
+  readonly pagesAddress: string | undefined;
+  /** Instruction set of its kernels. */
+  readonly isa: string;
   readonly thread: Pick<InstanceThread, 'send' | 'interrupt'>;
   readonly role: InstanceRole;
   /** The role may change: prompts of other instances are then received in every role. */
@@ -84,6 +89,7 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
   readonly #pinOwners = new Map<PinId, Owner<PinId>>();
   readonly #peers: InstancePeers;
   readonly #archive: ArchiveDriver<Client>;
+  readonly #reachability: PageReachability;
   #role: InstanceRole;
   #snapshot: InstanceSnapshot = emptySnapshot;
   /** Number of the last batch of KV events that was sent. */
@@ -98,6 +104,7 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
     this.#role = role;
     const process = { bus, name, incarnation, log: (line: string): void => options.log(line) };
     this.#session = new PeerSession(process, 'instance', this);
+    this.#reachability = new PageReachability({ ...process, own: options.pagesAddress });
     const requests: RequestRegistry = {
       register: (gateway, request, receiving) => this.#register(gateway, request, receiving),
       onReceived: (id) => this.#onReceived(id),
@@ -118,20 +125,25 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
   start(snapshot: InstanceSnapshot): void {
     this.#snapshot = snapshot;
     this.#peers.start();
+    if (this.#options.pagesAddress !== undefined) this.#reachability.start();
     this.#session.start();
   }
 
   /** Gateways retry their requests elsewhere. Resolves when the stored snapshot is removed, or cannot be. */
   close(): Promise<void> {
     this.#session.close();
+    this.#reachability.close();
     this.#peers.close();
     return this.#archive.close();
   }
 
   announcement(): Omit<InstanceAnnouncement, 'version' | 'name' | 'incarnation' | 'number'> {
-    const { root, canSwitchRole, capacityTokens, fetchBytesPerToken, stageLayers } = this.#options;
-    const identity = this.#identity;
-    return { root, identity, canSwitchRole, capacityTokens, fetchBytesPerToken, stageLayers, role: this.#role };
+    const { root, canSwitchRole, capacityTokens, fetchBytesPerToken, stageLayers, isa, pagesAddress } = this.#options;
+    const { unreachable } = this.#reachability;
+    return {
+      ...{ root, identity: this.#identity, canSwitchRole, capacityTokens, fetchBytesPerToken, stageLayers },
+      ...{ role: this.#role, isa, pages: pagesAddress, unreachable },
+    };
   }
 
   /** Sends a message of the thread to an instance of another process. */
@@ -382,7 +394,9 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
       ...(lending && { lending: { ...lending, isManager: this.#options.isManager() === true } }),
     };
     const kvEventNumber = this.#kvEventNumber;
-    return encode({ snapshot, number: client?.reports ?? 0, kvEventNumber, requests } satisfies InstanceStatus);
+    const { unreachable } = this.#reachability;
+    const number = client?.reports ?? 0;
+    return encode({ snapshot, number, kvEventNumber, requests, unreachable } satisfies InstanceStatus);
   }
 
   #send(peer: Gateway, outputs: InstanceOutputs): void {

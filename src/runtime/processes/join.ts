@@ -117,6 +117,8 @@ async function join(settings: JoinSettings, agreement: Agreement, stopped: Compl
     ...{ ...settings, agreement, capacityTokens, thread, canSwitchRole, onReplaced },
     fetchBytesPerToken: description.fetchBytesPerToken,
     stageLayers: description.stageLayers,
+    pagesAddress: description.pagesAddress,
+    isa: description.isa,
     isManager: () => lenders?.isManager,
   });
   instance = joined;

@@ -98,6 +98,8 @@ export interface InstanceDescription {
   readonly aheadOfUse?: boolean;
   /** Undefined: no prefix can be fetched from the instance. */
   readonly fetchBytesPerToken: number | undefined;
+  /** Address at which pages of other processes are received, as HOST:PORT. */
+  readonly pagesAddress?: string | undefined;
   /** Capacity of the tiers, and the blocks found on SSD at the start. */
   readonly tiers?:
     | {

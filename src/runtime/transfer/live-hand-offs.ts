@@ -101,6 +101,11 @@ export class LiveHandOffs {
     this.prefixes = new LivePrefixes({ messenger, layers, pageBytes, links: this.#links, post: sendWire });
   }
 
+  /** Address at which pages of other processes are received, as HOST:PORT. */
+  get address(): string | undefined {
+    return this.#messenger.address;
+  }
+
   get counts(): MessengerCounts {
     return this.#messenger.counts;
   }

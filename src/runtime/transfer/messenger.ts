@@ -26,6 +26,8 @@ export type PageTransport = NonNullable<LinkSnapshot['transport']>;
 export interface Messenger {
   /** Counters of what was sent. */
   readonly counts: MessengerCounts;
+  /** Address at which the pool receives pages of other processes, as HOST:PORT. */
+  readonly address?: string;
   /** Number of the next step over the pool, for `send`. It counts all steps of the pool, unlike the step numbers of an instance. */
   readonly nextPoolStep: number;
   /** Opens a receive buffer: its slot i is `pages[i]` of this pool. @param layers the slots are (blocks, layers), and a step may run behind what is received */

@@ -202,6 +202,7 @@ const status = z.strictObject({
   number: count,
   kvEventNumber: count,
   requests: z.array(z.strictObject({ id, outputs: count, receiving: z.boolean() })),
+  unreachable: z.array(name).max(1024).optional(),
 });
 
 const handOff = z.discriminatedUnion('kind', [
@@ -277,6 +278,9 @@ const instanceAnnouncement = z.strictObject({
   capacityTokens: count,
   fetchBytesPerToken: figure.optional(),
   stageLayers: count.optional(),
+  isa: name.optional(),
+  pages: z.string().max(300).optional(),
+  unreachable: z.array(name).max(1024).optional(),
 });
 const gatewayAnnouncement = z.strictObject({ ...memberFields, traces: z.boolean() });
 // Announcements of releases before version 12 have `life`; they are read so that the log can name their version.
@@ -374,6 +378,8 @@ export interface InstanceStatus {
   readonly kvEventNumber: number;
   /** Requests of the receiving gateway, with the number of output tokens sent. */
   readonly requests: readonly ReportedRequest[];
+  /** Names of the instances to which it cannot send pages. */
+  readonly unreachable?: readonly string[] | undefined;
 }
 
 export interface GatewayAnnouncement extends Announcement {
@@ -396,6 +402,12 @@ export interface InstanceAnnouncement extends Announcement {
   readonly fetchBytesPerToken: number | undefined;
   /** Layers of the model of which a group may run ranges; undefined: the instance joins no groups. */
   readonly stageLayers: number | undefined;
+  /** Instruction set of its kernels. */
+  readonly isa?: string | undefined;
+  /** Address on which it receives pages, as HOST:PORT; undefined: it receives none. */
+  readonly pages?: string | undefined;
+  /** Names of the instances to which it cannot send pages. */
+  readonly unreachable?: readonly string[] | undefined;
 }
 
 /** Announcement of an instance to other instances. */

@@ -7,6 +7,7 @@ import { nkeys } from '@nats-io/transport-node';
 import { afterAll, describe, expect, test } from 'vitest';
 import { connectNats } from '../../../src/runtime/bus/nats-bus.ts';
 import {
+  addressTowards,
   connectionOptions,
   isLoopbackAddress,
   type NatsServers,
@@ -63,6 +64,11 @@ test('loopback addresses are told from others', () => {
   expect(['10.0.0.1', '0.0.0.0', '::', 'fd00::1', 'localhost'].some(isLoopbackAddress)).toBe(false);
 });
 
+test('the address towards the servers is loopback for servers of this host', async () => {
+  expect(await addressTowards('nats://127.0.0.1:4222')).toBe('127.0.0.1');
+  expect(await addressTowards('tls://token@[::1]:4222').catch(() => '::1')).toBe('::1');
+});
+
 const outer = Object.values(networkInterfaces())
   .flat()
   .find((each) => each !== undefined && each.family === 'IPv4' && !each.internal)?.address;
@@ -84,6 +90,7 @@ describe.skipIf(!natsInstalled && process.env.CI === undefined)('nats-server', (
       await closing({ urls: at(open), insecure: true });
       await closing({ urls: at(closed, 'secret@') });
       await closing({ urls: open.url });
+      expect(await addressTowards(at(open))).toBe(outer);
       await Promise.all([open.stop(), closed.stop()]);
     },
   );

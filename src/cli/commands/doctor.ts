@@ -1,0 +1,35 @@
+// `kvasir doctor`: examines a cluster, prints its processes and faults, and exits with 1 if there is a fault.
+import { Command } from 'commander';
+import { z } from 'zod';
+import { addNatsFlags, natsFields, natsServers } from '../options/nats-options.ts';
+import { readOptions } from '../options/options.ts';
+import { printTable } from '../terminal/table.ts';
+import { UsageError } from '../usage-error.ts';
+
+const schema = z.object(natsFields);
+
+export function doctorCommand(): Command {
+  const command = new Command('doctor').description(
+    'Examine a cluster: its record, versions, instruction sets, and whether every KV pages address answers here',
+  );
+  return addNatsFlags(command).action(async (flags: Record<string, unknown>) => doctor(readOptions(schema, flags)));
+}
+
+async function doctor(options: z.infer<typeof schema>): Promise<void> {
+  const servers = natsServers(options);
+  if (servers === undefined) throw new UsageError('Cannot examine a cluster: --nats nats://HOST:PORT is missing');
+  const [{ connectNats }, { examineCluster }] = await Promise.all([
+    import('../../runtime/bus/nats-bus.ts'),
+    import('../../runtime/processes/examine-cluster.ts'),
+  ]);
+  const bus = await connectNats(servers, options.cluster ?? 'kvasir');
+  try {
+    const { processes, findings } = await examineCluster(bus);
+    printTable(processes);
+    for (const finding of findings) console.log(finding);
+    if (findings.length === 0) console.log('No faults found');
+    else process.exitCode = 1;
+  } finally {
+    await bus.close();
+  }
+}
