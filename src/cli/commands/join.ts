@@ -49,18 +49,8 @@ export function joinCommand(): Command {
         '--token <secret>',
         'Share this secret with all instances of the cluster (default: drawn at random)',
       ).env('KVASIR_TOKEN'),
-    )
-    .optionsGroup(groups.network)
-    .option(
-      '--pages-host <address>',
-      'Announce this address for KV pages to other instances (default: the one towards NATS)',
-    )
-    .option('--pages-port <n>', 'Listen for KV pages on this port; 0 selects a free one (default: 0)')
-    .addOption(
-      new Option('--transport <way>', 'Move KV pages to and from other processes this way (default: auto)').choices(
-        processTransports,
-      ),
-    )
+    );
+  addPagesFlags(command)
     .optionsGroup(groups.scheduling)
     .option('--role-switch', 'Allow gateways to change the role of this mixed instance (default: off)')
     .option(
@@ -92,6 +82,22 @@ export function joinCommand(): Command {
     if (options.shard !== undefined) throw new UsageError('Cannot use --shard: it needs --role attention');
     await serveInstance(checkedNats({ ...options, role }, givenOptions(given)), { ...options, role });
   });
+}
+
+/** How other processes reach the KV pages. */
+function addPagesFlags(command: Command): Command {
+  return command
+    .optionsGroup(groups.network)
+    .option(
+      '--pages-host <address>',
+      'Announce this address for KV pages to other instances (default: the one towards NATS)',
+    )
+    .option('--pages-port <n>', 'Listen for KV pages on this port; 0 selects a free one (default: 0)')
+    .addOption(
+      new Option('--transport <way>', 'Move KV pages to and from other processes this way (default: auto)').choices(
+        processTransports,
+      ),
+    );
 }
 
 /** The NATS servers of an instance with these options. @throws UsageError if they contradict each other */
