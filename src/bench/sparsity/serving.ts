@@ -39,9 +39,14 @@ export interface SparseServingRow extends LoadLoop {
   /** Share of the pages that sequences hold in the mean, in percent, and the largest share that was seen. */
   readonly heldPercent: number;
   readonly heldMaxPercent: number;
+  /** Pages that sequences hold, in ten equal parts of the window: the largest number in each. Of the last round. */
+  readonly pagesOverTime: readonly number[];
   /** Mean number of running sequences. */
   readonly running: number;
   readonly preemptions: number;
+  /** Mean time of a step, and the share of the window in which a step ran, in percent. */
+  readonly stepMs: number;
+  readonly stepPercent: number;
 }
 
 export interface SparseServingReport {
@@ -61,8 +66,11 @@ interface Window {
   readonly keptTokens: number;
   readonly heldPages: number;
   readonly heldPagesMax: number;
+  readonly pagesOverTime: readonly number[];
   readonly running: number;
   readonly preemptions: number;
+  readonly steps: number;
+  readonly stepMsTotal: number;
 }
 
 /** Prompts timed alone. */
@@ -110,8 +118,11 @@ function rowOf(loop: LoadLoop, own: readonly Window[], first: readonly Window[],
     keptTokens: own[0].keptTokens,
     heldPercent: round((100 * middle(({ heldPages }) => heldPages)) / pages),
     heldMaxPercent: round((100 * Math.max(...own.map(({ heldPagesMax }) => heldPagesMax))) / pages),
+    pagesOverTime: own.at(-1)?.pagesOverTime ?? [],
     running: round(middle(({ running }) => running)),
     preemptions: own.reduce((sum, { preemptions }) => sum + preemptions, 0),
+    stepMs: round(middle(({ steps, stepMsTotal }) => stepMsTotal / Math.max(1, steps))),
+    stepPercent: round(middle(({ seconds, stepMsTotal }) => stepMsTotal / (10 * seconds))),
   };
 }
 
@@ -169,9 +180,23 @@ async function runLoop(requests: Requests, { port, requests: each, outputTokens 
     keptTokens: inWindow[0]?.keptTokens ?? 0,
     heldPages: mean(({ held }) => held),
     heldPagesMax: Math.max(0, ...samples.map(({ held }) => held)),
+    pagesOverTime: largestOfParts(samples.map(({ held }) => held)),
     running: mean((sample) => sample.running),
     preemptions: after.preemptions - before.preemptions,
+    steps: after.steps - before.steps,
+    stepMsTotal: after.stepMsTotal - before.stepMsTotal,
   };
+}
+
+const windowParts = 10;
+
+/** The largest value in each of ten equal parts; the parts without values are omitted. */
+function largestOfParts(values: readonly number[]): number[] {
+  const bounds = Array.from({ length: windowParts + 1 }, (_, part) => Math.floor((part * values.length) / windowParts));
+  return bounds.slice(1).flatMap((end, part) => {
+    const own = values.slice(bounds[part], end);
+    return own.length === 0 ? [] : Math.max(...own);
+  });
 }
 
 interface Ended {

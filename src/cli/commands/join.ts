@@ -13,7 +13,7 @@ import { addNatsFlags, natsServers } from '../options/nats-options.ts';
 import {
   addLogFlags,
   addModelFlags,
-  addPinFlag,
+  addSchedulerFlags,
   defaultInstance,
   givenOptions,
   type InstanceJoinOptions,
@@ -35,7 +35,7 @@ export function joinCommand(): Command {
   const command = new Command('join').description(
     'Add an instance to a cluster that gateways serve with `serve --nats`',
   );
-  addDopFlags(addNatsFlags(addSparseFlags(addPinFlag(addModelFlags(command)))))
+  addDopFlags(addNatsFlags(addSparseFlags(addSchedulerFlags(addModelFlags(command)))))
     .addOption(
       new Option('--role <role>', 'Compute in this role; a store only keeps cached blocks (default: mixed)').choices([
         ...instanceRoles,

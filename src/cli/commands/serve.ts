@@ -8,7 +8,7 @@ import { addNatsFlags, natsOptionNames, natsServers } from '../options/nats-opti
 import {
   addLogFlags,
   addModelFlags,
-  addPinFlag,
+  addSchedulerFlags,
   computes,
   defaultInstance,
   givenOptions,
@@ -45,7 +45,7 @@ const instanceOptionNames = [
 
 export function serveCommand(): Command {
   const command = new Command('serve').description('Serve a model over an OpenAI-compatible endpoint');
-  addSparseFlags(addPinFlag(addModelFlags(command)))
+  addSparseFlags(addSchedulerFlags(addModelFlags(command)))
     .optionsGroup(groups.model)
     .option('--served-model-name <id>', 'Offer the model to clients under this id (default: the file or folder name)')
     .optionsGroup(groups.http)

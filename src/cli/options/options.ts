@@ -93,11 +93,15 @@ const keyList = z.union([apiKey.transform((key) => [key]), z.array(apiKey)]).def
 /** A share of the KV memory. */
 const pinMemory = numeric(z.number().min(0).max(0.9)).default(0);
 
+/** Milliseconds of a step. */
+export const stepMs = numeric(z.number().min(1).max(10_000)).optional();
+
 const token = z.string().min(16, 'a token has at least 16 characters').optional();
 
 export const serveOptionsSchema = modelOptionsSchema.extend({
   ...servedSloFields,
   pinMemory,
+  stepMs,
   instances: instancesSchema.optional(),
   transport: z.enum(transports).optional(),
   ...liveTierFields,
@@ -139,6 +143,7 @@ export const joinOptionsSchema = modelOptionsSchema.extend({
   recheck: z.boolean().default(false),
   roleSwitch: z.boolean().default(false),
   pinMemory,
+  stepMs,
   ...liveTierFields,
   pagesHost: z
     .string()
@@ -200,10 +205,18 @@ export function addModelFlags(command: Command): Command {
     .option('--no-warm-up', 'Start without steps that fill caches: ready earlier, but the first requests are slower');
 }
 
-export function addPinFlag(command: Command): Command {
+/** Flags of the scheduler of instances. */
+export function addSchedulerFlags(command: Command): Command {
   return command
     .optionsGroup(groups.memory)
-    .option('--pin-memory <share>', 'Let pinned prefixes hold at most this share of the KV memory (default: 0)');
+    .option('--pin-memory <share>', 'Let pinned prefixes hold at most this share of the KV memory (default: 0)')
+    .optionsGroup(groups.scheduling)
+    .addOption(stepFlag());
+}
+
+/** A longer step computes prompts in larger chunks, and delays the tokens beside them. */
+export function stepFlag(): Option {
+  return new Option('--step-ms <ms>', 'Limit the predicted time of a step that decodes and prefills (default: 50)');
 }
 
 export function addLogFlags(command: Command): Command {

@@ -75,7 +75,7 @@ function flagsOf(options: ServeOptions, own: InstanceOptions, instances: number)
   const { model, weights, inputs, kvType, context, eviction, cluster, pinMemory, admission, transport } = options;
   const threads = own.threads ?? Math.max(1, Math.floor(options.threads / instances));
   const kvMemory = own.kvMemory ?? options.kvMemory;
-  const { logLevel, logFormat } = options;
+  const { logLevel, logFormat, stepMs } = options;
   const shared = {
     model,
     weights,
@@ -89,7 +89,7 @@ function flagsOf(options: ServeOptions, own: InstanceOptions, instances: number)
     logFormat,
     transport,
   };
-  const given = { ...shared, threads, kvMemory, role: own.role };
+  const given = { ...shared, threads, kvMemory, stepMs, role: own.role };
   const recheck = admission === 'none' ? [] : ['--recheck'];
   const handsOff = options.roleSwitch || options.instances?.some(({ role }) => role === 'decode') === true;
   const workers = own.role === 'prefill' ? undefined : servedAttentionWorkers(options);

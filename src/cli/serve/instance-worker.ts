@@ -5,7 +5,7 @@ import { createTokenInstance, type TokenInstance } from '../../core/instance/tok
 import { pagesFor } from '../../core/kvcache/layer-groups.ts';
 import type { SparsityConfig } from '../../core/kvcache/sparsity/sparse-plan.ts';
 import type { RequestId } from '../../core/protocol/ids.ts';
-import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
+import { batchLimits, batchLimitsWith } from '../../core/scheduler/executor/token-limits.ts';
 import type { HandOffConfig } from '../../core/transfer/hand-off/hand-offs.ts';
 import { Engine } from '../../engine/engine.ts';
 import { chooseInputs } from '../../engine/forms.ts';
@@ -103,7 +103,7 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
   const machine = createTokenInstance({
     pages: engine.pages - otherPages,
     groups: model.kv.groups,
-    ...{ eviction: settings.eviction, limits: batchLimits },
+    ...{ eviction: settings.eviction, limits: batchLimitsWith(settings.stepUs) },
     // The conductor on the gateway thread refuses requests.
     queueMax: Number.MAX_SAFE_INTEGER,
     // Block ids cannot be forged without the key.

@@ -63,6 +63,7 @@ export function openClusterGateway(
       queueMax: options.queue,
       timeoutUs: (options.requestTimeout ?? requestTimeoutSDefault) * 1_000_000,
       admission: admissionSettings(options),
+      stepUs: options.stepMs && 1000 * options.stepMs,
       pipeline: pipeline && { ...pipeline, budgetByDefault: budgetByDefault(sparsity) },
       traces,
       log,

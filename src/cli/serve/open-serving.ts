@@ -40,6 +40,8 @@ export interface ServingOptions extends TierOptions {
   readonly traces?: boolean;
   /** Share of the KV memory of each instance for pinned prefixes; default: 0. */
   readonly pinMemory?: number | undefined;
+  /** Maximum predicted time of a step that decodes and prefills; default: 50. */
+  readonly stepMs?: number | undefined;
   readonly transport?: Transport | undefined;
   /** Sends prompts after their prefill, not layer by layer. */
   readonly sendsAtEnd?: boolean | undefined;
@@ -94,6 +96,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
           ...instanceSettings(options, own, path, context, computing.length, {
             rechecksAdmission: admission.kind !== 'none',
             pinMemory,
+            stepMs: serving.stepMs,
           }),
           tiers: tierSettings(tiers.options, i, instances.length, own),
           record: serving.records?.[i],
@@ -108,6 +111,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
       traces,
       restarts: true,
       admission,
+      stepUs: serving.stepMs && 1000 * serving.stepMs,
       queueMax: queue,
       placement: serving.placement,
       pipeline: serving.pipeline && { ...serving.pipeline, budgetByDefault: budgetByDefault(serving.sparsity) },
@@ -249,7 +253,8 @@ export function instanceSettings(
   {
     rechecksAdmission = false,
     pinMemory = 0,
-  }: { readonly rechecksAdmission?: boolean; readonly pinMemory?: number } = {},
+    stepMs,
+  }: { readonly rechecksAdmission?: boolean; readonly pinMemory?: number; readonly stepMs?: number | undefined } = {},
 ): InstanceSettings {
   return {
     model,
@@ -260,6 +265,7 @@ export function instanceSettings(
     contextTokens: context,
     kvBytes: own.kvMemory ?? options.kvMemory,
     instances,
+    stepUs: stepMs && 1000 * stepMs,
     pinShare: pinMemory,
     eviction: options.eviction,
     warmsUp: options.warmUp ?? true,

@@ -21,6 +21,8 @@ export interface InstanceSettings {
   readonly instances: number;
   /** Refuses received prompts that would miss their decode SLO. */
   readonly rechecksAdmission: boolean;
+  /** Maximum predicted time of a step that decodes and prefills; undefined: the default. */
+  readonly stepUs?: number | undefined;
   /** Share of the KV memory for pinned prefixes. */
   readonly pinShare: number;
   readonly eviction: ModelOptions['eviction'];

@@ -13,7 +13,7 @@ import { LearnedTransfers } from '../../core/router/placement/learned-transfers.
 import type { PipelineSettings } from '../../core/router/placement/placer.ts';
 import { TokenPlacement } from '../../core/router/placement/token-placement.ts';
 import { tokenRequests } from '../../core/router/token-requests.ts';
-import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
+import { batchLimits, batchLimitsWith } from '../../core/scheduler/executor/token-limits.ts';
 import { CatchUpDriver } from '../snapshots/catch-up-driver.ts';
 import {
   canServe,
@@ -54,6 +54,8 @@ export interface ClusterGatewayOptions extends ClusterProcess {
   readonly timeoutUs: number;
   /** Latency targets and the admission policy. */
   readonly admission: AdmissionSettings;
+  /** Maximum predicted time of a step that decodes and prefills; undefined: the default. */
+  readonly stepUs?: number | undefined;
   /** Groups of prefill instances may compute long prompts. */
   readonly pipeline?: PipelineSettings | undefined;
   /** Traces are collected: instances report their steps. */
@@ -95,7 +97,7 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
     const log = (line: string): void => options.log(line);
     super({
       placement: new TokenPlacement(Uint32Array.from(options.agreement.hashKey)),
-      admission: new TokenAdmission(options.admission, slotsMax, batchLimits),
+      admission: new TokenAdmission(options.admission, slotsMax, batchLimitsWith(options.stepUs)),
       log,
     });
     this.#options = options;

@@ -10,7 +10,7 @@ import { LearnedTransfers } from '../../core/router/placement/learned-transfers.
 import type { PipelineSettings, PlacerConfig } from '../../core/router/placement/placer.ts';
 import { type TokenPipeline, TokenPlacement } from '../../core/router/placement/token-placement.ts';
 import { tokenRequests } from '../../core/router/token-requests.ts';
-import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
+import { batchLimits, batchLimitsWith } from '../../core/scheduler/executor/token-limits.ts';
 import type { MemoryBus } from '../bus/memory-bus.ts';
 import { MemoryHub } from '../bus/memory-hub.ts';
 import { LendingManagerHost, type LendingManagerSettings } from '../lending/lending-manager-host.ts';
@@ -33,6 +33,8 @@ export interface LiveClusterOptions {
   }[];
   /** Latency targets and the admission policy. */
   readonly admission: AdmissionSettings;
+  /** Maximum predicted time of a step that decodes and prefills; undefined: the default. */
+  readonly stepUs?: number | undefined;
   /** How keys and values move between instances: copied in memory if possible, unless given. */
   readonly transport?: Transport;
   /** Four words that key block identities; random unless given, since no block outlives the process. */
@@ -93,7 +95,7 @@ export class LiveCluster extends ConductorDriver {
     const hashKey = options.hashKey ?? webcrypto.getRandomValues(new Uint32Array(4));
     super({
       placement: new TokenPlacement(hashKey),
-      admission: new TokenAdmission(options.admission, options.instances.length, batchLimits),
+      admission: new TokenAdmission(options.admission, options.instances.length, batchLimitsWith(options.stepUs)),
       log: (line) => options.log(line),
     });
     this.#options = options;

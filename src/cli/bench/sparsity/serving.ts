@@ -1,8 +1,13 @@
 // `kvasir bench sparse-serving`: throughput with full and with sparse KV in the same KV memory.
+import { rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { Command } from 'commander';
+import type { z } from 'zod';
+import { oneBillion, writeRandomLlama } from '../../../bench/random-gguf.ts';
 import { benchSparseServing } from '../../../bench/sparsity/serving.ts';
 import { pageTokens } from '../../../util/step.ts';
-import { addFormFlags, modelOptionsSchema, readOptions } from '../../options/options.ts';
+import { addFormFlags, modelOptionsSchema, readOptions, stepFlag, stepMs } from '../../options/options.ts';
 import { sparseFields, sparseSettings } from '../../options/sparse-options.ts';
 import { openServing } from '../../serve/open-serving.ts';
 import { printTable } from '../../terminal/table.ts';
@@ -13,6 +18,7 @@ const schema = benchModelSchema.extend({
   sparseDecode: sparseFields.sparseDecode,
   threads: modelOptionsSchema.shape.threads,
   kvMemory: modelOptionsSchema.shape.kvMemory,
+  stepMs,
   prompt: count(4000),
   output: count(500),
   clients: count(2),
@@ -23,7 +29,7 @@ const schema = benchModelSchema.extend({
 });
 
 export function sparseServingCommand(): Command {
-  return addFormFlags(new Command('sparse-serving'))
+  return addFormFlags(new Command('sparse-serving'), 'random weights in the shape of a 1B Llama')
     .description('Closed loops of requests with full KV and with a KV budget in the same KV memory, in turns')
     .addOption(threadsFlag())
     .option('--prompt <tokens>', 'Send prompts of this length, each a new one (default: 4000)')
@@ -36,36 +42,48 @@ export function sparseServingCommand(): Command {
     .option('--rounds <n>', 'Run all loops this number of times, in turns (default: 1)')
     .option('--sparse <rule>', 'first-n, pyramid, uniform or quest, as in serve (default: uniform)')
     .option('--sparse-decode <way>', 'replace or compact, as in serve (default: replace)')
+    .addOption(stepFlag())
     .option('--json', 'Print one JSON object')
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
-      const { prompt, output, clients, sparseClients, budgets, requests, rounds, ...options } = readOptions(
-        schema,
-        flags,
-      );
-      const { model, weights, inputs, kvType, threads, sparse } = options;
-      const kvMemory =
-        options.kvMemory ?? clients * Math.ceil((prompt + output) / pageTokens) * (await blockBytesOf(options));
-      const forms = { weights, inputs, kvType };
-      const served = { model, ...forms, threads, kvMemory, context: prompt + output, eviction: 'lru' as const };
-      const most = Math.max(clients, 2 * clients, ...sparseClients);
-      const serving = await openServing(served, { queue: most, sparsity: sparseSettings(options) });
+      const options = readOptions(schema, flags);
+      const random = join(tmpdir(), `kvasir-sparse-serving-${process.pid}.gguf`);
       try {
-        await serving.cluster.ready();
-        const { id, vocabSize } = serving.model;
-        const sparseLoops = budgets.flatMap((budget) =>
-          (sparseClients.length > 0 ? sparseClients : [2 * clients]).map((clients) => ({ budget, clients })),
-        );
-        const report = await benchSparseServing({
-          ...{ port: serving.cluster, vocabSize, promptTokens: prompt, outputTokens: output },
-          ...{ loops: [{ budget: 'full', clients }, ...sparseLoops], requests, rounds, onProgress: progress },
-        });
-        const facts = { model: id, inputs, threads, sparse, kvMemory };
+        if (options.model === undefined) writeRandomLlama(random, oneBillion);
+        const { facts, ...report } = await measure({ ...options, model: options.model ?? random });
         if (json === true) return console.log(JSON.stringify({ ...facts, ...report }));
         const { rows, ...sizes } = report;
         printTable([{ ...facts, ...sizes }], 'Model and requests');
-        printTable(rows, 'Closed loops in the same KV memory');
+        printTable(
+          rows.map(({ pagesOverTime: _, ...row }) => row),
+          'Closed loops in the same KV memory',
+        );
       } finally {
-        await serving.close();
+        rmSync(random, { force: true });
       }
     });
+}
+
+async function measure(options: z.infer<typeof schema> & { readonly model: string }) {
+  const { model, weights, inputs, kvType, threads, sparse, stepMs } = options;
+  const { prompt, output, clients, sparseClients, budgets, requests, rounds } = options;
+  const kvMemory =
+    options.kvMemory ?? clients * Math.ceil((prompt + output) / pageTokens) * (await blockBytesOf(options));
+  const forms = { weights, inputs, kvType };
+  const served = { model, ...forms, threads, kvMemory, context: prompt + output, eviction: 'lru' as const };
+  const queue = Math.max(clients, 2 * clients, ...sparseClients);
+  const serving = await openServing(served, { queue, stepMs, sparsity: sparseSettings(options) });
+  try {
+    await serving.cluster.ready();
+    const { id, vocabSize } = serving.model;
+    const sparseLoops = budgets.flatMap((budget) =>
+      (sparseClients.length > 0 ? sparseClients : [2 * clients]).map((clients) => ({ budget, clients })),
+    );
+    const report = await benchSparseServing({
+      ...{ port: serving.cluster, vocabSize, promptTokens: prompt, outputTokens: output },
+      ...{ loops: [{ budget: 'full', clients }, ...sparseLoops], requests, rounds, onProgress: progress },
+    });
+    return { facts: { model: id, ...forms, threads, sparse, kvMemory, stepMs }, ...report };
+  } finally {
+    await serving.close();
+  }
 }

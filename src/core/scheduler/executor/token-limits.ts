@@ -1,6 +1,6 @@
 // Limits of a step of an instance with an engine.
 
-import { backgroundLimits } from '../batching/step-budget.ts';
+import { type BatchLimits, backgroundLimits } from '../batching/step-budget.ts';
 
 /** More rows are no faster: kernels work in much smaller tiles. */
 const tokensMax = 1024;
@@ -18,3 +18,15 @@ export const batchLimits = {
   stepUsAlone: 300_000,
   background: backgroundLimits,
 };
+
+/** @param stepUs maximum predicted time of a step that decodes and prefills; undefined: the default */
+export function batchLimitsWith(stepUs: number | undefined): BatchLimits {
+  if (stepUs === undefined) return batchLimits;
+  const { stepUsPrefill, stepUsAlone } = batchLimits;
+  return {
+    ...batchLimits,
+    stepUsDecoding: stepUs,
+    stepUsPrefill: Math.max(stepUsPrefill, stepUs),
+    stepUsAlone: Math.max(stepUsAlone, stepUs),
+  };
+}
