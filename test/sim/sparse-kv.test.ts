@@ -107,6 +107,63 @@ describe('simulated sparse KV', () => {
     expect(preempted.preemptions).toBeGreaterThan(0);
   });
 
+  describe('beside other parts of a cluster', () => {
+    const rules = [
+      { sparse: 'first-n', sparseBudget: '200' },
+      { sparse: 'uniform', sparseBudget: '200', sparseCache: 'none' },
+      { sparse: 'quest', sparseBudget: '128' },
+    ];
+    const roles = { mixed: undefined, prefill: '2', decode: '1' };
+    const shared = { workload: 'real', families: '3', shared: '0.8', cacheBlocks: '100', requests: '8' };
+    const cluster = { hardware: 'a800x8', clients: undefined, rate: '4', requests: '4', output: '10..40' };
+
+    it.each([
+      ['prefill and decode instances', roles],
+      ['hand-offs after the prompt', { ...roles, stream: false }],
+      ['attention workers by heads', { dop: '2,2' }],
+      ['attention workers by requests, with prefill instances', { ...roles, dop: '2,2', partition: 'requests' }],
+      ['host memory and SSD', { ...shared, hostCacheBlocks: '60', ssdCacheBlocks: '500' }],
+      ['a store', { ...shared, mixed: '2', store: '1' }],
+      ['pipeline groups', { ...roles, cppGroup: '2', cppTokens: '300' }],
+      ['lent memory', { mixed: '2', borrow: true }],
+    ])('runs with %s, and coalescing changes nothing', async (_, flags) => {
+      const isWhole = 'borrow' in flags || 'cppGroup' in flags;
+      for (const rule of isWhole ? rules.slice(1, 2) : rules) {
+        const given = { ...cluster, ...flags, ...rule };
+        const outcome = await simulate(given);
+        expect([outcome.completedRequests, outcome.requests - outcome.completedRequests]).toEqual([
+          outcome.requests,
+          0,
+        ]);
+        expect(outcome.sparse?.selections).toBe(rule.sparse === 'quest' ? 0 : outcome.requests);
+        expect((await simulate({ ...given, coalesce: false })).stateHash).toBe(outcome.stateHash);
+      }
+    });
+
+    it('hands off kept tokens alone: the slots of sparse layers, and the blocks of full ones', async () => {
+      const lengths = { ...cluster, ...roles, input: '1000', output: '20', nicGbps: '10' };
+      const [dense, sparse, chosen] = [
+        await simulate(lengths),
+        await simulate({ ...lengths, sparse: 'first-n', sparseBudget: '200' }),
+        await simulate({ ...lengths, sparse: 'quest', sparseBudget: '200' }),
+      ];
+      // 29 layers have 7 pages of slots each, and 3 layers 1,000 tokens; states take two pages.
+      const share = (3 * 1000 + 29 * 7 * 32 + 2 * 32) / (32 * 1000);
+      expect((sparse.bytesMoved.handoff ?? 0) / (dense.bytesMoved.handoff ?? 1)).toBeCloseTo(share, 2);
+      expect(chosen.bytesMoved.handoff).toBe(dense.bytesMoved.handoff);
+    });
+
+    it('loads a prefix from host memory into both groups of layers, and frees it there with --sparse-cache none', async () => {
+      const tiers = { ...cluster, ...shared, input: '900', cacheBlocks: '70', hostCacheBlocks: '300', requests: '16' };
+      const [full, none] = [
+        await simulate({ ...tiers, sparse: 'first-n', sparseBudget: '200' }),
+        await simulate({ ...tiers, sparse: 'first-n', sparseBudget: '200', sparseCache: 'none' }),
+      ];
+      expect(full.tiers?.hitTokens.host).toBeGreaterThan(0);
+      expect(none.tiers?.hitTokens.host).toBe(0);
+    });
+  });
+
   it('of llama3-8b on one rtx4090 is stable with 20 clients, at over 1.5 times the throughput of 10 dense ones', async () => {
     const loop = { ...device, input: '4000', output: '500', requests: '110', sparse: 'first-n' };
     const sweep = await sweepClients(options({ ...loop, clients: '10,20', sparseBudget: 'full,1000' }));
@@ -141,9 +198,14 @@ describe('simulated sparse KV', () => {
     [{ sparse: '100,200' }, 'Cannot use --sparse: it has budgets of 2 layers, the model has 32'],
     [{ sparse: 'uniform', sparseBudget: '32' }, 'Cannot use a budget of 32 tokens: the last 32 are kept beside others'],
     [
-      { sparse: 'uniform', sparseBudget: '64', borrow: true },
-      'Cannot use --sparse uniform: kept tokens cannot be lent',
+      { sparse: 'first-n', sparseBudget: '64', borrow: true },
+      'Cannot use --sparse first-n: full layers cannot be lent beside sparse ones',
     ],
+    [
+      { sparse: 'first-n', sparseBudget: '64', cppGroup: '2', prefill: '2', decode: '1', mixed: undefined },
+      'Cannot use --sparse first-n: pipeline groups divide layers of one kind',
+    ],
+    [{ sparse: 'uniform', sparseBudget: '64', decodeOnly: true }, 'remove --decode-only'],
     [
       { sparse: 'quest', sparseBudget: '64', sparseTopP: '0.9' },
       'Cannot use --sparse quest: the pages that reach a mass',

@@ -13,7 +13,12 @@ import {
   attentionWorkersCost,
   dopOf,
 } from '../simulate/simulated-attention-workers.ts';
-import { simulatedSparsity, simulatedSparsityFields, sparseCostModel } from '../simulate/simulated-sparsity.ts';
+import {
+  simulatedSparsity,
+  simulatedSparsityFields,
+  sparseCostModel,
+  sparseWorkersCost,
+} from '../simulate/simulated-sparsity.ts';
 import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 import { costKinds, createCostModel, defaultChunkTokens, defaultMemoryShare, spanOf } from './cost-model.ts';
@@ -177,9 +182,8 @@ export function instanceSpecs(options: ClusterOptions, rechecksAdmission: boolea
     const standby = role === 'standby';
     // Prefill instances compute attention themselves.
     const dop = role === 'prefill' ? undefined : options.dop;
-    // Neither attention workers nor sparse layers have lower tiers.
-    const isPlain = dop === undefined && options.sparse === undefined;
-    const tiers = isPlain ? {} : { hostCacheBlocks: 0, ssdCacheBlocks: 0 };
+    // Attention workers have no lower tiers.
+    const tiers = dop === undefined ? {} : { hostCacheBlocks: 0, ssdCacheBlocks: 0 };
     const settings = { ...options, ...settingsOf(role, options), dop, ...tiers };
     // --cache-blocks does not apply to standby instances, which are larger.
     const parts = instanceParts(standby ? { ...settings, cacheBlocks: undefined } : settings, rechecksAdmission, costs);
@@ -192,14 +196,15 @@ export function instanceSpecs(options: ClusterOptions, rechecksAdmission: boolea
 
 /** Undefined: every prompt is computed by one instance. @throws UsageError */
 export function pipelineSettings(options: ClusterOptions): PipelineSettings | undefined {
-  const { cppGroup: members, cppTokens: tokensOver } = options;
+  const { cppGroup: members, cppTokens: tokensOver, sparse, sparseBudget: [budget] = [] } = options;
   if (members === undefined) return undefined;
   const { prefill } = countsOf(options);
   if (prefill < members) {
     const why = prefill === 0 ? 'a group needs prefill instances' : `there are ${prefill} prefill instances`;
     throw new UsageError(`Cannot use --cpp-group ${members}: ${why}`);
   }
-  return { members, tokensOver };
+  const isList = sparse?.includes(',') === true;
+  return { members, tokensOver, budgetByDefault: isList || typeof budget === 'number' };
 }
 
 /** Price of all machines without those on standby; undefined if one has no price. Machines are filled by role. */
@@ -249,8 +254,8 @@ export function instanceNames(instances: readonly InstanceSpec[]): readonly stri
 
 function costOf(options: AttentionWorkerSettings, isSparse: boolean): StepCostModel {
   const { dop } = options;
-  if (dop !== undefined) return attentionWorkersCost({ ...options, dop });
-  return isSparse ? sparseCostModel(options) : createCostModel(options);
+  if (!isSparse) return dop === undefined ? createCostModel(options) : attentionWorkersCost({ ...options, dop });
+  return dop === undefined ? sparseCostModel(options) : sparseWorkersCost({ ...options, dop });
 }
 
 /** The hardware that holds the KV of an instance. */

@@ -85,18 +85,24 @@ export function addSparseFlags(command: Command): Command {
     );
 }
 
-/** Options that sparse KV does not work with. */
-interface OtherOptions extends SparseOptions {
+/** Options that sparse KV does not work with, in `serve` and `simulate`. */
+interface Combined extends Pick<SparseOptions, 'sparse' | 'sparseFullLayers'> {
   readonly borrow: boolean;
   readonly cppGroup?: number | undefined;
+}
+
+/** Options of `serve` and `join` that sparse KV does not work with. */
+interface ServedOptions extends SparseOptions, Combined {
   /** Of an instance that joins a cluster. */
   readonly role?: string | undefined;
   readonly instances?: readonly { readonly role: string }[] | undefined;
 }
 
 /** Undefined: every request keeps all tokens. @throws UsageError */
-export function servedSparsity(options: OtherOptions): SparseSettings | undefined {
-  const conflict = options.sparse === undefined ? undefined : conflictOf(options);
+export function servedSparsity(options: ServedOptions): SparseSettings | undefined {
+  const { instances = [], role = 'mixed' } = options;
+  const handsOff = ![...instances, { role }].every((own) => own.role === 'mixed' || own.role === 'store');
+  const conflict = options.sparse === undefined ? undefined : sparseConflict({ ...options, handsOff });
   if (conflict !== undefined) throw new UsageError(`Cannot use --sparse ${options.sparse}: ${conflict}`);
   return sparseSettings(options);
 }
@@ -166,16 +172,17 @@ function selectionOf({ sparse, sparseObserve, sparsePooling, sparseCache, sparse
 }
 
 /** The reason why an instance cannot have sparse layers beside its other options. */
-function conflictOf(options: OtherOptions): string | undefined {
-  const { instances = [], role = 'mixed' } = options;
+export function sparseConflict(options: Combined & { readonly handsOff: boolean }): string | undefined {
   const hasFull = hasFullLayers(options);
-  const isMixed = role === 'mixed' && instances.every((own) => own.role === 'mixed' || own.role === 'store');
   const conflicts: readonly (readonly [boolean, string])[] = [
     [
       options.borrow && hasFull,
       'full layers cannot be lent beside sparse ones: remove --borrow, or write --sparse-full-layers 0',
     ],
-    [options.borrow && !isMixed, 'kept tokens are not handed off beside lent memory: use instances of role mixed'],
+    [
+      options.borrow && options.handsOff,
+      'kept tokens are not handed off beside lent memory: use instances of role mixed',
+    ],
     [
       options.cppGroup !== undefined && hasFull,
       'pipeline groups divide layers of one kind: remove --cpp-group, or write --sparse-full-layers 0',
@@ -184,7 +191,7 @@ function conflictOf(options: OtherOptions): string | undefined {
   return conflicts.find(([applies]) => applies)?.[1];
 }
 
-function hasFullLayers({ sparse = '', sparseFullLayers }: SparseOptions): boolean {
+function hasFullLayers({ sparse = '', sparseFullLayers }: Combined): boolean {
   return sparse.includes('full') || (sparseFullLayers ?? defaultFullLayers[sparse] ?? 0) > 0;
 }
 

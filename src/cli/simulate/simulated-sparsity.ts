@@ -8,11 +8,13 @@ import { type CostOptions, createCostModel, instanceShape } from '../options/cos
 import {
   budgetShape,
   type SparseOptions,
+  sparseConflict,
   sparseFields,
   sparseLayers,
   sparseSettings,
 } from '../options/sparse-options.ts';
 import { UsageError } from '../usage-error.ts';
+import { type AttentionWorkerSettings, attentionWorkersCost, dopOf } from './simulated-attention-workers.ts';
 
 /** '1000', 'full', or several to compare: 'full,1000'. */
 const budgets = z
@@ -31,14 +33,11 @@ interface SparsityOptions extends Omit<SparseOptions, 'sparseBudget'> {
 }
 
 interface Combined extends SparsityOptions {
-  readonly dop?: string | undefined;
   readonly decodeOnly: boolean;
   readonly prefill: number;
   readonly standby: number;
-  readonly store: number;
   readonly borrow: boolean;
-  readonly hostCacheBlocks?: number | undefined;
-  readonly ssdCacheBlocks?: number | undefined;
+  readonly cppGroup?: number | undefined;
 }
 
 /** Refuses combinations that simulated instances with sparse layers do not have. @throws UsageError */
@@ -51,17 +50,12 @@ export function refuseWithSparsity(options: Combined): void {
     throw new UsageError(`Cannot use --sparse-budget ${sparseBudget.join(',')}: to compare budgets, state --clients`);
   const conflicts: readonly (readonly [boolean, string])[] = [
     [sparseTopP !== undefined, 'the pages that reach a mass depend on values: remove --sparse-top-p'],
-    [options.dop !== undefined, 'attention workers keep all tokens: remove --dop'],
-    [options.prefill > 0, 'kept tokens are not handed off: use --mixed instances'],
     [options.decodeOnly, 'prompts must be computed to choose tokens: remove --decode-only'],
-    [options.borrow, 'kept tokens cannot be lent: remove --borrow'],
     [options.standby > 0, 'kept tokens do not migrate: remove --standby'],
-    [options.store > 0, 'stores hold no kept tokens: remove --store'],
-    [(options.hostCacheBlocks ?? 0) > 0, 'lower tiers hold no kept tokens: remove --host-cache-blocks'],
-    [(options.ssdCacheBlocks ?? 0) > 0, 'lower tiers hold no kept tokens: remove --ssd-cache-blocks'],
   ];
-  const conflict = conflicts.find(([applies]) => applies);
-  if (conflict !== undefined) throw new UsageError(`Cannot use --sparse ${sparse}: ${conflict[1]}`);
+  const conflict =
+    conflicts.find(([applies]) => applies)?.[1] ?? sparseConflict({ ...options, handsOff: options.prefill > 0 });
+  if (conflict !== undefined) throw new UsageError(`Cannot use --sparse ${sparse}: ${conflict}`);
 }
 
 /** Undefined: every layer keeps all tokens. @throws UsageError if the options do not fit the model */
@@ -80,6 +74,16 @@ export function simulatedSparsity(
     sparseLayers: sparseLayers(settings, layers),
     slotPagesOfState: slotPagesOfState(headDim, 'bf16'),
   };
+}
+
+/** Step times of an instance with sparse layers whose attention workers select kept tokens. */
+export function sparseWorkersCost(options: AttentionWorkerSettings & { readonly dop: string }): StepCostModel {
+  const { attentionHardware: hardware = options.hardware, partition, dop } = options;
+  const { device, shape } = instanceShape({ ...options, hardware, tp: 1 });
+  // All workers score the heads of a sequence, or one of them scores the whole sequence.
+  const tensorParallel = partition === 'heads' ? dopOf(dop).attentionDevices : 1;
+  const attention = { ...shape, device, tensorParallel, efficiency: assumedEfficiency };
+  return new SparseCost(attentionWorkersCost(options), attention);
 }
 
 /** Step times of an instance with sparse layers. */

@@ -3,6 +3,7 @@
 import type { LengthEffect, LengthInstance } from '../../core/instance/length-instance.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { BlockTableView } from '../../core/protocol/kv-events.ts';
+import type { SlotTable } from '../../util/step.ts';
 import type { ByteKind, Network } from '../network/network.ts';
 import { LentCopies } from './lent-copies.ts';
 
@@ -21,11 +22,12 @@ interface Owner {
   readonly remoteFrom: number;
 }
 
-/** A block that a hand-off reads. */
+/** A block that a hand-off reads, or the kept tokens of a sequence. */
 interface SentBlock {
   readonly table: BlockTableView;
-  /** A block of the owner, or an entry of its table. */
-  readonly at: { readonly block: number } | { readonly entry: number };
+  /** A block of the owner, an entry of its table, or its slots. */
+  readonly at: { readonly block: number } | { readonly entry: number } | { readonly slots: SlotTable };
+  /** Of the block, or of the first page of slots. */
   readonly id: number;
   /** The block is read until this number of tokens has left. */
   readonly upTo: number;
@@ -81,6 +83,10 @@ export class TransferChecks {
         sent.push({ table, at: { entry }, id: held.at(entry), upTo: end });
       return;
     }
+    const { slots } = table;
+    if (slots !== undefined) sent.push({ table, at: { slots }, id: slots.pages[0], upTo: end });
+    // Without full layers, slots are all that is sent.
+    if (slots !== undefined && held.length === 0) return;
     const owner = ownerOf(instance, table);
     // A request that migrates during its decode has no keys of its last token.
     const blocksEnd = Math.min(Math.ceil(end / this.#blockTokens), table.length);
@@ -171,6 +177,10 @@ function checkOwned(from: InstanceIndex, name: string, instance: LengthInstance,
   if (sent.length === 0) return;
   const owner = ownerOf(instance, sent[0].table);
   for (const { table, at, id } of sent) {
+    if ('slots' in at) {
+      if (table.slots !== at.slots || at.slots.pages[0] !== id) throw brokenTransfer(from, name);
+      continue;
+    }
     const { blocks } = table.groups[0];
     const entry = 'entry' in at ? at.entry : entryOf(owner, at.block);
     if (entry === undefined || entry >= blocks.length || blocks.at(entry) !== id) throw brokenTransfer(from, name, id);

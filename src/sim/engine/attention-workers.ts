@@ -203,7 +203,8 @@ export class SimulatedAttentionWorkers {
 
   /** Sometimes the shard of a lost worker is at another one from now on, or all are at their own workers again. */
   #movedPages(index: InstanceIndex): { readonly pages?: number } {
-    const { blocks } = this.#host.config.instances[index].machine;
+    const { blocks: blocksMax, sparsity } = this.#host.config.instances[index].machine;
+    const blocks = blocksMax && blocksMax * (sparsity?.sparseLayers.length ?? 1);
     const canMove = blocks !== undefined && this.#workers[index].length > 1 && !this.#byRequests[index];
     if (!canMove || !this.#prng.chance(movedRatio)) return {};
     const pages = this.#prng.chance(0.5) ? Math.floor(blocks * movedShare) : blocks;

@@ -108,7 +108,7 @@ export class Streams {
     handOff.firstEvents = firstEvents ?? noEvents;
     const begin = handOff.beginOf(effect.from, end);
     if (begin === end && !last) return;
-    const bytes = this.#bytesOf(from, end - begin, range);
+    const bytes = this.#promptBytes(from, table, end - begin, range);
     // After a halt earlier tokens leave again with this step. If the step is aborted, its own tokens do not leave, but these do.
     if (begin < effect.from) handOff.add(effect.from, bytes, this.#blocksOf(table, begin, effect.from));
     handOff.add(end, begin < effect.from ? 0 : bytes, this.#blocksOf(table, begin, end));
@@ -169,6 +169,16 @@ export class Streams {
     network.stream(queue.nowUs, { from, to, name: id, kind: 'prefix' }, { bytes, untilUs, last: true });
     if (range === undefined && config.instances[to].machine.aheadOfUse === true)
       delivery.sendToPeer(from, to, { kind: 'arriving', id, source: from, to: blocks });
+  }
+
+  /** Bytes of a prompt, or of some of its tokens. One with kept tokens leaves at once, with the slots of its sparse layers. */
+  #promptBytes(from: InstanceIndex, { slots }: BlockTableView, tokens: number, range: LayerRange | undefined): number {
+    const { machine } = this.#host.config.instances[from];
+    if (slots === undefined || machine.sparsity === undefined) return this.#bytesOf(from, tokens, range);
+    const { sparseLayers } = machine.sparsity;
+    const fullLayers = sparseLayers.filter((isSparse) => !isSparse).length;
+    const slotTokens = (slots.pages.length + slots.states.length) * machine.blockTokens;
+    return this.#bytesOf(from, (fullLayers * tokens + slotTokens) / sparseLayers.length, undefined);
   }
 
   /** Bytes of the keys and values of a number of tokens, of some layers or all. */

@@ -19,6 +19,8 @@ interface TierHost extends ClusterHost {
 interface TieredInstance {
   /** Keys and values of one block. */
   readonly blockBytes: number;
+  /** Of one page: with sparse layers one layer of a block, else all of it. */
+  readonly pageBytes: number;
   readonly bytesPerToken: number;
   readonly hostLink: HostLink | undefined;
   readonly ssd: SimulatedSsd | undefined;
@@ -82,10 +84,11 @@ export class SimulatedTiers {
   constructor(host: TierHost) {
     const { instances, blockTokens } = host.config;
     this.#host = host;
-    this.#instances = instances.map(({ ssd, machine: { hostLink, cost } }) => {
+    this.#instances = instances.map(({ ssd, machine: { hostLink, cost, sparsity } }) => {
       const bytesPerToken = cost.kvBytesPerToken;
       const blockBytes = bytesPerToken * blockTokens;
-      return { bytesPerToken, blockBytes, hostLink, ssd: ssd && new SimulatedSsd(ssd) };
+      const pageBytes = blockBytes / (sparsity?.sparseLayers.length ?? 1);
+      return { bytesPerToken, blockBytes, pageBytes, hostLink, ssd: ssd && new SimulatedSsd(ssd) };
     });
     this.#loadsUntilUs = new Float64Array(instances.length);
   }
@@ -155,7 +158,7 @@ export class SimulatedTiers {
       ssd: tier('ssd'),
       lostBlocks: sum(({ lostBlocks }) => lostBlocks),
       deviceByteSeconds: snapshots.reduce(
-        (all, { usedPageSeconds }, i) => all + usedPageSeconds * this.#instances[i].blockBytes,
+        (all, { usedPageSeconds }, i) => all + usedPageSeconds * this.#instances[i].pageBytes,
         0,
       ),
     };

@@ -40,7 +40,17 @@ export const cost = costOf(2, 1_760, 8e6);
 const deepCosts = [1, 1.5, 3].map((slowness) => costOf(6, 1_000 * slowness, 2e7));
 
 /** Random streams of the seed: one for each aspect, so that the draws of one do not change another. */
-const streams = { base: 5, groups: 7, extras: 8, lending: 9, stores: 10, speeds: 11, preemption: 12, sparsity: 14 };
+const streams = {
+  base: 5,
+  groups: 7,
+  extras: 8,
+  lending: 9,
+  stores: 10,
+  speeds: 11,
+  preemption: 12,
+  sparsity: 14,
+  sparseRoles: 15,
+};
 
 export function planOf(seed: number, prng: Prng): FaultPlan {
   const times = { reportUs: 100_000, silentUs: 500_000, timeoutUs: 25_000_000, attemptsMax: 60 };
@@ -222,13 +232,19 @@ export function sparseWorld(seed: number): RequestWorld {
     ...{ keepsFull: prng.chance(0.7), slotPagesOfState: prng.integer(2, 40) },
     sparseLayers: [isWhole, true],
   };
+  // In some worlds prompts are handed off, stores keep blocks, and pages are chosen.
+  const more = new Prng(seed, streams.sparseRoles);
+  const [keepsRoles, hasStores] = [more.chance(0.5), more.chance(0.5)];
+  const chosen = !isListed && more.chance(0.2) ? { ...sparsity, pages: { topP: 1 }, observed: 1, recent: 0 } : sparsity;
   const instances = config.instances
-    .filter(({ role }) => role !== 'store')
-    .map(({ nic, machine: { tiers: _, borrowing: __, stores: ___, ...machine } }): InstanceSpec => {
+    .filter(({ role }) => hasStores || role !== 'store')
+    .map(({ role, nic, ssd, machine: { tiers, borrowing: _, stores, ...machine } }): InstanceSpec => {
+      if (role === 'store') return { role, nic, ssd, machine: { ...machine, tiers, cost, sparsity: chosen } };
       const below = prng.chance(0.5) ? { tiers: { hostBlocks: prng.integer(10, 60), ssdBlocks: 0 } } : {};
-      return { role: 'mixed', nic, machine: { ...machine, ...below, cost, sparsity, blocks: prng.integer(24, 50) } };
+      const own = { ...machine, ...below, ...(hasStores && { stores }), cost, sparsity: chosen };
+      return { role: keepsRoles ? role : 'mixed', nic, machine: { ...own, blocks: prng.integer(24, 50) } };
     });
-  const admission = { ...config.admission, roleSwitch: undefined };
+  const admission = { ...config.admission, ...(!keepsRoles && { roleSwitch: undefined }) };
   const alone = { pipeline: undefined, lending: undefined };
   return { config: { ...config, ...alone, instances, admission }, trace: traceOf(prng) };
 }

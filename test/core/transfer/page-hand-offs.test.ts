@@ -356,6 +356,18 @@ test.each([
   if (sparsity === undefined) expect(halts).toBeGreaterThan(0);
 });
 
+test('a prompt of which decode rows choose pages is handed off whole', () => {
+  const groups = [
+    { layers: 1, window: undefined },
+    { layers: 2, window: undefined, sparse: true },
+  ];
+  const world = new PageWorld(groups, 120, { ...sparsity, pages: { topP: 1 }, observed: 1, recent: 0 });
+  world.submit(request('a', promptOf(1, 100)), 0, 2);
+  for (let i = 0; world.advance(i, false); i++) if (i > 5_000) throw new Error('The history does not end');
+  expect(world.received.get('a')?.at(-1)).toMatchObject({ kind: 'finished' });
+  expect(world.instances.map((instance) => instance.snapshot().computedPromptTokens)).toEqual([100, 0, 0, 0]);
+});
+
 test('an instance with other budgets declines kept tokens', () => {
   const groups = [{ layers: 3, window: undefined, sparse: true }];
   const world = new PageWorld(groups, 120, sparsity, { ...sparsity, compactEvery: 8, budget: 60 });

@@ -14,15 +14,15 @@ function receiverWith(capacityTokens: number) {
   const granted = new Map<string, number>();
   const used = () => [...granted.values()].reduce((sum, tokens) => sum + tokens, 0);
   const memory: ReceiveMemory = {
-    fits: (tokens) => tokens <= capacityTokens,
-    allocate: (id, tokens) => {
+    fits: ({ tokens }) => tokens <= capacityTokens,
+    allocate: (id, { tokens }) => {
       if (used() + tokens > capacityTokens) return false;
       granted.set(id, tokens);
       return true;
     },
     free: (id) => void granted.delete(id),
     pagesOf: () => undefined,
-    check: (tokens) => expect(used()).toBe(tokens),
+    check: (prompts) => expect(used()).toBe(prompts.reduce((sum, { tokens }) => sum + tokens, 0)),
   };
   let effects: InstanceEffect<never, Request>[] = [];
   const receiver = new KvReceiver<Request>({ emit: (effect) => void effects.push(effect) }, memory);

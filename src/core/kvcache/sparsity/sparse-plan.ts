@@ -83,7 +83,7 @@ export class SparsePlan {
   /** Of a sequence with this prompt. */
   budgetedKv(requested: KvBudget | undefined, promptTokens: number): BudgetedKv {
     if (this.config.pages === undefined)
-      return { sparsity: this.sequenceSparsity(requested, promptTokens), pageChoice: undefined };
+      return { sparsity: this.#sequenceSparsity(requested, promptTokens), pageChoice: undefined };
     const budget = requested ?? this.config.budget ?? 'full';
     if (budget === 'full') return { sparsity: undefined, pageChoice: undefined };
     const pages = Math.max(pagesMin, Math.ceil(budget / this.#blockTokens));
@@ -91,7 +91,7 @@ export class SparsePlan {
   }
 
   /** Undefined: it keeps all tokens. */
-  sequenceSparsity(requested: KvBudget | undefined, promptTokens: number): SequenceSparsity | undefined {
+  #sequenceSparsity(requested: KvBudget | undefined, promptTokens: number): SequenceSparsity | undefined {
     const { shape, recent, compactEvery, keepsFull, slotPagesOfState } = this.config;
     const budget = requested ?? this.config.budget ?? (typeof shape === 'string' ? 'full' : 0);
     if (budget === 'full') return undefined;

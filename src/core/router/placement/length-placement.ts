@@ -59,7 +59,7 @@ export function lengthPlacement(
   return {
     ...settings,
     blockTokens,
-    prompts: { chainOf: ({ chain }) => chain, mayPipeline: () => true },
+    prompts: { chainOf: ({ chain }) => chain, mayPipeline: () => pipeline?.budgetByDefault !== true },
     transfers: { ends: instances.map(({ nic }) => nic), linkBytesPerSecond, bytesPerToken: cost.kvBytesPerToken },
     ssds: {
       ends: instances.map(({ ssd }) => ({ ssdBytesPerSecond: ssd?.readBytesPerSecond })),

@@ -91,7 +91,9 @@ export class LengthRequest {
   }
 
   get size(): RequestSize {
-    return { promptTokens: this.inputTokens + this.resumed, outputTokensMax: this.outputTokens - this.resumed };
+    const { inputTokens, outputTokens, resumed } = this;
+    const size = { promptTokens: inputTokens + resumed, outputTokensMax: outputTokens - resumed };
+    return resumed === 0 ? size : { ...size, resumedTokens: resumed };
   }
 
   /** The same request after its first `outputs` tokens, for another attempt. This one may still grow unobserved. */

@@ -129,7 +129,7 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
 
   #reserve(from: InstanceIndex, message: Extract<HandOffMessage<Request>, { kind: 'reserve' }>): void {
     const { promptTokens, resumedTokens = 0, kvBudget } = this.#context.executor.size(message.request);
-    const sparsity = this.#plan?.sequenceSparsity(kvBudget, promptTokens - resumedTokens);
+    const sparsity = this.#plan?.budgetedKv(kvBudget, promptTokens - resumedTokens).sparsity;
     const slotPages = sparsity && pagesOfLayout(sparsity.layout);
     if (slotPages === message.slotPages)
       this.receiver.reserve(from, message, message.tokens ?? promptTokens, sparsity?.layout);

@@ -70,7 +70,7 @@ export class KvReceiver<Request> {
       this.confirm(senders, id);
       return;
     }
-    if (!this.#memory.fits(tokens, slots)) {
+    if (!this.#memory.fits({ tokens, slots })) {
       this.#answer(from, { kind: 'declined', id });
       return;
     }
@@ -167,9 +167,9 @@ export class KvReceiver<Request> {
     return true;
   }
 
-  #free(id: RequestId, { granted, tokens }: IncomingPrompt<Request>): void {
+  #free(id: RequestId, prompt: IncomingPrompt<Request>): void {
     this.#prompts.delete(id);
-    if (granted) this.#memory.free(id, tokens);
+    if (prompt.granted) this.#memory.free(id, prompt);
     this.grant();
   }
 
@@ -177,7 +177,7 @@ export class KvReceiver<Request> {
   grant(): void {
     for (const [id, prompt] of this.#prompts) {
       if (prompt.granted) continue;
-      if (!this.#memory.allocate(id, prompt.tokens, prompt.slots)) return;
+      if (!this.#memory.allocate(id, prompt)) return;
       prompt.granted = true;
       for (const sender of prompt.senders) this.#answer(sender, reserved(id, prompt));
     }
@@ -189,9 +189,7 @@ export class KvReceiver<Request> {
 
   /** Throws unless the memory in use is that of granted prompts. */
   check(): void {
-    let used = 0;
-    for (const { granted, tokens } of this.#prompts.values()) if (granted) used += tokens;
-    this.#memory.check(used);
+    this.#memory.check([...this.#prompts.values()].filter(({ granted }) => granted));
   }
 }
 

@@ -3,21 +3,28 @@
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { KvCaches } from '../../kvcache/kv-caches.ts';
 import { type ReceivedPrompt, ReceiveLayout } from '../../kvcache/receive-pages.ts';
-import type { SlotLayout } from '../../kvcache/sparsity/slot-pages.ts';
+import { pagesOfLayout, type SlotLayout } from '../../kvcache/sparsity/slot-pages.ts';
 import type { RequestId } from '../../protocol/ids.ts';
 import type { EffectSink } from '../../scheduler/step-in-flight.ts';
 
+/** What a prompt takes of receive memory. */
+export interface PromptSize {
+  readonly tokens: number;
+  /** Of a prompt with a KV budget. */
+  readonly slots?: SlotLayout | undefined;
+}
+
 export interface ReceiveMemory {
-  /** True if so many tokens fit into the empty memory. @param slots of a prompt with a KV budget */
-  fits(tokens: number, slots?: SlotLayout): boolean;
+  /** True if such a prompt fits into the empty memory. */
+  fits(size: PromptSize): boolean;
   /** False when memory is short now. */
-  allocate(id: RequestId, tokens: number, slots?: SlotLayout): boolean;
-  /** @param tokens as when it was allocated */
-  free(id: RequestId, tokens: number): void;
+  allocate(id: RequestId, size: PromptSize): boolean;
+  /** @param size as when it was allocated */
+  free(id: RequestId, size: PromptSize): void;
   /** Pages of the pool that hold a prompt; undefined: it is in host memory. */
   pagesOf(id: RequestId): ReceivedPrompt | undefined;
-  /** Throws unless the memory in use is that of `tokens` granted tokens. */
-  check(tokens: number): void;
+  /** Throws unless the memory in use is that of the granted prompts. */
+  check(granted: readonly PromptSize[]): void;
 }
 
 /** Host memory: prompts are copied when they are loaded. Cached blocks of the host tier are evicted for them. */
@@ -31,27 +38,38 @@ export class HostReceiveMemory implements ReceiveMemory {
     this.#capacityTokens = capacityTokens;
   }
 
-  fits(tokens: number): boolean {
-    return tokens <= this.#capacityTokens;
+  fits(size: PromptSize): boolean {
+    return this.#tokensOf(size) <= this.#capacityTokens;
   }
 
-  allocate(_id: RequestId, tokens: number): boolean {
+  allocate(_id: RequestId, size: PromptSize): boolean {
+    const tokens = this.#tokensOf(size);
     if (this.#usedTokens + tokens > this.#capacityTokens) return false;
     this.#use(tokens);
     return true;
   }
 
-  free(_id: RequestId, tokens: number): void {
-    this.#use(-tokens);
+  free(_id: RequestId, size: PromptSize): void {
+    this.#use(-this.#tokensOf(size));
   }
 
   pagesOf(): undefined {}
 
-  check(tokens: number): void {
+  check(granted: readonly PromptSize[]): void {
+    const tokens = granted.reduce((sum, size) => sum + this.#tokensOf(size), 0);
     if (tokens === this.#usedTokens && tokens <= this.#capacityTokens) return;
     throw new Error(
       `Receive memory broken: ${this.#usedTokens} tokens are counted, ${tokens} granted of ${this.#capacityTokens}`,
     );
+  }
+
+  /** Tokens of all layers with as many bytes. */
+  #tokensOf({ tokens, slots }: PromptSize): number {
+    if (slots === undefined) return tokens;
+    const { groups, blockTokens } = this.#cache;
+    const layers = groups.reduce((sum, group) => sum + group.layers, 0);
+    const fullLayers = groups.reduce((sum, group) => sum + (group.isSparse ? 0 : group.layers), 0);
+    return Math.ceil((fullLayers * tokens + pagesOfLayout(slots) * blockTokens) / layers);
   }
 
   #use(tokens: number): void {
@@ -77,12 +95,12 @@ export class PageReceiveMemory implements ReceiveMemory {
     this.#place = place;
   }
 
-  fits(tokens: number, slots?: SlotLayout): boolean {
-    return this.#layout(tokens, slots).pageCount <= this.#caches.first.receivePages.total;
+  fits(size: PromptSize): boolean {
+    return this.#layout(size).pageCount <= this.#caches.first.receivePages.total;
   }
 
-  allocate(id: RequestId, tokens: number, slots?: SlotLayout): boolean {
-    const layout = this.#layout(tokens, slots);
+  allocate(id: RequestId, size: PromptSize): boolean {
+    const layout = this.#layout(size);
     const { all } = this.#caches;
     const worker = this.#place((each) => all[each].receivePages.free >= layout.pageCount);
     const prompt = worker === undefined ? undefined : all[worker].receivePages.allocate(layout, worker);
@@ -108,7 +126,7 @@ export class PageReceiveMemory implements ReceiveMemory {
     // The block cache accounts for every page.
   }
 
-  #layout(tokens: number, slots: SlotLayout | undefined): ReceiveLayout {
+  #layout({ tokens, slots }: PromptSize): ReceiveLayout {
     const { first } = this.#caches;
     const groups = first.groups.map(({ layers, window, isSparse }) => ({ layers, window, sparse: isSparse }));
     return new ReceiveLayout(groups, tokens, first.blockTokens, slots);
