@@ -150,9 +150,9 @@ function joinedSettings(
   const isOwn = rules === undefined && !boundsOutputs(own.sparse);
   const context = contextTokens(files, isOwn ? options : { ...options, kvMemory: undefined });
   budgetRange(own.sparse, files, context);
-  const { recheck: rechecksAdmission, pinMemory } = options;
+  const { recheck: rechecksAdmission, pinMemory, stepMs } = options;
   return {
-    ...instanceSettings(options, defaultInstance, path, context, 1, { rechecksAdmission, pinMemory }),
+    ...instanceSettings(options, defaultInstance, path, context, 1, { rechecksAdmission, pinMemory, stepMs }),
     tiers: tierSettings(options, 0, 1),
     ...own,
     ...(rules !== undefined && { lending: { lenders: 'others', rules } }),
