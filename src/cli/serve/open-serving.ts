@@ -75,11 +75,13 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
     admission = admitAll,
     pinMemory = 0,
     traces = false,
+    stepMs,
   } = serving;
   const { path, name } = await locateModel(options.model);
   const files = openModel(path);
   try {
     const { lending } = serving;
+    const rechecksAdmission = admission.kind !== 'none';
     const computing = instances.filter(computes);
     const shared = { ...options, hostMemory: serving.hostMemory };
     const { context, home } = contexts(files, shared, computing, lending, serving.sparsity);
@@ -93,11 +95,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
       instances: instances.map((own, i) => ({
         ...{ role: own.role, keepsRole: own.role !== 'prefill' && serving.attentionWorkers !== undefined },
         settings: {
-          ...instanceSettings(options, own, path, context, computing.length, {
-            rechecksAdmission: admission.kind !== 'none',
-            pinMemory,
-            stepMs: serving.stepMs,
-          }),
+          ...instanceSettings(options, own, path, context, computing.length, { rechecksAdmission, pinMemory, stepMs }),
           tiers: tierSettings(tiers.options, i, instances.length, own),
           record: serving.records?.[i],
           sendsAtEnd: serving.sendsAtEnd,
@@ -111,7 +109,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
       traces,
       restarts: true,
       admission,
-      stepUs: serving.stepMs && 1000 * serving.stepMs,
+      stepUs: stepMs && 1000 * stepMs,
       queueMax: queue,
       placement: serving.placement,
       pipeline: serving.pipeline && { ...serving.pipeline, budgetByDefault: budgetByDefault(serving.sparsity) },
