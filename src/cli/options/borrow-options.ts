@@ -48,8 +48,10 @@ export function addLiveBorrowFlags(command: Command): Command {
 }
 
 /** Drops defaults: commander sets a `--no-...` flag that is not given to `true`. */
-export function withoutDefaults({ settle, borrowAhead, ...flags }: Record<string, unknown>): Record<string, unknown> {
-  return { ...flags, ...(settle === false && { settle }), ...(borrowAhead === false && { borrowAhead }) };
+export function withoutDefaults(given: Record<string, unknown>): Record<string, unknown> {
+  const { settle, borrowAhead, warmUp, ...flags } = given;
+  const negated = Object.entries({ settle, borrowAhead, warmUp }).filter(([, value]) => value === false);
+  return { ...flags, ...Object.fromEntries(negated) };
 }
 
 /** Lending rules of served instances. @throws UsageError if they cannot borrow from one another */

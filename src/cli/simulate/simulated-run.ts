@@ -25,6 +25,7 @@ import { addTransformFlags, addWorkloadFlags, transformFields, workloadFields } 
 import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 import { outputFields, RunOutputs, withoutOutputs } from './outputs/run-outputs.ts';
+import { readPolicies, withPolicies } from './policy-file.ts';
 import { type RunFigures, reportOf } from './run-figures.ts';
 import { refuseWithAttentionWorkers } from './simulated-attention-workers.ts';
 import { refuseWithSparsity } from './simulated-sparsity.ts';
@@ -51,6 +52,7 @@ export const simulationSchema = z.object({
   clients: clientCounts.optional(),
   clientsPlot: z.string().optional(),
   placement: z.enum(placementKinds).optional(),
+  policy: z.string().optional(),
   balancingThreshold: numeric(z.number().min(1)).default(1.5),
   queue: count(1).default(1_000_000),
   findRate: numeric(z.number().positive().max(1)).optional(),
@@ -83,6 +85,7 @@ export function addRunFlags(command: Command): Command {
         'Select the instance of a request by this policy (default: cache-aware, with --dop local-cache-only)',
       ).choices(placementKinds),
     )
+    .option('--policy <file>', 'Evict, place or admit by the functions of this module (see kvasir/policy)')
     .option(
       '--balancing-threshold <x>',
       'Fetch a prefix from another instance if it is this many times as long as the local one (default: 1.5)',
@@ -141,9 +144,10 @@ export async function runSimulation(options: SimulationOptions, showsProgress = 
   const pipeline = pipelineSettings(options);
   refuseWithAttentionWorkers(options);
   refuseWithSparsity(options);
+  const policies = options.policy === undefined ? undefined : await readPolicies(options.policy);
   const outputs = await RunOutputs.open(options, instanceNames(instances), showsProgress);
   return replay(workload, outputs, options, labelsOf(options), (listeners) => {
-    return new Simulation({
+    const config: SimulationConfig = {
       ...withBorrowing(options, withStandby(options, instances)),
       linkBytesPerSecond: options.linkGbps === undefined ? undefined : bytesOf(options.linkGbps),
       blockTokens: options.blockTokens,
@@ -160,7 +164,8 @@ export async function runSimulation(options: SimulationOptions, showsProgress = 
       faults: faultPlan(options, instances.length),
       checking: options.check,
       ...listeners,
-    });
+    };
+    return new Simulation(policies === undefined ? config : withPolicies(config, policies));
   });
 }
 

@@ -6,7 +6,7 @@ import { BlockAgeCounter } from './block-ages.ts';
 import type { BlockTable } from './block-table.ts';
 import { CheckInterval } from './check-interval.ts';
 import type { TierListener } from './events/kv-event-log.ts';
-import { type EvictionKind, EvictionQueue } from './eviction.ts';
+import { EvictionQueue, type EvictionRule } from './eviction.ts';
 import { ExtraPageRows, type HostRows } from './extra-page-rows.ts';
 import { GroupCache, type Growth } from './group-cache.ts';
 import { blockPages, blocksFor, capacityTokens } from './layer-groups.ts';
@@ -36,7 +36,7 @@ export interface BlockCacheConfig {
   readonly blockTokens: number;
   /** Layer groups of the model, at least one. They share the pages. */
   readonly groups: readonly LayerGroup[];
-  readonly eviction: EvictionKind;
+  readonly eviction: EvictionRule;
   /** Additional pages that receive the KV of prompts computed by other instances. */
   readonly receivePages?: number | undefined;
   /** Host memory and SSD below device memory; only for models without windows. */
@@ -75,6 +75,8 @@ export class BlockCache {
   /** The groups with the blocks that the cache reports. */
   readonly reported: WholeGroups;
   readonly #queue: EvictionQueue;
+  /** An eviction policy ranks blocks, also by time. */
+  readonly #isRanked: boolean;
   readonly ages: BlockAgeCounter;
   /** Tables that belong to no sequence: blocks in transit between instances or tiers. */
   readonly inTransit = new Set<BlockTable>();
@@ -115,6 +117,7 @@ export class BlockCache {
     const ends = [0];
     for (const { layers } of groups) ends.push(ends[ends.length - 1] + Math.floor(pages / layers));
     this.#queue = new EvictionQueue(ends[groups.length], eviction);
+    this.#isRanked = typeof eviction !== 'string';
     this.ages = new BlockAgeCounter(ends[groups.length]);
     const uses = { queue: this.#queue, ages: this.ages };
     const extraRows =
@@ -535,6 +538,14 @@ export class BlockCache {
     }
     group.drop(block);
     this.#evicted++;
+  }
+
+  /** The time of all changes until the next call. */
+  enter(nowUs: number): void {
+    this.ages.nowUs = nowUs;
+    if (!this.#isRanked) return;
+    this.#queue.nowUs = nowUs;
+    this.lower?.enter(nowUs);
   }
 
   /** Counts the changes of all that `#checkStructures` reads. */

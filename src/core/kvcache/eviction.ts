@@ -1,6 +1,7 @@
 // Eviction orders of cached blocks, and the queue that applies one. To add an order, add an entry to `evictionOrders`:
-// options, help and checks read the names from there. `growingQueue` is the queue of lower tiers.
+// options, help and checks read the names from there. A policy that no comparison of uses expresses ranks blocks itself.
 import { type HeapOrder, IndexedHeap } from '../../util/indexed-heap.ts';
+import { wideZero } from '../../util/wide-zero.ts';
 import type { BlockId } from '../protocol/ids.ts';
 import { LruList } from './lru-list.ts';
 
@@ -40,14 +41,39 @@ export const evictionOrders = {
 export type EvictionKind = keyof typeof evictionOrders;
 export const evictionKinds = Object.keys(evictionOrders) as readonly EvictionKind[];
 
+/** A cached block for an eviction policy. Valid during the call. */
+export interface RankedBlock {
+  /** Times in microseconds. */
+  readonly nowUs: number;
+  readonly storedUs: number;
+  /** The last use, and the one before; the block was stored at its first use. 0: it counts as never used. */
+  readonly usedUs: number;
+  readonly earlierUsedUs: number;
+  /** Sequences that have used it. */
+  readonly uses: number;
+  /** Blocks before it in its prefix, plus one. */
+  readonly depth: number;
+}
+
+/** An eviction policy with state of its own: one object for each cache. */
+export interface EvictionPolicy {
+  /** Called after the block is stored, reused or released. The block of the least rank is evicted first; among equals by LRU. */
+  rank(block: RankedBlock): number;
+  /** A block of this rank is evicted. */
+  evicted?(rank: number): void;
+}
+
+/** The name of an order, or what creates the policy of a cache. */
+export type EvictionRule = EvictionKind | (() => EvictionPolicy);
+
 type GrowingUse = { -readonly [K in keyof BlockUse]: BlockUse[K] };
 
 /**
  * A queue for callers that add blocks when they are used. It grows with the blocks; `lru` has an implementation in
  * constant time.
  */
-export function growingQueue<Id extends number>(kind: EvictionKind): EvictionQueue<Id> | LruList<Id> {
-  return kind === 'lru' ? new LruList<Id>(0) : new EvictionQueue<Id>(0, kind);
+export function growingQueue<Id extends number>(rule: EvictionRule): EvictionQueue<Id> | LruList<Id> {
+  return rule === 'lru' ? new LruList<Id>(0) : new EvictionQueue<Id>(0, rule);
 }
 
 /** A priority queue of the blocks that may be evicted now. An operation takes O(log n) time. */
@@ -55,18 +81,30 @@ export class EvictionQueue<Id extends number = BlockId> implements HeapOrder {
   readonly #order: EvictionOrder;
   readonly #use: GrowingUse;
   readonly #heap: IndexedHeap;
+  /** Undefined: an order of `evictionOrders` applies. */
+  readonly #ranks: BlockRanks | undefined;
   #clock = 0;
 
-  constructor(blocks: number, kind: EvictionKind) {
+  constructor(blocks: number, rule: EvictionRule) {
     const use: GrowingUse = {
       lastUse: new Float64Array(blocks),
       uses: new Float64Array(blocks),
       storedAt: new Float64Array(blocks),
       depth: new Int32Array(blocks),
     };
-    this.#order = evictionOrders[kind];
+    const ranks = typeof rule === 'string' ? undefined : new BlockRanks(blocks, rule());
+    this.#order =
+      ranks === undefined
+        ? evictionOrders[rule as EvictionKind]
+        : (uses, a, b) => ranks.compare(a, b) || lru(uses, a, b);
+    this.#ranks = ranks;
     this.#use = use;
     this.#heap = new IndexedHeap(blocks, this);
+  }
+
+  /** The time of all uses until it is set again. */
+  set nowUs(us: number) {
+    if (this.#ranks !== undefined) this.#ranks.nowUs = us;
   }
 
   before(a: Id, b: Id): boolean {
@@ -92,12 +130,14 @@ export class EvictionQueue<Id extends number = BlockId> implements HeapOrder {
     this.#use.uses[block] = 1;
     this.#use.storedAt[block] = this.#clock;
     this.#use.lastUse[block] = this.#clock;
+    this.#ranks?.stored(block, this.#use);
   }
 
   /** A sequence reuses the block, which must not be in the queue. */
   reuse(block: Id): void {
     this.#use.uses[block] = this.#use.uses[block] + 1;
     this.#use.lastUse[block] = this.#clock;
+    this.#ranks?.reused(block, this.#use);
   }
 
   /**
@@ -108,6 +148,7 @@ export class EvictionQueue<Id extends number = BlockId> implements HeapOrder {
     const unused = cold && (this.#use.uses[block] as number) <= 1;
     this.#use.lastUse[block] = unused ? 0 : this.#clock;
     if (unused) this.#use.storedAt[block] = 0;
+    this.#ranks?.released(block, this.#use, unused);
   }
 
   /** Counts a use of the block, in the queue or not. */
@@ -129,6 +170,7 @@ export class EvictionQueue<Id extends number = BlockId> implements HeapOrder {
     const depth = new Int32Array(blocks);
     depth.set(use.depth);
     use.depth = depth;
+    this.#ranks?.grow(blocks);
     this.#heap.grow(blocks);
   }
 
@@ -143,7 +185,81 @@ export class EvictionQueue<Id extends number = BlockId> implements HeapOrder {
 
   /** Removes and returns the block to evict next. */
   pop(): Id | undefined {
-    return this.#heap.pop() as Id | undefined;
+    const block = this.#heap.pop() as Id | undefined;
+    if (block !== undefined) this.#ranks?.evicted(block);
+    return block;
+  }
+}
+
+const { lru } = evictionOrders;
+
+/** The ranks of blocks by a policy. */
+class BlockRanks {
+  readonly #policy: EvictionPolicy;
+  readonly #block = {
+    nowUs: wideZero,
+    storedUs: wideZero,
+    usedUs: wideZero,
+    earlierUsedUs: wideZero,
+    uses: 0,
+    depth: 0,
+  };
+  #rank: Float64Array;
+  #storedUs: Float64Array;
+  #usedUs: Float64Array;
+  #earlierUsedUs: Float64Array;
+  nowUs: number = wideZero;
+
+  constructor(blocks: number, policy: EvictionPolicy) {
+    this.#policy = policy;
+    this.#rank = new Float64Array(blocks);
+    this.#storedUs = new Float64Array(blocks);
+    this.#usedUs = new Float64Array(blocks);
+    this.#earlierUsedUs = new Float64Array(blocks);
+  }
+
+  compare(a: number, b: number): number {
+    return this.#rank[a] - this.#rank[b];
+  }
+
+  stored(block: number, use: BlockUse): void {
+    for (const times of [this.#storedUs, this.#usedUs, this.#earlierUsedUs]) times[block] = this.nowUs;
+    this.#update(block, use);
+  }
+
+  reused(block: number, use: BlockUse): void {
+    this.#earlierUsedUs[block] = this.#usedUs[block];
+    this.released(block, use, false);
+  }
+
+  released(block: number, use: BlockUse, unused: boolean): void {
+    this.#usedUs[block] = unused ? 0 : this.nowUs;
+    if (unused) this.#storedUs[block] = 0;
+    this.#update(block, use);
+  }
+
+  evicted(block: number): void {
+    this.#policy.evicted?.(this.#rank[block]);
+  }
+
+  grow(blocks: number): void {
+    this.#rank = grown(this.#rank, blocks);
+    this.#storedUs = grown(this.#storedUs, blocks);
+    this.#usedUs = grown(this.#usedUs, blocks);
+    this.#earlierUsedUs = grown(this.#earlierUsedUs, blocks);
+  }
+
+  #update(block: number, { uses, depth }: BlockUse): void {
+    const view = this.#block;
+    view.nowUs = this.nowUs;
+    view.storedUs = this.#storedUs[block];
+    view.usedUs = this.#usedUs[block];
+    view.earlierUsedUs = this.#earlierUsedUs[block];
+    view.uses = uses[block];
+    view.depth = depth[block];
+    const rank = this.#policy.rank(view);
+    if (Number.isNaN(rank)) throw new Error(`Cannot rank a block for eviction: its rank is ${rank}`);
+    this.#rank[block] = rank;
   }
 }
 

@@ -71,7 +71,7 @@ export class KvCaches {
 
   /** The time of all changes until the next call. */
   enter(nowUs: number): void {
-    for (let i = 0; i < this.all.length; i++) this.all[i].ages.nowUs = nowUs;
+    for (let i = 0; i < this.all.length; i++) this.all[i].enter(nowUs);
   }
 
   get usedPages(): number {

@@ -3,7 +3,7 @@
 import type { LayerGroup } from '../../util/step.ts';
 import type { BlockCacheConfig, TiersConfig } from '../kvcache/block-cache.ts';
 import type { KvEventPublisherConfig } from '../kvcache/events/kv-event-publisher.ts';
-import type { EvictionKind } from '../kvcache/eviction.ts';
+import type { EvictionRule } from '../kvcache/eviction.ts';
 import type { SparsityConfig } from '../kvcache/sparsity/sparse-plan.ts';
 import type { MessageCounts } from '../protocol/message-counts.ts';
 import type { StepPredictor } from '../protocol/step-shape.ts';
@@ -18,7 +18,7 @@ export interface InstanceConfig
   /** Equal parts of the pages, of which each sequence has its blocks in one; undefined: one cache has all pages. */
   readonly cacheParts?: number | undefined;
   readonly blockTokens: number;
-  readonly eviction: EvictionKind;
+  readonly eviction: EvictionRule;
   readonly limits: BatchLimits;
   /** Predicts the time of steps, and may learn from steps that ran. */
   readonly cost: StepPredictor;

@@ -2,7 +2,7 @@
 import { digestWords } from '../../../util/blake2s.ts';
 import { DigestTable } from '../../../util/digest-table.ts';
 import type { SlotId } from '../../protocol/ids.ts';
-import { type EvictionKind, growingQueue } from '../eviction.ts';
+import { EvictionQueue, type EvictionRule, growingQueue } from '../eviction.ts';
 
 const isFree = 0;
 /** The contents are in transit to the slot. */
@@ -43,7 +43,7 @@ export class BlockTier {
   #evictions = 0;
   #changes = 0;
 
-  constructor(capacity: number, eviction: EvictionKind, evicted: Evicted) {
+  constructor(capacity: number, eviction: EvictionRule, evicted: Evicted) {
     this.capacity = capacity;
     this.#queue = growingQueue(eviction);
     this.#evicted = evicted;
@@ -76,6 +76,11 @@ export class BlockTier {
 
   get evictions(): number {
     return this.#evictions;
+  }
+
+  /** The time of all uses until the next call. */
+  enter(nowUs: number): void {
+    if (this.#queue instanceof EvictionQueue) this.#queue.nowUs = nowUs;
   }
 
   /** Blocks used between two ticks count as used at the same time. */

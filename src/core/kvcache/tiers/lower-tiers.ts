@@ -5,7 +5,7 @@ import { Int32List } from '../../../util/int32-list.ts';
 import type { BlockId, SlotId } from '../../protocol/ids.ts';
 import type { BlockChain, SsdBlock } from '../../protocol/kv-events.ts';
 import type { BlockListener, TierListener } from '../events/kv-event-log.ts';
-import type { EvictionKind } from '../eviction.ts';
+import type { EvictionRule } from '../eviction.ts';
 import { BlockTier } from './block-tier.ts';
 import { SsdWrites, type StartedWrites } from './ssd-writes.ts';
 import { digestAt, type TierMoves } from './tier-moves.ts';
@@ -14,7 +14,7 @@ export interface LowerTiersConfig {
   readonly hostBlocks: number;
   /** 0: there is no SSD. */
   readonly ssdBlocks: number;
-  readonly eviction: EvictionKind;
+  readonly eviction: EvictionRule;
   /** Undefined: blocks have no contents. */
   readonly moves?: TierMoves | undefined;
 }
@@ -117,6 +117,12 @@ export class LowerTiers implements BlockListener {
       this.listener?.record(words, at, true, 0);
       this.listener?.setSsdOnly(words, at, true);
     });
+  }
+
+  /** The time of all changes until the next call. */
+  enter(nowUs: number): void {
+    this.host.enter(nowUs);
+    this.ssd?.enter(nowUs);
   }
 
   /** Blocks used between two ticks count as used at the same time. */

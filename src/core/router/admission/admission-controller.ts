@@ -6,7 +6,14 @@ import type { GenerationEvent } from '../../protocol/ports.ts';
 import type { Refusal } from '../../protocol/refusals.ts';
 import type { Prediction } from '../../protocol/request-trace.ts';
 import type { Slo } from '../../protocol/slo.ts';
-import { type AdmissionKind, admissionPolicies, admissionRefusal, type Loads, overload } from './admission-policy.ts';
+import {
+  type AdmissionKind,
+  type AdmissionPolicy,
+  admissionPolicies,
+  admissionRefusal,
+  type Loads,
+  overload,
+} from './admission-policy.ts';
 import { DecodeForecast, type ForecastSettings } from './decode-forecast.ts';
 import { type DecodeArrival, type DecodeMember, DecodePool, type DecodingRequest, idleDecode } from './decode-pool.ts';
 import { ErrorBound } from './error-bound.ts';
@@ -33,6 +40,8 @@ export interface HandOffTransfer {
 
 export interface AdmissionConfig<Request> {
   readonly kind: AdmissionKind;
+  /** Judges before prefill instead of `kind`. */
+  readonly policy?: AdmissionPolicy | undefined;
   readonly forecast: ForecastSettings;
   readonly requests: AdmissionModel<Request>;
   /** (instances): each as a decode instance; undefined for those that never decode. */
@@ -191,7 +200,8 @@ export class AdmissionController<Request> {
       memory,
       completion: (ttftUs + Math.max(0, outputTokens - 1) * tbtUs) / slo.completionUs,
     };
-    const worst = overload(config.kind, loads);
+    const { kind, policy } = config;
+    const worst = policy === undefined ? overload(kind, loads) : policy(loads, { promptTokens, outputTokens, slo });
     if (worst === 'tbt') this.#forecast.refused();
     if (worst === undefined) return { predicted, slo, refusal: undefined };
     const predictions = {

@@ -13,7 +13,7 @@ export interface Loads {
   readonly completion: number;
 }
 
-interface AdmissionPolicy {
+interface NamedPolicy {
   /** Loads that are checked before prefill; among equal loads the first one is reported. */
   readonly checks: readonly (keyof Loads)[];
   /** The decode pool is forecast for the time at which the prefill ends; else its present load counts. */
@@ -29,7 +29,7 @@ export type AdmissionKind = (typeof admissionKinds)[number];
  * The table of policies: a new policy is a kind above and an entry here. All but `none` check once more on the decode instance, before the
  * decode of a request starts.
  */
-export const admissionPolicies: Readonly<Record<AdmissionKind, AdmissionPolicy>> = {
+export const admissionPolicies: Readonly<Record<AdmissionKind, NamedPolicy>> = {
   /** Every request that fits is accepted. */
   none: { checks: [], forecastsDecode: false },
   /** Each pool checks a request when the request reaches that pool. */
@@ -39,6 +39,17 @@ export const admissionPolicies: Readonly<Record<AdmissionKind, AdmissionPolicy>>
   /** Early rejection based on prediction (Mooncake, section 6.2). */
   predictive: { checks: allLoads, forecastsDecode: true },
 };
+
+/** A request that admission judges. */
+export interface JudgedRequest {
+  readonly promptTokens: number;
+  /** The predicted ones. */
+  readonly outputTokens: number;
+  readonly slo: Slo;
+}
+
+/** A policy beside the named ones: a pure function. It returns the load that refuses the request; undefined: accepted. */
+export type AdmissionPolicy = (loads: Loads, request: JudgedRequest) => keyof Loads | undefined;
 
 /** The largest load over 1 among those that the policy checks before prefill; undefined: the request is accepted. */
 export function overload(kind: AdmissionKind, loads: Loads): keyof Loads | undefined {

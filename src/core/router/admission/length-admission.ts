@@ -10,7 +10,7 @@ import type { BatchLimits } from '../../scheduler/batching/step-budget.ts';
 import type { LengthRequest } from '../../scheduler/executor/length-request.ts';
 import type { RoleSwitchLimits } from '../roles/role-switch.ts';
 import type { AdmissionConfig, HandOffTransfer } from './admission-controller.ts';
-import type { AdmissionKind } from './admission-policy.ts';
+import type { AdmissionKind, AdmissionPolicy } from './admission-policy.ts';
 import type { ForecastKind } from './decode-forecast.ts';
 import type { InlineLimits } from './inline-prefill.ts';
 import { type SloClass, sloOf } from './slo.ts';
@@ -28,6 +28,7 @@ interface PredictedInstance {
 
 export interface AdmissionSettings {
   readonly kind: AdmissionKind;
+  readonly policy?: AdmissionPolicy | undefined;
   /** The class of requests that name none. Undefined: no bounds. */
   readonly slo: SloClass | undefined;
   /** By name. */
@@ -48,7 +49,7 @@ export interface AdmissionSettings {
 export type SloRule = (trace: RequestLengths, outputTokens: number) => Slo | undefined;
 
 export function lengthAdmission(
-  { kind, forecast = 'td', decodeUs, refusalProbabilityMax = 0.5, inlineTokens, roleSwitch }: AdmissionSettings,
+  { kind, policy, forecast = 'td', decodeUs, refusalProbabilityMax = 0.5, inlineTokens, roleSwitch }: AdmissionSettings,
   rule: SloRule,
   instances: readonly PredictedInstance[],
   capacityTokens: readonly number[],
@@ -70,6 +71,7 @@ export function lengthAdmission(
   };
   return {
     kind,
+    policy,
     forecast: { kind: forecast, decodeUs, refusalProbabilityMax },
     requests: {
       slo: ({ trace }, tokens) => rule(trace, tokens),

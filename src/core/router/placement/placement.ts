@@ -68,8 +68,24 @@ export interface PlacementDecision {
   readonly savedUs: number;
 }
 
+/** The choice of a placement policy. */
+export interface PlacementChoice {
+  readonly instance: number;
+  /** Fetch the prefix that this instance has and the chosen one lacks; undefined: fetch nothing. */
+  readonly from?: number | undefined;
+}
+
+/** A placement policy beside the named ones: a pure function. Undefined when no instance is up. */
+export type PlacementPolicy = (
+  query: PlacementQuery,
+  view: ClusterView,
+  costs: PlacementCosts,
+) => PlacementChoice | undefined;
+
 export interface PlacementSettings {
   readonly kind: PlacementKind;
+  /** Chooses instead of `kind`. */
+  readonly policy?: PlacementPolicy | undefined;
   /** Two unsigned 32-bit halves. */
   readonly seed: readonly [number, number];
   /** A remote prefix is considered when it is longer than the local one by this factor (Mooncake's `kvcache_balancing_threshold`). */
@@ -98,7 +114,8 @@ export class Placement {
 
   /** Undefined when no instance is up. */
   choose(query: PlacementQuery, view: ClusterView): PlacementDecision | undefined {
-    const { kind } = this.#settings;
+    const { kind, policy } = this.#settings;
+    if (policy !== undefined) return this.#chosen(query, view, policy(query, view, this.#costs));
     switch (kind) {
       case 'cache-aware':
         return this.#leastTtft(query, view, true);
@@ -113,6 +130,40 @@ export class Placement {
       default:
         return assertNever(kind);
     }
+  }
+
+  /** @throws Error if the policy chose an instance that is not up */
+  #chosen(
+    query: PlacementQuery,
+    view: ClusterView,
+    choice: PlacementChoice | undefined,
+  ): PlacementDecision | undefined {
+    if (choice === undefined) return undefined;
+    const { instance, from } = choice;
+    const wrong = [instance, from ?? instance].find(
+      (i) => view.up[i] === undefined || (i === instance && view.up[i] === 0),
+    );
+    if (wrong !== undefined)
+      throw new Error(`Cannot place a prompt: the policy chose instance ${wrong}, which is not up`);
+    const alone = this.#withoutFetch(query, view, instance);
+    const blocks = from === undefined ? 0 : (query.matches?.blocks[from] ?? 0);
+    if (alone === undefined || from === undefined || this.#costs.transfers === undefined) return alone;
+    if (blocks <= alone.localBlocks) return alone;
+    const prefillUs = this.#costs.prefillUs(view.kind[instance], query.tokens, blocks * query.blockTokens);
+    return this.#withFetch(query, view, alone, { from, prefillUs });
+  }
+
+  /** The decision with a fetch from another instance. @param prefillUs behind the fetched prefix */
+  #withFetch(
+    query: PlacementQuery,
+    view: ClusterView,
+    alone: PlacementDecision,
+    { from, prefillUs }: { readonly from: number; readonly prefillUs: number },
+  ): PlacementDecision {
+    const { instance, queueUs } = alone;
+    const remote = this.#fetchTimes(query, view.kind[instance], from, instance);
+    const waitUs = Math.max(queueUs, remote.readyUs);
+    return { ...alone, ...remote, from, prefillUs, waitUs, savedUs: alone.prefillUs - prefillUs };
   }
 
   #draw(number: number, below: number): number {
@@ -194,11 +245,7 @@ export class Placement {
     }
     const alone = this.#withoutFetch(query, view, best);
     if (alone === undefined || longest === undefined || bestFetched === 0) return alone;
-    const { instance, queueUs } = alone;
-    const remote = this.#fetchTimes(query, view.kind[instance], longest, instance);
-    const prefillUs = this.#restUs[view.kind[instance]];
-    const waitUs = Math.max(queueUs, remote.readyUs);
-    return { ...alone, ...remote, from: longest, prefillUs, waitUs, savedUs: alone.prefillUs - prefillUs };
+    return this.#withFetch(query, view, alone, { from: longest, prefillUs: this.#restUs[view.kind[alone.instance]] });
   }
 
   /** The fetch of all blocks of the prompt that `from` has and `to` lacks. */

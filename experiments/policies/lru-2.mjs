@@ -1,0 +1,9 @@
+// LRU-2 (O'Neil, O'Neil and Weikum, SIGMOD 1993): evicts the block whose use before its last one is longest ago.
+// Blocks with a single use go first.
+
+/** @type {{ eviction: () => import('kvasir/policy').EvictionPolicy }} */
+export default {
+  eviction: () => ({
+    rank: ({ uses, earlierUsedUs }) => (uses > 1 ? earlierUsedUs : 0),
+  }),
+};

@@ -1,0 +1,87 @@
+// `simulate --policy`: a module that states a named policy in its own words gives the same run; wrong modules are refused.
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, describe, expect, it } from 'vitest';
+import { readOptions } from '../../../src/cli/options/options.ts';
+import { readPolicies } from '../../../src/cli/simulate/policy-file.ts';
+import { reportOfRun, simulationSchema } from '../../../src/cli/simulate/simulated-run.ts';
+
+const folder = mkdtempSync(join(tmpdir(), 'kvasir-policies-'));
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+const workload = { workload: 'real', requests: '150', rate: '3', mixed: '3', cacheBlocks: '120' };
+
+function run(flags: Readonly<Record<string, string>>) {
+  return reportOfRun(readOptions(simulationSchema, { ...workload, ...flags }));
+}
+
+let files = 0;
+function fileOf(source: string): string {
+  const path = join(folder, `policy-${files++}.mjs`);
+  writeFileSync(path, source);
+  return path;
+}
+
+describe('a policy file', () => {
+  const tier = { hostCacheBlocks: '60' };
+  const slo = { ttftSlo: '8s', tbtSlo: '50ms' };
+
+  it.each([
+    ['eviction by last use', { eviction: 'lru' }, 'eviction: () => ({ rank: ({ usedUs }) => usedUs })'],
+    ['eviction by uses', { eviction: 'lfu' }, 'eviction: () => ({ rank: ({ uses }) => uses })'],
+    [
+      'placement by load',
+      { placement: 'least-loaded' },
+      `placement: (_query, { up, requests }) => {
+        const least = requests.reduce((best, count, i) => (up[i] && count < requests[best] ? i : best), 0);
+        return { instance: least };
+      }`,
+    ],
+    [
+      'admission by the largest load over 1',
+      { ...slo, admission: 'early' },
+      `admission: (loads) => {
+        const [name, load] = Object.entries(loads).sort(([, a], [, b]) => b - a)[0];
+        return load > 1 ? name : undefined;
+      }`,
+    ],
+  ])('that states %s gives the run of the named policy', async (_what, flags, source) => {
+    const policy = fileOf(`export default { ${source} };`);
+    const named = await run(flags);
+    const { admission, ...others } = flags as Record<string, string>;
+    const own = Object.fromEntries(
+      Object.entries(others).filter(([name]) => !['eviction', 'placement'].includes(name)),
+    );
+    // Policies that check before prefill check once more before decode.
+    const checked: Record<string, string> = admission === undefined ? {} : { admission: 'stage' };
+    expect((await run({ ...own, ...checked, policy })).stateHash).toBe(named.stateHash);
+    expect((await run({ ...own, ...checked, eviction: 'fifo', placement: 'random' })).stateHash).not.toBe(
+      named.stateHash,
+    );
+  });
+
+  it.each(['lru-2', 'gdsf', 'longest-match'])('of the examples, %s, serves every request', async (name) => {
+    const policy = join(import.meta.dirname, '..', '..', '..', 'experiments', 'policies', `${name}.mjs`);
+    const { completed, hitRatioTokens, stateHash } = await run({ ...tier, policy });
+    expect(completed).toBe(150);
+    expect(hitRatioTokens).toBeGreaterThan(0);
+    expect(stateHash).not.toBe((await run(tier)).stateHash);
+  });
+
+  it.each([
+    ['export const eviction = 1;', 'its default export is no object'],
+    ['export default {};', 'it has none of eviction, placement, admission'],
+    ['export default { evict: () => 1 };', "'evict' is none of eviction, placement, admission"],
+    ['export default { placement: 1 };', "'placement' is no function"],
+    ['export default { eviction: () => ({}) };', "'eviction' returns an object without a function 'rank'"],
+    ["throw new Error('broken');", 'broken'],
+  ])('is refused: %s', async (source, why) => {
+    await expect(readPolicies(fileOf(source))).rejects.toThrow(why);
+  });
+
+  it('that chooses a missing instance ends the run with its number', async () => {
+    const policy = fileOf('export default { placement: () => ({ instance: 7 }) };');
+    await expect(run({ policy })).rejects.toThrow('the policy chose instance 7, which is not up');
+  });
+});
