@@ -4,15 +4,13 @@
 /** Matrix products cost the same for each block; attention grows with the blocks before it. */
 const attentionShare = 0.01;
 
-/** @type {{ eviction: () => import('kvasir/policy').EvictionPolicy }} */
-export default {
-  eviction: () => {
-    let lastEvicted = 0;
-    return {
-      rank: ({ uses, depth }) => lastEvicted + uses * (1 + attentionShare * depth),
-      evicted: (rank) => {
-        lastEvicted = rank;
-      },
-    };
-  },
+/** @type {() => import('kvasir/policy').EvictionPolicy} */
+export const eviction = () => {
+  let lastEvicted = 0;
+  return {
+    rank: ({ uses, depth }) => lastEvicted + uses * (1 + attentionShare * depth),
+    evicted: (rank) => {
+      lastEvicted = rank;
+    },
+  };
 };

@@ -7,7 +7,7 @@ import type { PlacementPolicy } from '../../core/router/placement/placement.ts';
 import type { SimulationConfig } from '../../sim/engine/simulation.ts';
 import { UsageError } from '../usage-error.ts';
 
-/** The default export of a policy file. What it lacks is decided as without it. */
+/** The exports of a policy file. What it lacks is decided as without it. */
 export interface Policies {
   /** Creates the eviction policy of a cache. */
   readonly eviction?: () => EvictionPolicy;
@@ -19,13 +19,11 @@ const kinds = ['eviction', 'placement', 'admission'] as const satisfies readonly
 
 /** @throws UsageError naming the file and what is wrong with it */
 export async function readPolicies(path: string): Promise<Policies> {
-  const policies = await importDefault(path);
+  const given: Policies = await importFile(path);
   const refuse = (why: string) => new UsageError(`Cannot read the policies of ${path}: ${why}`);
-  if (typeof policies !== 'object' || policies === null) throw refuse('its default export is no object');
-  const unknown = Object.keys(policies).find((name) => !kinds.some((kind) => kind === name));
-  if (unknown !== undefined) throw refuse(`'${unknown}' is none of ${kinds.join(', ')}`);
-  const given: Policies = policies;
-  if (Object.keys(given).length === 0) throw refuse(`it has none of ${kinds.join(', ')}`);
+  const unknown = Object.keys(given).find((name) => !kinds.some((kind) => kind === name));
+  if (unknown !== undefined) throw refuse(`its export '${unknown}' is none of ${kinds.join(', ')}`);
+  if (Object.keys(given).length === 0) throw refuse(`it exports none of ${kinds.join(', ')}`);
   for (const kind of kinds)
     if (given[kind] !== undefined && typeof given[kind] !== 'function') throw refuse(`'${kind}' is no function`);
   const rank: unknown = given.eviction?.().rank;
@@ -34,10 +32,9 @@ export async function readPolicies(path: string): Promise<Policies> {
   return given;
 }
 
-async function importDefault(path: string): Promise<unknown> {
+async function importFile(path: string): Promise<Readonly<Record<string, never>>> {
   try {
-    const module: { readonly default?: unknown } = await import(pathToFileURL(resolve(path)).href);
-    return module.default;
+    return { ...(await import(pathToFileURL(resolve(path)).href)) };
   } catch (error) {
     throw new UsageError(
       `Cannot read the policies of ${path}: ${error instanceof Error ? error.message : String(error)}`,

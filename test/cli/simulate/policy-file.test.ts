@@ -28,12 +28,12 @@ describe('a policy file', () => {
   const slo = { ttftSlo: '8s', tbtSlo: '50ms' };
 
   it.each([
-    ['eviction by last use', { eviction: 'lru' }, 'eviction: () => ({ rank: ({ usedUs }) => usedUs })'],
-    ['eviction by uses', { eviction: 'lfu' }, 'eviction: () => ({ rank: ({ uses }) => uses })'],
+    ['eviction by last use', { eviction: 'lru' }, 'eviction = () => ({ rank: ({ usedUs }) => usedUs })'],
+    ['eviction by uses', { eviction: 'lfu' }, 'eviction = () => ({ rank: ({ uses }) => uses })'],
     [
       'placement by load',
       { placement: 'least-loaded' },
-      `placement: (_query, { up, requests }) => {
+      `placement = (_query, { up, requests }) => {
         const least = requests.reduce((best, count, i) => (up[i] && count < requests[best] ? i : best), 0);
         return { instance: least };
       }`,
@@ -41,13 +41,13 @@ describe('a policy file', () => {
     [
       'admission by the largest load over 1',
       { ...slo, admission: 'early' },
-      `admission: (loads) => {
+      `admission = (loads) => {
         const [name, load] = Object.entries(loads).sort(([, a], [, b]) => b - a)[0];
         return load > 1 ? name : undefined;
       }`,
     ],
   ])('that states %s gives the run of the named policy', async (_what, flags, source) => {
-    const policy = fileOf(`export default { ${source} };`);
+    const policy = fileOf(`export const ${source};`);
     const named = await run(flags);
     const { admission, ...others } = flags as Record<string, string>;
     const own = Object.fromEntries(
@@ -70,18 +70,17 @@ describe('a policy file', () => {
   });
 
   it.each([
-    ['export const eviction = 1;', 'its default export is no object'],
-    ['export default {};', 'it has none of eviction, placement, admission'],
-    ['export default { evict: () => 1 };', "'evict' is none of eviction, placement, admission"],
-    ['export default { placement: 1 };', "'placement' is no function"],
-    ['export default { eviction: () => ({}) };', "'eviction' returns an object without a function 'rank'"],
+    ['export const eviction = 1;', "'eviction' is no function"],
+    ['export {};', 'it exports none of eviction, placement, admission'],
+    ['export const evict = () => 1;', "its export 'evict' is none of eviction, placement, admission"],
+    ['export const eviction = () => ({});', "'eviction' returns an object without a function 'rank'"],
     ["throw new Error('broken');", 'broken'],
   ])('is refused: %s', async (source, why) => {
     await expect(readPolicies(fileOf(source))).rejects.toThrow(why);
   });
 
   it('that chooses a missing instance ends the run with its number', async () => {
-    const policy = fileOf('export default { placement: () => ({ instance: 7 }) };');
+    const policy = fileOf('export const placement = () => ({ instance: 7 });');
     await expect(run({ policy })).rejects.toThrow('the policy chose instance 7, which is not up');
   });
 });
