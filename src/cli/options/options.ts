@@ -1,10 +1,10 @@
 // Options that several commands share, from flags or from a YAML file of the same names.
-import { availableParallelism } from 'node:os';
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { evictionKinds } from '../../core/kvcache/eviction.ts';
 import { inputChoices, kvTypeChoices, weightsForms } from '../../engine/forms.ts';
 import { byteCount } from '../../util/byte-count.ts';
+import { availableThreads } from '../serve/host/cgroup.ts';
 import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 import { describeIssue } from '../usage-issue.ts';
@@ -32,7 +32,7 @@ export const modelOptionsSchema = z.object({
   weights: z.enum(weightsForms).default('native'),
   inputs: z.enum(inputChoices).default('auto'),
   kvType: z.enum(kvTypeChoices).optional(),
-  threads: count(1, 1024).default(() => availableParallelism()),
+  threads: count(1, 1024).default(() => availableThreads()),
   context: count(1).optional(),
   kvMemory: bytes.optional(),
   eviction: z.enum(evictionKinds).default('lru'),

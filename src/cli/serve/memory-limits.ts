@@ -2,6 +2,7 @@
 import { loadNative } from '../../kernel/native/addon.ts';
 import { computes, type InstanceOptions } from '../options/options.ts';
 import { UsageError } from '../usage-error.ts';
+import { type GroupLimits, groupLimits } from './host/cgroup.ts';
 
 interface GivenMemory {
   readonly kvMemory?: number | undefined;
@@ -9,13 +10,19 @@ interface GivenMemory {
 }
 
 /** Pages use memory only after their first use: without this check, a process would be killed long after its start. @throws UsageError */
-export function refuseTooMuchMemory(all: GivenMemory, instances: readonly InstanceOptions[]): void {
-  const availableBytes = loadNative()?.memoryInfo().availableBytes;
+export function refuseTooMuchMemory(
+  all: GivenMemory,
+  instances: readonly InstanceOptions[],
+  group: GroupLimits = groupLimits(),
+): void {
+  const ofMachine = loadNative()?.memoryInfo().availableBytes ?? Number.POSITIVE_INFINITY;
+  const ofGroup = group.availableBytes ?? Number.POSITIVE_INFINITY;
   const bytes = instances.reduce((sum, own) => sum + bytesOf(all, own), 0);
-  if (availableBytes === undefined || bytes <= availableBytes) return;
+  const availableBytes = Math.min(ofMachine, ofGroup);
+  if (bytes <= availableBytes) return;
   const given = instances.length === 1 ? '' : `${instances.length} instances are given `;
   throw new UsageError(
-    `Cannot reserve --kv-memory and --host-memory: ${given}${mebibytes(bytes)}, ${mebibytes(availableBytes)} are available`,
+    `Cannot reserve --kv-memory and --host-memory: ${given}${mebibytes(bytes)}, ${mebibytes(availableBytes)} are available${ofGroup < ofMachine ? ` in the control group of ${mebibytes(group.memoryBytes ?? 0)}` : ''}`,
   );
 }
 

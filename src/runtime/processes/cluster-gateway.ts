@@ -147,8 +147,14 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
     const message =
       roles.length === 0
         ? 'no instance has joined the cluster'
-        : `the cluster has ${countsOf(roles)} instances; it needs a mixed one, or a prefill and a decode one`;
+        : `the cluster has ${countsOf(roles)} instances; it needs a mixed one, or a prefill and a decode one: ${this.#remedy(roles)}`;
     return { kind: 'incomplete', message };
+  }
+
+  #remedy(roles: readonly InstanceRole[]): string {
+    const missing = roles.includes('decode') ? 'prefill' : roles.includes('prefill') ? 'decode' : 'mixed';
+    const switches = missing === 'mixed' || this.#options.admission.roleSwitch !== undefined;
+    return `join one with --role ${missing}${switches ? '' : ', or start the gateway with --role-switch'}`;
   }
 
   /** No prefill instance can send prompts to a decode instance. */
@@ -316,6 +322,8 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
     slot.snapshot = snapshotAfterLoss(slot.snapshot);
     this.log(`Instance ${name} ${why}: ${this.#serving} serve`);
     this.feed({ kind: 'instanceFailed', instance });
+    const reason = this.notReadyReason();
+    if (reason?.kind === 'incomplete') this.log(`Not ready: ${reason.message}`);
   }
 
   #slotOf(peer: Peer<InstanceAnnouncement>): InstanceIndex | undefined {

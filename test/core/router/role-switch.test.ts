@@ -2,7 +2,13 @@
 
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import type { ConductorEvent } from '../../../src/core/protocol/events.ts';
+import type { InstanceRole } from '../../../src/core/protocol/instance-report.ts';
+import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
+import { Conductor } from '../../../src/core/router/conductor.ts';
 import { poolToGrow, RoleSwitcher, type RoleSwitchLimits } from '../../../src/core/router/roles/role-switch.ts';
+import { tokenRequests } from '../../../src/core/router/token-requests.ts';
+import { promptOf, request } from '../instance-world.ts';
 
 const limits: RoleSwitchLimits = { sustainUs: 10, dwellUs: 100, gain: 1.15, loadMin: 0.5, intervalUs: 1, windowUs: 1 };
 const pool = (instances: number, demand: number) => ({ instances, demand });
@@ -46,5 +52,44 @@ describe('the pool that needs an instance', () => {
       undefined,
       'prefill',
     ]);
+  });
+});
+
+describe('the last instance of a role', () => {
+  const cluster = (roles: readonly InstanceRole[], roleSwitch?: RoleSwitchLimits) => {
+    const conductor = new Conductor<GenerationRequest>({
+      ...{ requests: tokenRequests, queueMax: 9, roleSwitch },
+      instances: roles.map((role) => ({ capacityTokens: 1900, role })),
+      retries: { attemptsMax: 3, detection: { reportTimeoutUs: 1e9, requestTimeoutUs: 1e9 } },
+    });
+    return (event: ConductorEvent) =>
+      conductor.step(0, event).flatMap((effect): (readonly [number, InstanceRole | number | undefined])[] => {
+        if (effect.kind === 'roleSwitched') return [[effect.instance, effect.role]];
+        return effect.kind === 'forward' ? [[effect.instance, effect.decodeAt]] : [];
+      });
+  };
+  const submit = { kind: 'submit', request: request('a', promptOf(1, 40), { maxTokens: 9 }) } as const;
+
+  it('is replaced at once, and its requests continue', () => {
+    const deliver = cluster(['prefill', 'decode', 'decode'], limits);
+    expect(deliver(submit)).toEqual([[0, 1]]);
+    expect(deliver({ kind: 'instanceFailed', instance: 0 })).toEqual([
+      [2, 'prefill'],
+      [2, 1],
+    ]);
+    // The only instance that is left computes both.
+    expect(deliver({ kind: 'instanceFailed', instance: 1 })).toEqual([
+      [2, 'mixed'],
+      [2, undefined],
+    ]);
+  });
+
+  it('is not replaced without role switches, or by instances that keep their roles', () => {
+    const without = cluster(['prefill', 'decode', 'decode']);
+    expect(without({ kind: 'instanceFailed', instance: 0 })).toEqual([]);
+    const deliver = cluster(['prefill', 'decode'], limits);
+    deliver({ kind: 'instanceFailed', instance: 1 });
+    deliver({ kind: 'instanceJoined', instance: 1, incarnation: 2, role: 'decode', keepsRole: true });
+    expect(deliver({ kind: 'instanceFailed', instance: 0 })).toEqual([]);
   });
 });

@@ -78,6 +78,7 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
 
   #instanceFailed(instance: InstanceIndex): void {
     this.#router.instanceFailed(instance);
+    this.#router.roles.replaceFailed();
     this.#retryAll(instance, none);
     if (this.#detection !== undefined) return;
     for (const id of this.#router.jobs.unservable) {

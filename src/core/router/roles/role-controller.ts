@@ -73,6 +73,26 @@ export class RoleController<Request extends { readonly id: RequestId }> {
     this.#context.emit({ kind: 'roleSwitched', instance, role });
   }
 
+  /** The last instance of a pool has failed: one of the other pool takes its role, or both roles if it is the only one. */
+  replaceFailed(): void {
+    const { instances } = this.#context;
+    if (this.#limits === undefined || instances.withRole('mixed').length > 0) return;
+    const missing = (['prefill', 'decode'] as const).find((role) => instances.withRole(role).length === 0);
+    if (missing === undefined) return;
+    const donors = instances.withRole(missing === 'prefill' ? 'decode' : 'prefill');
+    const donor = this.#leastLoaded(donors);
+    if (donor !== undefined) this.switch(donor, donors.length > 1 ? missing : 'mixed');
+  }
+
+  /** Undefined: all keep their roles. */
+  #leastLoaded(donors: readonly InstanceIndex[]): InstanceIndex | undefined {
+    const { instances } = this.#context;
+    let least: InstanceIndex | undefined;
+    for (const i of donors.filter((each) => !instances.at(each).keepsRole))
+      if (least === undefined || instances.at(i).requests < instances.at(least).requests) least = i;
+    return least;
+  }
+
   /** Switches the least loaded instance of a pool when the other pool has been the fuller one for long enough. */
   balance(): void {
     const { nowUs, instances } = this.#context;
@@ -91,10 +111,7 @@ export class RoleController<Request extends { readonly id: RequestId }> {
       { instances: instances.withRole('decode').length, demand: this.#parts.admission.decodeDemand(nowUs) },
     );
     if (role === undefined) return;
-    let least: InstanceIndex | undefined;
-    const donors = instances.withRole(role === 'prefill' ? 'decode' : 'prefill');
-    for (const i of donors.filter((each) => !instances.at(each).keepsRole))
-      if (least === undefined || instances.at(i).requests < instances.at(least).requests) least = i;
+    const least = this.#leastLoaded(instances.withRole(role === 'prefill' ? 'decode' : 'prefill'));
     if (least !== undefined) this.switch(least, role);
   }
 }
