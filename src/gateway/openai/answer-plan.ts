@@ -16,6 +16,7 @@ export interface AnswerPlan {
   /** Tools that the prompt names. */
   readonly tools: readonly Tool[];
   readonly calls: TemplateCalls;
+  readonly choice: ToolChoice;
   /** Undefined: reasoning is text. */
   readonly reasoning: ReasoningFormat | undefined;
   /** A token that the output must not have: it would begin a call. */
@@ -36,6 +37,7 @@ export function planAnswer(
     const known = hasToolMessages(body.messages) ? formats.calls : undefined;
     return {
       tools,
+      choice,
       calls: known !== undefined && 'format' in known ? known : undefined,
       reasoning,
       bannedToken: undefined,
@@ -46,11 +48,11 @@ export function planAnswer(
     const reason = `no format of tool calls can be derived from the chat template of '${model.id}': ${calls.problem}`;
     throw badField('tools', `Cannot accept request: ${reason}`, 'unsupported_parameter');
   }
-  if (choice !== 'none') return { tools, calls, reasoning, bannedToken: undefined };
+  if (choice !== 'none') return { tools, calls, choice, reasoning, bannedToken: undefined };
   // The prompt names the tools all the same where a call can be prevented: it keeps its cached prefix.
   const [marker, second] = model.tokenizer.encode(markerOf(calls.format), { addSpecial: false });
   const isOneToken = marker !== undefined && second === undefined;
-  return { tools: isOneToken ? tools : [], calls, reasoning, bannedToken: isOneToken ? marker : undefined };
+  return { tools: isOneToken ? tools : [], calls, choice, reasoning, bannedToken: isOneToken ? marker : undefined };
 }
 
 /** @throws ApiError 400 */
@@ -60,21 +62,16 @@ function checkChoice(choice: ToolChoice, tools: readonly Tool[]): void {
   if (tools.length === 0) throw refused("'tool_choice' requires a call, but 'tools' is empty");
   if (typeof choice === 'object' && !tools.some(({ name }) => name === choice.name))
     throw refused(`'tool_choice' names '${choice.name}', which is not among 'tools'`);
-  throw badField(
-    'tool_choice',
-    "Cannot accept request: 'tool_choice' requires a call: this server cannot constrain the output yet; send 'auto'",
-    'unsupported_parameter',
-  );
 }
 
 /** Parsers of the choices of a request; undefined: their outputs are text. */
 export function parsingOf(
-  { tools, calls, reasoning }: AnswerPlan,
-  body: Pick<ChatBody, 'messages'> & Partial<ChatBody>,
-  prompt: string,
+  { tools, calls, choice, reasoning }: AnswerPlan,
+  { parallel_tool_calls: isParallel }: Partial<ChatBody>,
+  hasReasoningBegun: boolean,
   tokenizer: Tokenizer,
 ): (() => ChoiceParser) | undefined {
-  const isCalling = tools.length > 0 && calls !== undefined && body.tool_choice !== 'none';
+  const isCalling = tools.length > 0 && calls !== undefined && choice !== 'none';
   if (!isCalling && reasoning === undefined) return undefined;
   const markers = [
     ...(isCalling ? callMarkers(calls) : []),
@@ -84,9 +81,9 @@ export function parsingOf(
   const markerIds = new Set(ids.filter((id) => tokenizer.isSpecial(id)));
   const options = {
     reasoning,
-    hasReasoningBegun: reasoning !== undefined && isInside(prompt, body, reasoning),
+    hasReasoningBegun,
     calls: isCalling ? { format: calls.format, tools } : undefined,
-    callsMax: body.parallel_tool_calls === false ? 1 : Number.POSITIVE_INFINITY,
+    callsMax: isParallel === false || typeof choice === 'object' ? 1 : Number.POSITIVE_INFINITY,
   };
   const hasShortIds = calls?.style.hasShortIds === true;
   return () => ({ parser: new OutputParser(options), markerIds, newCallId: () => newCallId(hasShortIds) });
@@ -101,11 +98,12 @@ function callMarkers({ format }: NonNullable<TemplateCalls>): string[] {
 }
 
 /** True if the prompt ends inside the reasoning. */
-function isInside(
+export function hasReasoningBegun(
   prompt: string,
   { continue_final_message: continues, messages }: Pick<ChatBody, 'messages'> & Partial<ChatBody>,
-  reasoning: ReasoningFormat,
+  { reasoning }: AnswerPlan,
 ): boolean {
+  if (reasoning === undefined) return false;
   if (continues !== true) return prompt.trimEnd().endsWith(reasoning.open);
   const content = messages.at(-1)?.content ?? '';
   const final = typeof content === 'string' ? content : content.map(({ text }) => text).join('\n');

@@ -3,6 +3,7 @@
 import type { ToolCall } from '../../text/tools/tool.ts';
 import { answerId, badField } from '../http/errors.ts';
 import type { SseStream } from '../http/sse.ts';
+import { answerGrammar } from './answer-grammar.ts';
 import type { Delta, TokenEntry } from './choice-output.ts';
 import {
   checkChoices,
@@ -19,7 +20,6 @@ import type { LogprobRequest } from './params.ts';
 import { chatPrompt, outputTokens } from './prompt.ts';
 import type { Choice, FinishReason } from './run-choices.ts';
 import { type ChatBody, chatSchema } from './schema.ts';
-import { requestGrammar } from './structured-output.ts';
 import { TokenNames } from './token-names.ts';
 
 export async function chatCompletions(json: unknown, context: EndpointContext, call: EndpointCall): Promise<Response> {
@@ -63,8 +63,8 @@ export async function planChat(
   checkChoices(1, body.n, context);
   const logprobs = logprobRequest(body);
   const requestedTokens = maxTokens(body);
-  const { tokens, parsing, bannedToken } = await chatPrompt(body, context.model, context.encode);
-  const grammar = await requestGrammar(body, context.model, context.grammars);
+  const { tokens, plan, parsing } = await chatPrompt(body, context.model, context.encode);
+  const grammar = await answerGrammar(body, plan, context);
   const planned = {
     grammar,
     tokens,
@@ -72,6 +72,7 @@ export async function planChat(
     maxTokens: outputTokens(tokens.length, requestedTokens, context.model),
     parsing,
   };
+  const { bannedToken } = plan;
   const sampled =
     bannedToken === undefined ? body : { ...body, logit_bias: { ...body.logit_bias, [bannedToken]: banningBias } };
   return { choices: planChoices([planned], sampled, logprobs, context, call), promptTokens: tokens };

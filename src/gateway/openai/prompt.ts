@@ -3,7 +3,7 @@ import { setImmediate } from 'node:timers/promises';
 import { type ChatMessage, type ChatTemplate, ChatTemplateError } from '../../text/template/chat-template.ts';
 import { ApiError, badField } from '../http/errors.ts';
 import type { ServedModel } from '../http/served-model.ts';
-import { type AnswerPlan, parsingOf, planAnswer } from './answer-plan.ts';
+import { type AnswerPlan, hasReasoningBegun, parsingOf, planAnswer } from './answer-plan.ts';
 import { templateMessages, templateTools } from './chat-messages.ts';
 import type { ChoiceParser } from './choice-output.ts';
 import { checkTokenId } from './params.ts';
@@ -18,8 +18,7 @@ export interface ChatPrompt {
   readonly tokens: Int32Array;
   /** Parses the output of a choice; undefined: the output is text. */
   readonly parsing: (() => ChoiceParser) | undefined;
-  /** A token that the output must not have. */
-  readonly bannedToken: number | undefined;
+  readonly plan: AnswerPlan & { readonly hasReasoningBegun: boolean };
 }
 
 /** @throws ApiError 400 if the model has no tokenizer or template, or its template refuses the messages or tools */
@@ -31,12 +30,13 @@ export async function chatPrompt(body: PromptBody, model: ServedModel, encode: E
     throw badField('messages', `Cannot chat: model '${model.id}' has no chat template; use /v1/completions`);
   }
   const { chatTemplate, tokenizer } = model;
-  const plan = planAnswer(body, { ...model, chatTemplate, tokenizer });
-  const text = render(chatTemplate, body, plan, model);
+  const answer = planAnswer(body, { ...model, chatTemplate, tokenizer });
+  const text = render(chatTemplate, body, answer, model);
+  const hasBegun = hasReasoningBegun(text, body, answer);
   return {
     tokens: await tokenise(text, 'messages', false, encode),
-    parsing: parsingOf(plan, body, text, tokenizer),
-    bannedToken: plan.bannedToken,
+    plan: { ...answer, hasReasoningBegun: hasBegun },
+    parsing: parsingOf(answer, body, hasBegun, tokenizer),
   };
 }
 

@@ -195,6 +195,8 @@ const deepSeek = `{{- bos_token }}
         {%- set content = message.content %}
         {%- if '</think>' in content %}{%- set content = content.split('</think>')[-1] %}{%- endif %}
         {{- '<｜Assistant｜>' + content + '<｜end▁of▁sentence｜>' }}
+    {%- elif message.role == 'tool' %}
+        {{- '<｜tool▁output▁begin｜>' + message.content + '<｜tool▁output▁end｜>' }}
     {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<｜Assistant｜><think>\\n' }}{%- endif %}`;

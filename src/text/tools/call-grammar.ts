@@ -1,0 +1,173 @@
+// The grammar of an output with tool calls or reasoning, as a structural tag of XGrammar: text with parts of a fixed form.
+
+import { isTextOnly, propertySchema } from './argument-schema.ts';
+import { type CallFormat, markerOf, type PairsShape, type ReasoningFormat } from './call-format.ts';
+import type { Tool } from './tool.ts';
+
+/** A part of a structural tag. */
+export type TagFormat =
+  | { readonly type: 'const_string'; readonly value: string }
+  | { readonly type: 'json_schema'; readonly json_schema: unknown }
+  | { readonly type: 'regex'; readonly pattern: string }
+  | { readonly type: 'grammar'; readonly grammar: string }
+  | { readonly type: 'any_text' }
+  | { readonly type: 'sequence' | 'or'; readonly elements: readonly TagFormat[] }
+  | Tag
+  | {
+      readonly type: 'triggered_tags';
+      readonly triggers: readonly string[];
+      readonly tags: readonly Tag[];
+      readonly at_least_one: boolean;
+      readonly stop_after_first: boolean;
+    }
+  | {
+      readonly type: 'tags_with_separator';
+      readonly tags: readonly Tag[];
+      readonly separator: string;
+      readonly at_least_one: boolean;
+      readonly stop_after_first: boolean;
+    };
+
+interface Tag {
+  readonly type: 'tag';
+  readonly begin: string;
+  readonly content: TagFormat;
+  readonly end: string;
+}
+
+export interface CallGrammarOptions {
+  readonly format: CallFormat;
+  /** Tools that may be called; their parameters are schemas that a grammar can express. */
+  readonly tools: readonly Tool[];
+  /** Calls may come in free text; else the output is calls from its beginning on. */
+  readonly isInText: boolean;
+  readonly isParallel: boolean;
+}
+
+/** The format of a structural tag. */
+export function callGrammar(options: CallGrammarOptions): TagFormat {
+  return options.isInText ? callsInText(options) : section(options);
+}
+
+/** The format after the reasoning, which may be missing unless the prompt has begun it. */
+export function grammarAfterReasoning(
+  format: TagFormat,
+  { open, close }: ReasoningFormat,
+  hasBegun: boolean,
+): TagFormat {
+  const reasoning: Tag = { type: 'tag', begin: hasBegun ? '' : open, content: { type: 'any_text' }, end: close };
+  const after: TagFormat = { type: 'sequence', elements: [reasoning, { type: 'regex', pattern: '\\s*' }, format] };
+  return hasBegun ? after : { type: 'or', elements: [format, after] };
+}
+
+function callsInText(options: CallGrammarOptions): TagFormat {
+  const { format, tools, isParallel } = options;
+  const marker = markerOf(format) || (format.shape.kind === 'json' ? format.shape.open.trim() : '');
+  const isOneSection = format.sectionOpen.trim() !== '';
+  const tags = isOneSection ? [sectionTag(options)] : tools.map((tool) => callTag(format, tool));
+  return {
+    type: 'triggered_tags',
+    triggers: [marker],
+    tags: tags.map(withoutSpace),
+    at_least_one: false,
+    stop_after_first: !isParallel,
+  };
+}
+
+/** All calls of an output. */
+function section(options: CallGrammarOptions): TagFormat {
+  if (options.format.sectionOpen.trim() !== '') return sectionTag(options);
+  const { format, tools, isParallel } = options;
+  if (!isParallel || !format.isParallel) return either(tools.map((tool) => withoutSpace(callTag(format, tool))));
+  if (format.separator !== '') {
+    const list = callList(options);
+    return { ...list, tags: list.tags.map(withoutSpace) };
+  }
+  // A list needs a separator: the opening marker of the next call is one.
+  const first: TagFormat = { type: 'const_string', value: format.callOpen.trimStart() };
+  const rest = callList({ ...options, format: { ...format, callOpen: '', separator: format.callOpen } });
+  return { type: 'sequence', elements: [first, rest] };
+}
+
+const withoutSpace = (tag: Tag): Tag => ({ ...tag, begin: tag.begin.trimStart() });
+
+/** One of several formats. */
+function either(elements: readonly TagFormat[]): TagFormat {
+  const [first] = elements;
+  return elements.length === 1 && first !== undefined ? first : { type: 'or', elements };
+}
+
+const optional = (element: TagFormat): TagFormat => either([element, { type: 'grammar', grammar: 'root ::= ""' }]);
+
+function sectionTag(options: CallGrammarOptions): Tag {
+  const { sectionOpen, sectionClose, shape } = options.format;
+  const [open, close] = shape.kind === 'json' && shape.isList ? ['[', ']'] : ['', ''];
+  return {
+    type: 'tag',
+    begin: sectionOpen.trimStart() + open,
+    content: callList(options),
+    end: close + sectionClose.trimEnd(),
+  };
+}
+
+function callList({ format, tools, isParallel }: Pick<CallGrammarOptions, 'format' | 'tools' | 'isParallel'>) {
+  return {
+    type: 'tags_with_separator' as const,
+    tags: tools.map((tool) => callTag(format, tool)),
+    separator: format.separator,
+    at_least_one: true,
+    stop_after_first: !isParallel || !format.isParallel,
+  };
+}
+
+function callTag({ callOpen, callClose, shape }: CallFormat, tool: Tool): Tag {
+  const { name, parameters = { type: 'object', properties: {} } } = tool;
+  const schema: TagFormat = { type: 'json_schema', json_schema: parameters };
+  switch (shape.kind) {
+    case 'json': {
+      const begin = callOpen + shape.open + name + shape.middle;
+      if (shape.idAt === undefined) return { type: 'tag', begin, content: schema, end: shape.end + callClose };
+      const id: TagFormat = { type: 'regex', pattern: '[a-zA-Z0-9]{9}' };
+      const before: TagFormat = { type: 'const_string', value: shape.end.slice(0, shape.idAt) };
+      const content: TagFormat = { type: 'sequence', elements: [schema, before, id] };
+      return { type: 'tag', begin, content, end: shape.end.slice(shape.idAt) + callClose };
+    }
+    case 'named': {
+      if (shape.idOpen === undefined)
+        return { type: 'tag', begin: callOpen + name + shape.nameEnd, content: schema, end: callClose };
+      const id: TagFormat = { type: 'regex', pattern: '[a-zA-Z0-9]{9}' };
+      const after: TagFormat = { type: 'const_string', value: shape.nameEnd };
+      const content: TagFormat = { type: 'sequence', elements: [id, after, schema] };
+      return { type: 'tag', begin: callOpen + name + shape.idOpen, content, end: callClose };
+    }
+    case 'pairs':
+      return { type: 'tag', begin: callOpen + name + shape.nameEnd, content: pairs(shape, parameters), end: callClose };
+  }
+}
+
+/** The arguments in the order of the schema. */
+function pairs(shape: PairsShape, parameters: NonNullable<Tool['parameters']>): TagFormat {
+  const { properties = {}, required } = parameters;
+  const isRequired = (key: string): boolean => Array.isArray(required) && required.includes(key);
+  const elements = Object.keys(properties as object).map((key): TagFormat => {
+    const schema = propertySchema(parameters, key);
+    const isPlain = !shape.isQuoted && isTextOnly(schema);
+    const tag: Tag = {
+      type: 'tag',
+      begin: shape.keyOpen.trimStart() + key + shape.keyEnd,
+      content: isPlain ? plainText(schema) : { type: 'json_schema', json_schema: schema },
+      end: shape.valueEnd.trimEnd(),
+    };
+    const line: TagFormat = { type: 'sequence', elements: [{ type: 'regex', pattern: '\\s*' }, tag] };
+    return isRequired(key) ? line : optional(line);
+  });
+  return { type: 'sequence', elements: [...elements, { type: 'regex', pattern: '\\s*' }] };
+}
+
+/** A text, or one of the texts of an enumeration. */
+function plainText(schema: unknown): TagFormat {
+  const { enum: values, const: only } = schema as { enum?: unknown; const?: unknown };
+  const texts = Array.isArray(values) ? values : only === undefined ? [] : [only];
+  if (texts.length === 0) return { type: 'any_text' };
+  return either(texts.map((value) => ({ type: 'const_string', value: String(value) })));
+}
