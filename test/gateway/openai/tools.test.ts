@@ -401,7 +401,9 @@ describe('grammars of tools', () => {
     const odd = { type: 'function', function: { name: 'odd', parameters } };
     const world = server('hermes', () => callText, 3, { grammars: compiler() });
     await choicesOf(world, { tools: [odd], tool_choice: 'required' });
-    expect(formatOf(world.port.requests[0])).toMatchObject({ tags: [{ content: { json_schema: { type: 'object' } } }] });
+    expect(formatOf(world.port.requests[0])).toMatchObject({
+      tags: [{ content: { json_schema: { type: 'object' } } }],
+    });
     const error = await refusal(world, { tools: [{ ...odd, function: { ...odd.function, strict: true } }] });
     expect(error).toMatchObject({
       param: 'tools.0.function.parameters',
