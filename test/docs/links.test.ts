@@ -45,6 +45,7 @@ it('names options that some command has', () => {
   // Of the table that compares options of other servers with ours.
   others.push('--max-model-len', '--kv-cache-memory-bytes', '--max-num-seqs', '--allowed-origins');
   others.push('--dtype', '--quantization', '--tensor-parallel-size');
+  others.push('--chat-template-file', '--tool-call-parser', '--reasoning-parser', '--jinja');
   const known = new Set([
     ...(options.match(/--[a-z][a-z-]+/g) ?? []),
     ...(tools.match(/--[a-z][a-z-]+/g) ?? []),

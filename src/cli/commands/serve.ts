@@ -48,6 +48,7 @@ export function serveCommand(): Command {
   addSparseFlags(addSchedulerFlags(addModelFlags(command)))
     .optionsGroup(groups.model)
     .option('--served-model-name <id>', 'Offer the model to clients under this id (default: the file or folder name)')
+    .option('--chat-template <file>', "Write chats with the Jinja template in this file (default: the model's own)")
     .optionsGroup(groups.http)
     .option('--host <address>', 'Listen on this address (default: 127.0.0.1)')
     .option('--port <n>', 'Listen on this port; 0 selects a free one (default: 8000)');

@@ -115,6 +115,7 @@ export const serveOptionsSchema = modelOptionsSchema.extend({
   tlsKey: z.string().min(1).optional(),
   apiKeys: z.string().min(1).optional(),
   servedModelName: z.string().min(1).optional(),
+  chatTemplate: z.string().min(1).optional(),
   data: z.string().min(1).optional(),
   queue: count(1).default(256),
   drainWait: count(0, 3_600).default(5),

@@ -1,4 +1,5 @@
 // Runs `kvasir serve` after its options are checked: an endpoint over instances of this process or of a cluster.
+import { readFileSync } from 'node:fs';
 import type { Logger } from 'pino';
 import type { ClusterPort, InferencePort } from '../../core/protocol/ports.ts';
 import { DataFolder } from '../../gateway/http/data-folder.ts';
@@ -10,6 +11,7 @@ import { ApiKeys } from '../../gateway/keys/api-keys.ts';
 import { readKeysFile, watchKeysFile } from '../../gateway/keys/keys-file.ts';
 import { OtlpExporter } from '../../gateway/tracing/otlp-exporter.ts';
 import type { NatsServers } from '../../runtime/bus/nats-connection.ts';
+import { ChatTemplate } from '../../text/template/chat-template.ts';
 import { FolderLock } from '../../weights/hub/lock.ts';
 import { type AttentionWorkersSettings, servedAttentionWorkers } from '../options/attention-worker-settings.ts';
 import { servedLending } from '../options/borrow-options.ts';
@@ -39,6 +41,8 @@ const atOnce = { waitMs: 0, timeoutMs: 0 };
 
 /** The log and the data folder, for instances on threads as in processes. */
 interface ServerContext extends ServerLog {
+  /** In place of the model's own. */
+  readonly chatTemplate: ChatTemplate | undefined;
   readonly data: DataFolder | undefined;
   readonly keys: ApiKeys;
 }
@@ -46,13 +50,14 @@ interface ServerContext extends ServerLog {
 /** Serves until SIGTERM or SIGINT. @throws Error in one line if it cannot */
 export async function serveModel(options: ServeOptions): Promise<void> {
   const log = openLog(options);
+  const chatTemplate = options.chatTemplate === undefined ? undefined : readTemplate(options.chatTemplate);
   const left = options.ssd && leftoverTiers(options.ssd, options.instances?.length ?? 1);
   if (left) log.logger.warn(left);
   const { keys, close } = openKeys(options, log.logger);
   warnWithoutKeys(options, keys, log.logger);
   const data = options.data === undefined ? undefined : await openData(options.data, log.log);
   try {
-    const context = { ...log, data: data?.folder, keys };
+    const context = { ...log, chatTemplate, data: data?.folder, keys };
     const nats = natsServers(options);
     if (nats === undefined) await serveThreads(options, context);
     else await serveCluster(nats, options, context);
@@ -60,6 +65,20 @@ export async function serveModel(options: ServeOptions): Promise<void> {
     close();
     await data?.release();
   }
+}
+
+/** @throws UsageError if the file is no template */
+function readTemplate(path: string): ChatTemplate {
+  const refused = (why: string): UsageError => new UsageError(`Cannot use --chat-template ${path}: ${why}`);
+  let source: string;
+  try {
+    source = readFileSync(path, 'utf8');
+  } catch (error) {
+    throw refused(`the file cannot be read (${codeOf(error)})`);
+  }
+  const template = new ChatTemplate(source);
+  if (template.problem !== undefined) throw refused(template.problem);
+  return template;
 }
 
 /** @throws UsageError if the keys file is invalid */
@@ -181,10 +200,10 @@ async function serveCluster(nats: NatsServers, options: ServeOptions, context: S
 function openGateway(
   { model, cluster, encode }: TextSide & { readonly cluster: InferencePort & ClusterPort },
   options: ServeOptions,
-  { logger, data, keys }: ServerContext,
+  { logger, data, keys, chatTemplate = model.chatTemplate }: ServerContext,
 ): Promise<Gateway> {
   const settings = {
-    model,
+    model: { ...model, chatTemplate },
     port: cluster,
     cluster,
     encode,
