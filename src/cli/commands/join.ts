@@ -47,7 +47,7 @@ export function joinCommand(): Command {
     .addOption(
       new Option(
         '--token <secret>',
-        'Share this secret with all instances of the cluster (default: drawn at random)',
+        'Share this secret with all processes of the cluster (default: drawn once on each host)',
       ).env('KVASIR_TOKEN'),
     );
   addPagesFlags(command)

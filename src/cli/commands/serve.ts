@@ -64,7 +64,10 @@ export function serveCommand(): Command {
       ),
     );
   addDopFlags(addNatsFlags(addTierFlags(command))).addOption(
-    new Option('--token <secret>', 'Share this secret with the attention workers at HOST:PORT').env('KVASIR_TOKEN'),
+    new Option(
+      '--token <secret>',
+      'Share this secret with the processes of the cluster, and with attention workers at HOST:PORT',
+    ).env('KVASIR_TOKEN'),
   );
   addLogFlags(addLiveCppFlags(addLiveBorrowFlags(addServedSloFlags(command)))).option(
     '--otlp-endpoint <url>',

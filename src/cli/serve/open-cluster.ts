@@ -3,10 +3,11 @@ import { hostname } from 'node:os';
 import { modelFingerprint } from '../../engine/fingerprint.ts';
 import { chooseInputs, inputForms, matrixTypes } from '../../engine/forms.ts';
 import type { InputForm } from '../../graph/program.ts';
+import { AuthenticatedBus } from '../../runtime/bus/authenticated-bus.ts';
 import type { Bus } from '../../runtime/bus/bus.ts';
 import { connectNats } from '../../runtime/bus/nats-bus.ts';
 import { addressTowards, isLoopbackAddress, type NatsServers } from '../../runtime/bus/nats-connection.ts';
-import { agreeOn } from '../../runtime/processes/agree.ts';
+import { agreeOn, tokenDigest } from '../../runtime/processes/agree.ts';
 import { ClusterGateway } from '../../runtime/processes/cluster-gateway.ts';
 import { type JoinedInstance, joinCluster } from '../../runtime/processes/join.ts';
 import { announceDeparture } from '../../runtime/processes/peer-session.ts';
@@ -22,6 +23,7 @@ import { admissionSettings } from '../options/slo-options.ts';
 import { budgetByDefault, servedSparsity, sparseLayers } from '../options/sparse-options.ts';
 import { machineIsa } from './backend.ts';
 import { blockRoot } from './block-root.ts';
+import { clusterToken } from './cluster-token.ts';
 import { logRdmaDevice } from './host/rdma-device.ts';
 import { tierSettings } from './instance-tiers.ts';
 import { clusterManagerSettings } from './live-borrowing.ts';
@@ -50,7 +52,8 @@ export function openClusterGateway(
 ): Promise<GatewayMember> {
   return withModel(nats, options, log, async (bus, files, { path, name }) => {
     const stopped = new Completion();
-    const own = { modelFingerprint: modelFingerprint(files), root: undefined };
+    const tokenMark = tokenDigest(clusterToken(options.token));
+    const own = { modelFingerprint: modelFingerprint(files), root: undefined, tokenMark };
     const agreement = await agreeOn(bus, own, { log, onOverruled: (why) => stopped.end(why) });
     const sparsity = servedSparsity(options);
     const pipeline = servedPipeline(options);
@@ -122,7 +125,7 @@ export function openClusterInstance(
       pages: {
         host: await pagesHost(options, nats, log),
         port: options.pagesPort,
-        token: options.token,
+        token: clusterToken(options.token),
         transport: options.transport,
       },
       takesInputForm: options.inputs === 'auto',
@@ -185,14 +188,23 @@ async function pagesHost(
 /** Closes the bus if `open` fails, and the files when it returns. */
 async function withModel<T>(
   nats: NatsServers,
-  { model, cluster = clusterDefault }: { readonly model?: string | undefined; readonly cluster?: string | undefined },
+  {
+    model,
+    cluster = clusterDefault,
+    token,
+  }: {
+    readonly model?: string | undefined;
+    readonly cluster?: string | undefined;
+    readonly token?: string | undefined;
+  },
   log: (message: string) => void,
   open: (bus: Bus, files: ModelFiles, located: Awaited<ReturnType<typeof locateModel>>) => Promise<T>,
 ): Promise<T> {
   const located = await locateModel(model);
   const files = openModel(located.path);
   try {
-    const bus = await connectNats(nats, cluster, log);
+    const secret = { token: clusterToken(token), cluster, log };
+    const bus = new AuthenticatedBus(await connectNats(nats, cluster, log), secret);
     try {
       return await open(bus, files, located);
     } catch (error) {

@@ -68,7 +68,8 @@ export function agree(
   const { modelFingerprint, tokenMark } = own;
   const root = acceptableRoot(stored, own);
   const secret = tokenMark === undefined ? fresh.pages : { token: undefined, mark: tokenMark };
-  const proposal = { modelFingerprint, root, pages: root && secret, restored: stored?.restored };
+  const pages = root === undefined && tokenMark === undefined ? undefined : secret;
+  const proposal = { modelFingerprint, root, pages, restored: stored?.restored };
   if (stored === undefined) {
     if (others === undefined) return { kind: 'discover' };
     return others ? { kind: 'wait' } : { kind: 'write', agreement: { ...proposal, hashKey: fresh.hashKey } };
@@ -135,7 +136,8 @@ function mismatch(stored: Agreement, own: JoiningProcess): string | undefined {
   const { modelFingerprint, root, pages } = stored;
   if (modelFingerprint !== own.modelFingerprint)
     return `the cluster has the model with the fingerprint ${modelFingerprint}, this one has ${own.modelFingerprint}`;
-  return own.root && ((root && formsDiffer(root, own.root)) ?? (pages && tokenMismatch(pages, own.tokenMark)));
+  if (own.root === undefined && own.tokenMark === undefined) return undefined;
+  return (own.root && root && formsDiffer(root, own.root)) ?? (pages && tokenMismatch(pages, own.tokenMark));
 }
 
 function tokenMismatch({ token, mark }: PagesSecret, given: string | undefined): string | undefined {

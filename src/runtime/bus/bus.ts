@@ -8,6 +8,8 @@ export interface Bus {
   publish(subject: Subject, payload: Uint8Array): void;
   /** The handler owns the payload. Returns a function that unsubscribes; messages already in flight may still be delivered after it. */
   subscribe(subject: Subject, handler: (payload: Uint8Array, subject: Subject) => void): () => void;
+  /** Calls for every message on the subject, also for one without the token of the cluster; undefined: `subscribe` ignores none. */
+  observe?(subject: Subject, onMessage: () => void): () => void;
   readonly records: Records;
   readonly snapshots: Snapshots;
   /** True if no record can be lost while any process runs; false if records may be lost with the disk of a server. */

@@ -21,7 +21,9 @@ export function hasTraffic(bus: Bus, subject: Subject, ms: number): Promise<bool
       clearTimeout(timer);
       resolve(received);
     };
-    const stop = bus.subscribe(subject, () => decide(true));
+    const onMessage = (): void => decide(true);
+    // Processes with another token run as well.
+    const stop = bus.observe?.(subject, onMessage) ?? bus.subscribe(subject, onMessage);
     const timer = setTimeout(() => decide(false), ms);
     announceMissing(bus);
   });
