@@ -85,7 +85,19 @@ describe.skipIf(!runs)('processes that lend, under failures (needs nats-server)'
     const pages = within === undefined ? (link?.here ?? '127.0.0.1') : within.there;
     const member = await startInstance(
       [
-        ...['--nats', url, '--name', name, '--role', roles[name], '--kv-memory', kvMemory, '--pages-host', pages],
+        ...[
+          '--nats',
+          url,
+          '--name',
+          name,
+          '--role',
+          roles[name],
+          '--kv-memory',
+          kvMemory,
+          '--pages-host',
+          pages,
+          '--insecure',
+        ],
         ...[
           '--borrow',
           '--lend-share',
