@@ -3,7 +3,7 @@ import { Command, Option } from 'commander';
 import { z } from 'zod';
 import { addNatsFlags, natsFields, natsServers } from '../options/nats-options.ts';
 import { readOptions } from '../options/options.ts';
-import { clusterToken } from '../serve/cluster-token.ts';
+import { clusterToken } from '../serve/host/cluster-token.ts';
 import { printTable } from '../terminal/table.ts';
 import { UsageError } from '../usage-error.ts';
 

@@ -23,7 +23,7 @@ import { admissionSettings } from '../options/slo-options.ts';
 import { budgetByDefault, servedSparsity, sparseLayers } from '../options/sparse-options.ts';
 import { machineIsa } from './backend.ts';
 import { blockRoot } from './block-root.ts';
-import { clusterToken } from './cluster-token.ts';
+import { clusterToken } from './host/cluster-token.ts';
 import { logRdmaDevice } from './host/rdma-device.ts';
 import { tierSettings } from './instance-tiers.ts';
 import { clusterManagerSettings } from './live-borrowing.ts';

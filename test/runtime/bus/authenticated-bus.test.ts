@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { beforeEach, expect, test } from 'vitest';
-import { clusterToken } from '../../../src/cli/serve/cluster-token.ts';
+import { clusterToken } from '../../../src/cli/serve/host/cluster-token.ts';
 import { AuthenticatedBus } from '../../../src/runtime/bus/authenticated-bus.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import { settled } from './settled.ts';

@@ -3,7 +3,7 @@ import { randomBytes } from 'node:crypto';
 import { linkSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
-import { codeOf } from './host/make-folder.ts';
+import { codeOf } from './make-folder.ts';
 
 /** @throws Error in one line if no token is given, and none can be kept on this host */
 export function clusterToken(given: string | undefined, folder = stateFolder()): string {
