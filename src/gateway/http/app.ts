@@ -6,8 +6,9 @@ import type { Logger } from 'pino';
 import { z } from 'zod';
 import type { GrammarCompiler } from '../../core/protocol/grammar.ts';
 import type { ClusterPort, InferencePort } from '../../core/protocol/ports.ts';
+import { countTokens, createMessage } from '../anthropic/messages.ts';
 import { addBatchRoutes } from '../batches/batch-routes.ts';
-import { type ApiKeys, requireAdmin } from '../keys/api-keys.ts';
+import { type ApiKeys, authorizationOf, requireAdmin } from '../keys/api-keys.ts';
 import { anyCaller } from '../keys/caller.ts';
 import { CallerUsage } from '../keys/caller-usage.ts';
 import { GatewayMetrics } from '../metrics/metrics.ts';
@@ -18,6 +19,7 @@ import { checkModel, type EndpointCall, type EndpointContext } from '../openai/e
 import { parseBody, type UnknownFields } from '../openai/fields.ts';
 import type { Encode } from '../openai/prompt.ts';
 import { detokenize, tokenize } from '../openai/tokenize.ts';
+import { createResponse } from '../responses/responses.ts';
 import type { OtlpExporter } from '../tracing/otlp-exporter.ts';
 import { describeRequest } from '../tracing/request-trace.ts';
 import { exportTraces } from '../tracing/spans.ts';
@@ -26,6 +28,7 @@ import { readJson } from './body.ts';
 import { countInstances, describeCluster } from './cluster-view.ts';
 import type { DataFolder } from './data-folder.ts';
 import { ApiError, clientRequestId, errorHeaders, newRequestId, toApiError } from './errors.ts';
+import { errorBody, idHeaders } from './protocol-paths.ts';
 import { RequestLine } from './request-line.ts';
 import { callOf, type Env, refuseMethod } from './route-context.ts';
 import type { ServedModel } from './served-model.ts';
@@ -89,7 +92,7 @@ export function createApp(
   if (options.corsOrigins.length > 0) app.use(allowOrigins(options.corsOrigins));
   for (const path of ['/v1/*', '/api/*', '/metrics', '/tokenize', '/detokenize']) {
     app.use(path, async (c, next) => {
-      c.set('caller', keys.callerOf(c.req.header('authorization')));
+      c.set('caller', keys.callerOf(authorizationOf(c.req.header('authorization'), c.req.header('x-api-key'))));
       await next();
     });
   }
@@ -120,6 +123,9 @@ export function createApp(
   };
   post('/v1/chat/completions', chatCompletions);
   post('/v1/completions', completions);
+  post('/v1/responses', createResponse);
+  post('/v1/messages', createMessage);
+  post('/v1/messages/count_tokens', countTokens);
   post('/tokenize', tokenize);
   post('/detokenize', detokenize);
   app.notFound((c) =>
@@ -198,7 +204,7 @@ function observe(logger: Logger, metrics: GatewayMetrics) {
     c.set('caller', anyCaller);
     c.set('line', line);
     await next();
-    c.header('x-request-id', clientId ?? requestId);
+    for (const name of idHeaders(path)) c.header(name, clientId ?? requestId);
     const { status } = c.res;
     metrics.response(c.req.routePath, status);
     const { name } = c.get('caller');
@@ -218,7 +224,7 @@ function errorResponse(c: Context<Env>, error: unknown, logger: Logger): Respons
   const requestId = c.get('requestId');
   // Other statuses are not failures of the server; the request line has them.
   if (apiError.status === 500) logger.error({ requestId, err: error }, 'request failed');
-  return new Response(JSON.stringify(apiError.body()), {
+  return new Response(JSON.stringify(errorBody(c.req.path, apiError, c.get('responseId'))), {
     status: apiError.status,
     headers: errorHeaders(apiError, c.get('responseId')),
   });

@@ -131,13 +131,13 @@ export function newRequestId(): string {
 }
 
 /** The id in a response body: the request id with the OpenAI prefix. */
-export function answerId(prefix: 'chatcmpl' | 'cmpl', requestId: string): string {
+export function answerId(prefix: 'chatcmpl' | 'cmpl' | 'msg' | 'resp', requestId: string): string {
   return requestId.replace(/^req/, prefix);
 }
 
 /** The request id, given itself or the id of a response. */
 export function requestIdOf(id: string): string {
-  return id.replace(/^(chatcmpl|cmpl)-/, 'req-');
+  return id.replace(/^(chatcmpl|cmpl|msg|resp)-/, 'req-');
 }
 
 function errorType(status: number): string {

@@ -1,18 +1,19 @@
 // The queue of generating requests: refuses those above the limit `--queue` before any work, and admits the others one by one.
-import type { IncomingMessage, ServerResponse } from 'node:http';
+import type { IncomingHttpHeaders, IncomingMessage, ServerResponse } from 'node:http';
 import type { InferencePort } from '../../core/protocol/ports.ts';
 import { type ApiError, clientRequestId, errorHeaders, fromFailure, newRequestId } from './errors.ts';
+import { errorBody, isGenerating } from './protocol-paths.ts';
 
 type Listener = (incoming: IncomingMessage, outgoing: ServerResponse) => void;
+
+const pathOf = (url: string): string => url.split('?', 1)[0] ?? '';
 
 export interface RequestQueueOptions {
   readonly port: InferencePort;
   /** True if the caller may receive the state of the queue. */
-  readonly isAuthorised: (authorization: string | undefined) => boolean;
+  readonly isAuthorised: (headers: IncomingHttpHeaders) => boolean;
   readonly onRefused: (requestId: string, path: string) => void;
 }
-
-const generatingPaths: ReadonlySet<string> = new Set(['/v1/chat/completions', '/v1/completions']);
 
 /**
  * Reading and validating a request takes about a millisecond: the last of 300 requests would wait 300 ms for its refusal.
@@ -40,13 +41,13 @@ export class RequestQueue {
   #receive(incoming: IncomingMessage, outgoing: ServerResponse, listener: Listener): void {
     const { port, isAuthorised } = this.#options;
     const { method, url = '', headers } = incoming;
-    if (method !== 'POST' || !generatingPaths.has(url)) {
+    if (method !== 'POST' || !isGenerating(pathOf(url))) {
       listener(incoming, outgoing);
       return;
     }
     const overload = port.overload(this.#waiting.length + this.#admitted);
     // The app responds with CORS headers to browsers, and with 401 to unauthorised callers.
-    if (overload !== undefined && headers.origin === undefined && isAuthorised(headers.authorization)) {
+    if (overload !== undefined && headers.origin === undefined && isAuthorised(headers)) {
       this.#refuse(fromFailure(overload), incoming, outgoing);
       return;
     }
@@ -81,8 +82,8 @@ export class RequestQueue {
     const given = headers['x-request-id'];
     const requestId = clientRequestId(typeof given === 'string' ? given : undefined) ?? newRequestId();
     outgoing.writeHead(error.status, errorHeaders(error, requestId));
-    outgoing.end(JSON.stringify(error.body()));
-    this.#options.onRefused(requestId, url);
+    outgoing.end(JSON.stringify(errorBody(pathOf(url), error, requestId)));
+    this.#options.onRefused(requestId, pathOf(url));
   }
 
   #scheduleNext(): void {

@@ -5,6 +5,7 @@ import type { Socket } from 'node:net';
 import { getRequestListener } from '@hono/node-server';
 import { RESPONSE_ALREADY_SENT } from '@hono/node-server/utils/response';
 import type { Logger } from 'pino';
+import { authorizationOf } from '../keys/api-keys.ts';
 import { GatewayMetrics } from '../metrics/metrics.ts';
 import { createApp, type GatewayOptions } from './app.ts';
 import { DrainablePort } from './drainable-port.ts';
@@ -40,7 +41,8 @@ export async function listen(options: GatewayOptions, host: string, requestedPor
   const port = new DrainablePort(options.port);
   const queue = new RequestQueue({
     port,
-    isAuthorised: (authorization) => options.keys.accepts(authorization),
+    isAuthorised: (headers) =>
+      options.keys.accepts(authorizationOf(headers.authorization, headers['x-api-key']?.toString())),
     onRefused: (requestId, path) => {
       metrics.response(path, 429);
       options.logger.info({ requestId, method: 'POST', path, status: 429 }, 'request');

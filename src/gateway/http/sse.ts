@@ -68,6 +68,16 @@ export class SseStream {
     this.#write(`data: ${JSON.stringify(data)}\n\n`);
   }
 
+  /** An event with a name, as clients of the Anthropic protocol and of responses expect. */
+  sendEvent(data: { readonly type: string } & Readonly<Record<string, unknown>>): void {
+    this.#write(`event: ${data.type}\ndata: ${JSON.stringify(data)}\n\n`);
+  }
+
+  /** Ends the stream without a last frame. */
+  end(): void {
+    this.#close();
+  }
+
   /** Ends the stream as clients of the OpenAI protocol expect. */
   done(): void {
     this.#write('data: [DONE]\n\n');

@@ -55,9 +55,13 @@ export class ApiKeys {
     if (!this.#required) return anyCaller;
     const key = authorization?.match(/^Bearer\s+(.+)$/i)?.[1];
     if (key === undefined) {
-      throw new ApiError(401, 'Cannot authorise: no API key: send the header Authorization: Bearer KEY', {
-        code: 'missing_api_key',
-      });
+      throw new ApiError(
+        401,
+        'Cannot authorise: no API key: send the header Authorization: Bearer KEY, or x-api-key: KEY',
+        {
+          code: 'missing_api_key',
+        },
+      );
     }
     const given = digest(key);
     // All keys are compared, so that the time does not depend on the position of the key.
@@ -85,6 +89,11 @@ export class ApiKeys {
   nameOf(owner: string): string {
     return this.#entries.find(({ digest: known }) => ownerName(known) === owner)?.caller.name ?? owner;
   }
+}
+
+/** The header `authorization`, or else the key of the header `x-api-key`, which Anthropic's clients send. */
+export function authorizationOf(authorization: string | undefined, key: string | undefined): string | undefined {
+  return authorization ?? (key === undefined ? undefined : `Bearer ${key}`);
 }
 
 /** @throws ApiError 403 unless the caller is an admin */

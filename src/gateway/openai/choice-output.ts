@@ -66,6 +66,7 @@ export class ChoiceOutput {
   readonly #stops: StopMatcher | undefined;
   readonly #stopIds: ReadonlySet<number>;
   readonly #parsing: ChoiceParser | undefined;
+  #stopString: string | undefined;
   #pending: PendingEntry[] = [];
   #decoded = 0;
   /** Length of the output before any possible stop string. */
@@ -77,6 +78,11 @@ export class ChoiceOutput {
     this.#stops = stops;
     this.#stopIds = stopIds;
     this.#parsing = parsing;
+  }
+
+  /** The stop string that ended the output. */
+  get stopString(): string | undefined {
+    return this.#stopString;
   }
 
   /** True if the output has a tool call. */
@@ -118,6 +124,7 @@ export class ChoiceOutput {
     }
     const { emit, stopped } = this.#stops.push(piece);
     this.#parse(emit, false, pieces);
+    this.#stopString = stopped;
     return stopped !== undefined;
   }
 

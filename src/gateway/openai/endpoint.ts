@@ -292,10 +292,16 @@ function start(
   return running;
 }
 
-/**
- * Starts choices that write to an event stream. Throws a refusal on arrival, before the status line is sent; a later
- * refusal is an error event, after which the stream ends without `[DONE]`.
- */
+/** What a protocol writes to an event stream. */
+export interface StreamShape {
+  handler(stream: SseStream): ChoiceHandler;
+  /** All choices have finished: writes the last events, and ends the stream. */
+  finish(stream: SseStream, usage: Usage): void;
+  /** Reports an error after the status line was sent, and ends the stream. */
+  fail(stream: SseStream, error: ApiError): void;
+}
+
+/** Chunks of OpenAI's completions. The stream ends with `[DONE]`, or after an error without it. */
 export function runStreaming(
   choices: readonly Choice[],
   handlerFor: (stream: SseStream) => ChoiceHandler,
@@ -303,24 +309,42 @@ export function runStreaming(
   context: EndpointContext,
   call: EndpointCall,
 ): Response {
+  const shape: StreamShape = {
+    handler: handlerFor,
+    finish: (stream, usage) => {
+      const chunk = lastChunk(usage);
+      if (chunk !== undefined) stream.send(chunk);
+      stream.done();
+    },
+    fail: (stream, error) => stream.fail(error.body()),
+  };
+  return streamResponse(choices, shape, context, call);
+}
+
+/**
+ * Starts choices that write to an event stream. Throws a refusal on arrival, before the status line is sent; a later
+ * refusal is an event of the stream.
+ */
+export function streamResponse(
+  choices: readonly Choice[],
+  shape: StreamShape,
+  context: EndpointContext,
+  call: EndpointCall,
+): Response {
   throwIfDisconnected(call.signal);
   let running: RunningChoices | undefined;
   const cancel = (): void => running?.cancel();
   const stream = new SseStream({ bufferBytesMax: context.streamBufferBytesMax, onDisconnect: cancel });
-  running = start(choices, handlerFor(stream), context, call);
+  running = start(choices, shape.handler(stream), context, call);
   call.line?.streams();
   call.signal.addEventListener('abort', cancel, { once: true });
   const { usage } = running;
   running.done
-    .then(() => {
-      const chunk = lastChunk(usage);
-      if (chunk !== undefined) stream.send(chunk);
-      stream.done();
-    })
+    .then(() => shape.finish(stream, usage))
     .catch((error: unknown) => {
       const apiError = toApiError(error);
       if (apiError.status === 500) context.logger.error({ requestId: call.requestId, err: error }, 'stream failed');
-      stream.fail(apiError.body());
+      shape.fail(stream, apiError);
     })
     .finally(() => call.signal.removeEventListener('abort', cancel));
   return new Response(stream.body, {

@@ -7,14 +7,21 @@ import { requirementOf } from '../http/requirement.ts';
 const depthMax = 32;
 
 const isEmptyList = (value: unknown): boolean => Array.isArray(value) && value.length === 0;
-const anything = (): boolean => true;
-const oneOf =
+export const anything = (): boolean => true;
+export const oneOf =
   (...allowed: unknown[]) =>
   (value: unknown): boolean =>
     allowed.includes(value);
 
-/** Known unsupported fields, each with its harmless values: those without effect. */
-const unsupported: Readonly<Record<string, (value: unknown) => boolean>> = {
+/** The fields of a protocol outside its schema. */
+export interface Dialect {
+  /** Known unsupported fields, each with its harmless values: those without effect. */
+  readonly unsupported: Readonly<Record<string, (value: unknown) => boolean>>;
+  /** Fields in which a null is a value. */
+  readonly keepsNulls: ReadonlySet<string>;
+}
+
+const unsupported: Dialect['unsupported'] = {
   user: anything,
   metadata: anything,
   safety_identifier: anything,
@@ -44,8 +51,10 @@ const unsupported: Readonly<Record<string, (value: unknown) => boolean>> = {
   continue_final_message: oneOf(false),
 };
 
-/** Fields with JSON schemas, where a null is a value. */
-const keepsNulls: ReadonlySet<string> = new Set(['response_format', 'structured_outputs', 'tools']);
+/** Fields with JSON schemas. */
+const keepsNulls: Dialect['keepsNulls'] = new Set(['response_format', 'structured_outputs', 'tools']);
+
+const openAi: Dialect = { unsupported, keepsNulls };
 
 /** What happens to fields without a meaning here: a 400, or nothing. Unsupported fields with an effect are a 400. */
 export type UnknownFields = 'refuse' | 'ignore';
@@ -58,6 +67,7 @@ export function parseBody<S extends z.ZodObject>(
   schema: S,
   body: unknown,
   { unknownFields = 'refuse' }: { readonly unknownFields?: UnknownFields | undefined } = {},
+  dialect: Dialect = openAi,
 ): z.infer<S> {
   if (typeof body !== 'object' || body === null || Array.isArray(body)) {
     throw badField(undefined, 'Cannot read request: the body is not a JSON object');
@@ -66,8 +76,9 @@ export function parseBody<S extends z.ZodObject>(
   for (const [name, value] of Object.entries(body)) {
     if (value === null) continue;
     checkNesting(name, value);
-    if (Object.hasOwn(schema.shape, name)) known[name] = keepsNulls.has(name) ? value : dropNulls(value);
-    else if (unknownFields === 'refuse' || Object.hasOwn(unsupported, name)) checkUnsupported(name, value);
+    if (Object.hasOwn(schema.shape, name)) known[name] = dialect.keepsNulls.has(name) ? value : dropNulls(value);
+    else if (unknownFields === 'refuse' || Object.hasOwn(dialect.unsupported, name))
+      checkUnsupported(name, value, dialect);
   }
   const parsed = schema.safeParse(known);
   if (parsed.success) return parsed.data;
@@ -112,7 +123,7 @@ function dropNulls(value: unknown): unknown {
   );
 }
 
-function checkUnsupported(name: string, value: unknown): void {
+function checkUnsupported(name: string, value: unknown, { unsupported }: Dialect): void {
   const harmless = Object.hasOwn(unsupported, name) ? unsupported[name] : undefined;
   if (harmless === undefined) {
     throw badField(name, `Cannot accept request: unknown field '${clip(name)}'`, 'unknown_parameter');

@@ -15,6 +15,8 @@ export interface Choice {
 
 /** Receives the progress of choices. `finished` is the last call, once per choice. */
 export interface ChoiceHandler {
+  /** The prompt of a choice is scheduled: `usage` has its cached tokens. */
+  started?(choice: Choice, usage: Usage): void;
   promptLogprobs(choice: Choice, logprobs: TokenLogprobs): void;
   delta(choice: Choice, delta: Delta): void;
   finished(choice: Choice, reason: FinishReason): void;
@@ -105,6 +107,7 @@ export class RunningChoices {
       case 'started':
         this.#started(choice, event.cachedTokens);
         if (event.keptTokens !== undefined) this.#selected(choice, event.keptTokens);
+        this.#handler.started?.(choice, this.usage);
         break;
       case 'prompt-logprobs':
         this.#handler.promptLogprobs(choice, event.logprobs);

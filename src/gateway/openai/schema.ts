@@ -4,17 +4,17 @@ import { promptSchema } from './prompt-schema.ts';
 import { responseFormat, structuredOutputs } from './structured-output.ts';
 
 /** More than fit any context; a longer list is refused before its members are checked. */
-const messagesMax = 16_384;
+export const messagesMax = 16_384;
 const biasesMax = 16_384;
 const stopCharactersMax = 1024;
 const saltCharactersMax = 256;
-const classCharactersMax = 64;
-const callIdCharactersMax = 256;
+export const classCharactersMax = 64;
+export const callIdCharactersMax = 256;
 const callsMax = 1024;
-const toolsMax = 1024;
+export const toolsMax = 1024;
 
 /** A list: its length is checked before its members. */
-function list<T extends z.ZodType>(member: T, least: number, most: number) {
+export function list<T extends z.ZodType>(member: T, least: number, most: number) {
   const fits = (value: unknown): boolean => Array.isArray(value) && value.length >= least && value.length <= most;
   return z.custom<unknown[]>(fits, `expected a list of ${least} to ${most}`).pipe(z.array(member));
 }
@@ -32,7 +32,7 @@ const cacheControl = z.unknown().optional();
 const textPart = z.object({ type: z.literal('text'), text: z.string(), cache_control: cacheControl }).catchall(nothing);
 const content = z.union([z.string(), list(textPart, 0, messagesMax)], 'expected text or a list of text parts');
 
-const toolName = z.string().regex(/^[a-zA-Z0-9_.-]{1,128}$/, 'must have 1 to 128 letters, digits, _, - or .');
+export const toolName = z.string().regex(/^[a-zA-Z0-9_.-]{1,128}$/, 'must have 1 to 128 letters, digits, _, - or .');
 
 /** A call of an earlier assistant message. */
 const toolCall = z
@@ -96,10 +96,10 @@ const logitBias = z
   .pipe(z.record(z.string().regex(/^(0|[1-9]\d*)$/, 'must be a token id'), z.number().min(-100).max(100)));
 
 const tokenId = z.number().int().min(0);
-const stopString = z.string().min(1).max(stopCharactersMax);
+export const stopString = z.string().min(1).max(stopCharactersMax);
 
 /** Fields of sampling and output of both endpoints, after nulls were removed. */
-const shared = {
+export const shared = {
   model: z.string(),
   temperature: z.number().min(0).max(2).optional(),
   top_p: z.number().gt(0).max(1).optional(),

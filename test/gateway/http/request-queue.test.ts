@@ -1,5 +1,5 @@
 // The request queue under a burst: requests over the bound are refused at once, and the others are admitted one by one.
-import { createServer } from 'node:http';
+import { createServer, type IncomingHttpHeaders } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { afterEach, expect, it } from 'vitest';
 import { RequestQueue } from '../../../src/gateway/http/request-queue.ts';
@@ -38,7 +38,7 @@ afterEach(() => {
 async function open(capacity: number) {
   const port = new BoundedPort(capacity);
   const refused: string[] = [];
-  const isAuthorised = (authorization: string | undefined): boolean => authorization === 'Bearer known';
+  const isAuthorised = ({ authorization }: IncomingHttpHeaders): boolean => authorization === 'Bearer known';
   const queue = new RequestQueue({ port, isAuthorised, onRefused: (id) => refused.push(id) });
   const observedPort = queue.observedPort();
   const server = createServer(

@@ -1,0 +1,219 @@
+// POST /v1/responses: OpenAI's protocol of items, without stored responses, over chat requests.
+import { ApiError, answerId } from '../http/errors.ts';
+import type { SseStream } from '../http/sse.ts';
+import { type AnswerPart, AnswerParts, type PartListener } from '../openai/answer-parts.ts';
+import { planChat } from '../openai/chat.ts';
+import {
+  type EndpointCall,
+  type EndpointContext,
+  runToEnd,
+  type StreamShape,
+  streamResponse,
+} from '../openai/endpoint.ts';
+import { parseBody } from '../openai/fields.ts';
+import type { ChoiceHandler, FinishReason, Usage } from '../openai/run-choices.ts';
+import { type ResponsesBody, responsesDialect, responsesSchema } from './response-schema.ts';
+import { chatOf, refuseState } from './to-chat.ts';
+
+export async function createResponse(json: unknown, context: EndpointContext, call: EndpointCall): Promise<Response> {
+  const body = parseBody(responsesSchema, json, context, responsesDialect);
+  refuseState(body);
+  const { choices } = await planChat(chatOf(body), context, call).catch((error: unknown) => {
+    throw withFieldNames(error);
+  });
+  const shape = new ResponseShape(body, context.model.id, call.requestId);
+  if (body.stream === true) return streamResponse(choices, shape, context, call);
+  const usage = await runToEnd(choices, shape.collector, context, call);
+  return Response.json(shape.whole(usage));
+}
+
+/** Fields of chat requests, by the names that they have here. */
+const fieldNames: Readonly<Record<string, string>> = {
+  messages: 'input',
+  max_tokens: 'max_output_tokens',
+  'response_format.json_schema.schema': 'text.format.schema',
+  response_format: 'text.format',
+};
+
+function withFieldNames(error: unknown): unknown {
+  if (!(error instanceof ApiError) || error.param === undefined) return error;
+  const { status, message, param } = error;
+  const chatName = Object.keys(fieldNames).find((name) => param.startsWith(name));
+  const name = chatName === undefined ? undefined : fieldNames[chatName];
+  if (chatName === undefined || name === undefined) return error;
+  const details = { code: error.code ?? 'invalid_value', param: param.replace(chatName, name) };
+  return new ApiError(status, message.replaceAll(chatName, name), details);
+}
+
+type Status = 'in_progress' | 'completed' | 'incomplete' | 'failed';
+
+/** Formats a response whole, and as events. */
+class ResponseShape implements StreamShape {
+  readonly #body: ResponsesBody;
+  readonly #model: string;
+  readonly #requestId: string;
+  readonly #createdS = Math.floor(Date.now() / 1000);
+  #answer = new AnswerParts();
+  #finish: FinishReason = 'stop';
+  #events = 0;
+
+  constructor(body: ResponsesBody, model: string, requestId: string) {
+    this.#body = body;
+    this.#model = model;
+    this.#requestId = requestId;
+  }
+
+  /** Collects the output of a response without a stream. */
+  get collector(): ChoiceHandler {
+    return {
+      promptLogprobs: () => {},
+      delta: (_, delta) => this.#answer.append(delta),
+      finished: (_, reason) => {
+        this.#finish = reason;
+      },
+    };
+  }
+
+  whole(usage: Usage): object {
+    return this.#response(this.#finish === 'length' ? 'incomplete' : 'completed', usage);
+  }
+
+  handler(stream: SseStream): ChoiceHandler {
+    this.#answer = new AnswerParts(this.#itemEvents(stream));
+    for (const type of ['response.created', 'response.in_progress'])
+      this.#send(stream, { type, response: this.#response('in_progress') });
+    return {
+      promptLogprobs: () => {},
+      delta: (_, delta) => this.#answer.append(delta),
+      finished: (_, reason) => {
+        this.#finish = reason;
+        this.#answer.end();
+      },
+    };
+  }
+
+  finish(stream: SseStream, usage: Usage): void {
+    const type = this.#finish === 'length' ? 'response.incomplete' : 'response.completed';
+    this.#send(stream, { type, response: this.whole(usage) });
+    stream.end();
+  }
+
+  fail(stream: SseStream, error: ApiError): void {
+    const failed = {
+      ...this.#response('failed'),
+      error: { code: error.code ?? 'server_error', message: error.message },
+    };
+    this.#send(stream, { type: 'response.failed', response: failed });
+    stream.end();
+  }
+
+  #response(status: Status, usage?: Usage): object {
+    const { instructions, max_output_tokens, temperature, top_p, text, reasoning, tools, metadata } = this.#body;
+    return {
+      id: answerId('resp', this.#requestId),
+      object: 'response',
+      created_at: this.#createdS,
+      status,
+      error: null,
+      incomplete_details: status === 'incomplete' ? { reason: 'max_output_tokens' } : null,
+      model: this.#model,
+      output:
+        status === 'in_progress' ? [] : this.#answer.parts.map((part, i) => this.#item(part, i, this.#itemStatus(i))),
+      usage: usage === undefined ? null : usageOf(usage),
+      instructions: instructions ?? null,
+      max_output_tokens: max_output_tokens ?? null,
+      temperature: temperature ?? null,
+      top_p: top_p ?? null,
+      text: { format: text?.format ?? { type: 'text' } },
+      reasoning: { effort: reasoning?.effort ?? null, summary: null },
+      tools: tools ?? [],
+      tool_choice: this.#body.tool_choice ?? 'auto',
+      parallel_tool_calls: this.#body.parallel_tool_calls ?? true,
+      truncation: 'disabled',
+      previous_response_id: null,
+      store: false,
+      metadata: metadata ?? {},
+    };
+  }
+
+  /** The last item of an answer that was cut is incomplete. */
+  #itemStatus(index: number): Status {
+    return this.#finish === 'length' && index === this.#answer.parts.length - 1 ? 'incomplete' : 'completed';
+  }
+
+  /** @param text of the part, as far as the item has it */
+  #item(part: AnswerPart, index: number, status: Status, content = [contentPart(part, part.text)]): object {
+    const id = this.#itemId(part, index);
+    if (part.kind === 'call') {
+      const { id: call_id, name } = part;
+      return { id, type: 'function_call', call_id, name, arguments: content.length === 0 ? '' : part.text, status };
+    }
+    if (part.kind === 'text') return { id, type: 'message', role: 'assistant', content, status };
+    return { id, type: 'reasoning', summary: [], content, status };
+  }
+
+  #itemId({ kind }: AnswerPart, index: number): string {
+    const prefix = { reasoning: 'rs', text: 'msg', call: 'fc' }[kind];
+    return `${this.#requestId.replace(/^req-/, `${prefix}_`)}${index}`;
+  }
+
+  #send(stream: SseStream, event: { readonly type: string } & Record<string, unknown>): void {
+    stream.sendEvent({ ...event, sequence_number: this.#events++ });
+  }
+
+  #itemEvents(stream: SseStream): PartListener {
+    return {
+      opened: (part, index) => {
+        const item = this.#item(part, index, 'in_progress', []);
+        this.#send(stream, { type: 'response.output_item.added', output_index: index, item });
+        if (part.kind === 'call') return;
+        const place = { item_id: this.#itemId(part, index), output_index: index, content_index: 0 };
+        this.#send(stream, { type: 'response.content_part.added', ...place, part: contentPart(part, '') });
+      },
+      grew: (part, index, delta) => {
+        const place = { item_id: this.#itemId(part, index), output_index: index };
+        this.#send(stream, { type: `${eventName(part)}.delta`, ...place, ...inContent(part), delta });
+      },
+      closed: (part, index) => {
+        const place = { item_id: this.#itemId(part, index), output_index: index };
+        if (part.kind === 'call') {
+          const { name, text } = part;
+          this.#send(stream, { type: `${eventName(part)}.done`, ...place, name, arguments: text });
+        } else {
+          this.#send(stream, { type: `${eventName(part)}.done`, ...place, ...inContent(part), text: part.text });
+          const whole = { content_index: 0, part: contentPart(part, part.text) };
+          this.#send(stream, { type: 'response.content_part.done', ...place, ...whole });
+        }
+        const item = this.#item(part, index, this.#itemStatus(index));
+        this.#send(stream, { type: 'response.output_item.done', output_index: index, item });
+      },
+    };
+  }
+}
+
+function contentPart({ kind }: AnswerPart, text: string): object {
+  return kind === 'text'
+    ? { type: 'output_text', text, annotations: [], logprobs: [] }
+    : { type: 'reasoning_text', text };
+}
+
+function eventName({ kind }: AnswerPart): string {
+  if (kind === 'call') return 'response.function_call_arguments';
+  return kind === 'text' ? 'response.output_text' : 'response.reasoning_text';
+}
+
+/** Members of events of parts that have contents. */
+function inContent({ kind }: AnswerPart): object {
+  if (kind === 'call') return {};
+  return { content_index: 0, ...(kind === 'text' && { logprobs: [] }) };
+}
+
+function usageOf({ promptTokens, cachedTokens, completionTokens }: Usage): object {
+  return {
+    input_tokens: promptTokens,
+    input_tokens_details: { cached_tokens: cachedTokens },
+    output_tokens: completionTokens,
+    output_tokens_details: { reasoning_tokens: 0 },
+    total_tokens: promptTokens + completionTokens,
+  };
+}
