@@ -14,7 +14,6 @@ import {
 
 /** Marks the end of a prefix that the client will send again. */
 const cacheControl = z.object({ type: z.literal('ephemeral'), ttl: z.enum(['5m', '1h']).nullish() }).nullish();
-export type CacheControl = z.infer<typeof cacheControl>;
 
 const text = z.object({ type: z.literal('text'), text: z.string(), cache_control: cacheControl });
 const toolUse = z.object({
