@@ -117,22 +117,29 @@ export function createApp(
   addContextRoutes(app, context, options);
   const storage = options.data && { folder: options.data, owners: keys };
   addBatchRoutes(app, context, options.bodyBytesMax, stopping, storage, (tenant) => keys.callerNamed(tenant));
-  const post = (path: string, endpoint: Endpoint): void => {
-    app.post(path, async (c) => endpoint(await readJson(c.req.raw, options.bodyBytesMax), context, callOf(c)));
-    app.all(path, (c) => refuseMethod(c, 'POST'));
-  };
-  post('/v1/chat/completions', chatCompletions);
-  post('/v1/completions', completions);
-  post('/v1/responses', createResponse);
-  post('/v1/messages', createMessage);
-  post('/v1/messages/count_tokens', countTokens);
-  post('/tokenize', tokenize);
-  post('/detokenize', detokenize);
+  addEndpoints(app, context, options);
   app.notFound((c) =>
     errorResponse(c, new ApiError(404, `Cannot find ${c.req.method} ${c.req.path}`, { code: 'unknown_url' }), logger),
   );
   app.onError((error, c) => errorResponse(c, error, logger));
   return app;
+}
+
+const endpoints: Readonly<Record<string, Endpoint>> = {
+  '/v1/chat/completions': chatCompletions,
+  '/v1/completions': completions,
+  '/v1/responses': createResponse,
+  '/v1/messages': createMessage,
+  '/v1/messages/count_tokens': countTokens,
+  '/tokenize': tokenize,
+  '/detokenize': detokenize,
+};
+
+function addEndpoints(app: Hono<Env>, context: EndpointContext, { bodyBytesMax }: GatewayOptions): void {
+  for (const [path, endpoint] of Object.entries(endpoints)) {
+    app.post(path, async (c) => endpoint(await readJson(c.req.raw, bodyBytesMax), context, callOf(c)));
+    app.all(path, (c) => refuseMethod(c, 'POST'));
+  }
 }
 
 function addContextRoutes(app: Hono<Env>, context: EndpointContext, { cluster, bodyBytesMax }: GatewayOptions): void {
