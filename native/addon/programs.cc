@@ -50,6 +50,8 @@ StepSamplingView read_sampling(Arguments& in) {
   s.top_logprobs = in.array<int32_t>("topLogprobs");
   s.has_target = in.array<uint8_t>("hasTarget");
   s.target = in.array<int32_t>("target");
+  s.mask_start = in.array<int32_t>("masks.start");
+  s.mask_words = in.array<uint32_t>("masks.words");
   return s;
 }
 

@@ -13,6 +13,19 @@ namespace {
 
 size_t parts(int count, int size) { return static_cast<size_t>((count + size - 1) / size); }
 
+constexpr uint32_t kMinusInfinity = 0xff800000;
+
+/** For four bits of a mask, a word of ones for each that is 1. */
+struct NibbleMasks {
+  uint32_t words[16][4];
+  constexpr NibbleMasks() : words() {
+    for (int nibble = 0; nibble < 16; nibble++)
+      for (int k = 0; k < 4; k++) words[nibble][k] = (nibble >> k & 1) != 0 ? ~0u : 0;
+  }
+  constexpr const uint32_t* operator[](uint32_t nibble) const { return words[nibble]; }
+};
+constexpr NibbleMasks kNibbleMasks;
+
 struct Row {
   const RowKernels& kernels;
   const SamplingArgs& args;
@@ -39,6 +52,32 @@ struct Row {
       if (count > 0) value -= args.presence_penalty[index];
     }
     for (int i = args.bias_start[index]; i < args.bias_start[index + 1]; i++) values[args.bias_tokens[i]] += args.bias_values[i];
+  }
+
+  /** The words of the row's mask; null: it has none. */
+  const uint32_t* mask() const {
+    if (!args.mask_start || args.mask_start[index + 1] == args.mask_start[index]) return nullptr;
+    return args.mask_words + args.mask_start[index];
+  }
+
+  /** Copies the values of tokens with a 1 bit; the others become -infinity. `to` may be `from`. */
+  void exclude(const float* from, const uint32_t* words, float* to) const {
+    int begin = 0;
+    for (; begin + 32 <= vocabulary; begin += 32) {
+      const uint32_t word = words[begin / 32];
+      if (word == 0) {
+        std::fill(to + begin, to + begin + 32, -INFINITY);
+        continue;
+      }
+      uint32_t bits[32];
+      std::memcpy(bits, from + begin, sizeof(bits));
+      for (int nibble = 0; nibble < 8; nibble++) {
+        const uint32_t* keep = kNibbleMasks[word >> (4 * nibble) & 15];
+        for (int k = 0; k < 4; k++) bits[4 * nibble + k] = (bits[4 * nibble + k] & keep[k]) | (kMinusInfinity & ~keep[k]);
+      }
+      std::memcpy(to + begin, bits, sizeof(bits));
+    }
+    for (int id = begin; id < vocabulary; id++) to[id] = (words[id / 32] >> (id % 32) & 1) != 0 ? from[id] : -INFINITY;
   }
 
   int32_t first_of(const float* values, float max) const {
@@ -71,11 +110,12 @@ struct Row {
     return draw_token(kernels, row, scratch);
   }
 
-  /** False if the row holds NaN or has no finite maximum. */
-  bool run() const {
+  RowFailure run() const {
     RowScan seen = kernels.scan(logits, vocabulary, scratch.block_max.data());
-    if (seen.nan || !std::isfinite(seen.max)) return false;
-    const bool adjusted = adjusts();
+    if (seen.nan || !std::isfinite(seen.max)) return RowFailure::not_finite;
+    const uint32_t* allowed = mask();
+    const bool penalised = adjusts();
+    const bool adjusted = penalised || allowed;
     // At temperature 1 the weights of the draw equal those of the log-probabilities: one pass computes both.
     const bool shared = !adjusted && args.temperature[index] == 1.0f;
     float* weights = shared ? scratch.weights.data() : nullptr;
@@ -86,16 +126,19 @@ struct Row {
 
     const float* values = logits;
     if (adjusted) {
-      std::memcpy(scratch.values.data(), logits, sizeof(float) * static_cast<size_t>(vocabulary));
-      adjust(scratch.values.data());
+      if (penalised) {
+        std::memcpy(scratch.values.data(), logits, sizeof(float) * static_cast<size_t>(vocabulary));
+        adjust(scratch.values.data());
+      }
+      if (allowed) exclude(penalised ? scratch.values.data() : logits, allowed, scratch.values.data());
       values = scratch.values.data();
       seen = kernels.scan(values, vocabulary, scratch.block_max.data());
-      if (seen.nan || !std::isfinite(seen.max)) return false;
+      if (seen.nan || !std::isfinite(seen.max)) return allowed && !seen.nan ? RowFailure::no_token : RowFailure::not_finite;
     }
     const int32_t token = choose(values, seen.max, shared);
     result.tokens[index] = token;
     result.logprobs[index] = static_cast<float>(logits[token] - log_total);
-    return true;
+    return RowFailure::none;
   }
 };
 
@@ -120,7 +163,7 @@ void Sampler::run(ThreadPool& pool, const RowKernels& kernels, const float* logi
                   const SamplingResult& result) {
   pool.run(rows, [&](int row, int thread) {
     const float* values = logits + static_cast<size_t>(row) * vocabulary_;
-    result.failed[row] = Row{kernels, args, result, values, vocabulary_, row, scratch_[thread]}.run() ? 0 : 1;
+    result.failed[row] = static_cast<uint8_t>(Row{kernels, args, result, values, vocabulary_, row, scratch_[thread]}.run());
   });
 }
 

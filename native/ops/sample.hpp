@@ -31,7 +31,15 @@ struct SamplingArgs {
   const int32_t* top_logprobs;
   const uint8_t* has_target;
   const int32_t* target;
+  const int32_t* mask_start;  // null: no row has a mask
+  const uint32_t* mask_words;
 };
+
+/** Words of a row's mask, one bit for each token. */
+constexpr int mask_words(int vocabulary) { return (vocabulary + 31) / 32; }
+
+/** Mirrors rowFailures of src/util/step.ts. */
+enum class RowFailure : uint8_t { none = 0, not_finite = 1, no_token = 2 };
 
 /** Mirrors StepResult. */
 struct SamplingResult {

@@ -107,6 +107,8 @@ struct StepSamplingView {
   Span<int32_t> seen_start, seen_tokens, seen_counts;
   Span<int32_t> bias_start, bias_tokens;
   Span<float> bias_values;
+  Span<int32_t> mask_start;  // empty: no row has a mask
+  Span<uint32_t> mask_words;
 
   SamplingArgs args() const;
 };

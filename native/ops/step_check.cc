@@ -175,6 +175,15 @@ void check_ragged(const Span<int32_t>& start, size_t rows, size_t entries, const
   }
 }
 
+/** A row has a bit for each token, or no mask. */
+void check_masks(const StepSamplingView& s, size_t rows, int vocabulary) {
+  check_ragged(s.mask_start, rows, s.mask_words.size, "masks.start");
+  for (size_t i = 0; i < rows; i++) {
+    const int words = s.mask_start[i + 1] - s.mask_start[i];
+    if (words != 0 && words != mask_words(vocabulary)) refuse(at("masks.start", i, s.mask_start[i]) + ": the mask has " + std::to_string(words) + " words");
+  }
+}
+
 void check_sampling(const StepSamplingView& s, size_t rows, int vocabulary) {
   check_length(s.temperature, rows, "temperature");
   check_length(s.top_p, rows, "topP");
@@ -195,6 +204,7 @@ void check_sampling(const StepSamplingView& s, size_t rows, int vocabulary) {
   check_within(s.seen_tokens, vocabulary, "seenTokens", "tokens of the vocabulary");
   check_within(s.bias_tokens, vocabulary, "biasTokens", "tokens of the vocabulary");
   check_within(s.top_logprobs, kTopLogprobsMax + 1, "topLogprobs", "allowed counts");
+  if (s.mask_start.size > 0) check_masks(s, rows, vocabulary);
   for (size_t i = 0; i < rows; i++)
     if (s.has_target[i] && (s.target[i] < 0 || s.target[i] >= vocabulary)) refuse(at("target", i, s.target[i]) + ": not in the vocabulary");
 }
@@ -220,7 +230,7 @@ SamplingArgs StepSamplingView::args() const {
   return {temperature.data,        top_p.data,       top_k.data,       min_p.data,      seed.data,
           token_index.data,        repetition_penalty.data, frequency_penalty.data, presence_penalty.data, seen_start.data,
           seen_tokens.data,        seen_counts.data, bias_start.data,  bias_tokens.data, bias_values.data,
-          top_logprobs.data,       has_target.data,  target.data};
+          top_logprobs.data,       has_target.data,  target.data,     mask_start.size > 0 ? mask_start.data : nullptr, mask_words.data};
 }
 
 }  // namespace kvasir

@@ -237,14 +237,14 @@ export interface PendingRows extends RowPages {
  * Order, the same in every backend:
  * 1. Log-probabilities and alternatives come from the raw logits (equal logits: lowest id first).
  * 2. Repetition penalty on every seen token (l > 0 ? l / r : l * r), then frequency (l -= f * count) and presence
- *    (l -= p if count > 0), then bias (l += b).
+ *    (l -= p if count > 0), then bias (l += b). Tokens that the mask of the row excludes become -Infinity.
  * 3. Temperature 0: the highest logit, lowest id among equals.
  * 4. Else p = exp((l - max) / temperature). Ranked by (l descending, id ascending), kept are: the first topK (if
  *    0 < topK); of those the shortest prefix with at least topP of their mass (if topP < 1), never empty; of those
  *    p >= minP (p of the best is 1).
  * 5. Kept tokens in ascending id: the first at which the running mass exceeds u times the kept mass,
  *    u = counterUniform(seed, tokenIndex) of `util/counter-random.ts`.
- * A row with a NaN or a non-finite maximum, before or after step 2, fails alone.
+ * A row with a NaN or a non-finite maximum, before or after step 2, fails alone (`rowFailures`).
  */
 export interface StepSampling {
   /** 0 is greedy. */
@@ -272,7 +272,36 @@ export interface StepSampling {
   /** 1: the row samples nothing and reports the log-probability of `target` (prompt log-probabilities). */
   readonly hasTarget: Uint8Array;
   readonly target: Int32Array;
+  /** Undefined: every row may sample any token. */
+  readonly masks?: TokenMasks | undefined;
 }
+
+/** For some rows the tokens that they may sample, as bit sets. */
+export interface TokenMasks {
+  /** (rows + 1): where the words of a row start; a row has `maskWords(vocabulary)` words, or none and no mask. */
+  readonly start: Int32Array;
+  /** Bit `id % 32` of word `floor(id / 32)` of a row is 1 if it may sample the token `id`. */
+  readonly words: Uint32Array;
+}
+
+/** A row with a grammar. Its mask follows from the grammar and the output so far: the driver adds it before the step runs. */
+export interface GrammarRow {
+  /** Index in `logitRows`. */
+  readonly row: number;
+  /** Index of the sequence in the step. */
+  readonly sequence: number;
+  readonly request: string;
+  /** Output tokens before the row; valid as long as the step. */
+  readonly output: Int32Array;
+}
+
+/** Words of the mask of one row. */
+export function maskWords(vocabulary: number): number {
+  return Math.ceil(vocabulary / 32);
+}
+
+/** Why a row yields no token: its logits hold NaN or no finite maximum, or its mask allows no token. */
+export const rowFailures = { notFinite: 1, noToken: 2 } as const;
 
 export interface Step {
   /** (tokens): ids and absolute positions of all sequences, ragged. */
@@ -310,6 +339,8 @@ export interface Step {
   /** Rows that need logits, ascending. */
   readonly logitRows: Int32Array;
   readonly sampling: StepSampling;
+  /** Undefined: no row has a grammar. */
+  readonly grammarRows?: readonly GrammarRow[] | undefined;
 }
 
 /** One entry for each row of `logitRows`. Log-probabilities are before temperature, penalties and bias. */
@@ -319,11 +350,13 @@ export interface StepResult {
   /** (rows, topLogprobsMax), best first; entries behind the row's `topLogprobs` are undefined. */
   readonly topTokens: Int32Array;
   readonly topLogprobs: Float32Array;
-  /** 1: the row's logits held NaN or no finite maximum; its other entries are undefined. */
+  /** 0, or one of `rowFailures`; the other entries of a failed row are undefined. */
   readonly failed: Uint8Array;
   /**
    * Indices of failed sequences, ascending: remote keys were refused or timed out, or blocks or rows in transit did not
    * arrive. Nothing of them counts as written, and their logit rows are undefined. Other sequences are not affected.
    */
   readonly failedSequences: Int32Array;
+  /** Indices of sequences with a mask that was not ready in time: nothing of them counts. */
+  readonly unmaskedSequences?: Int32Array | undefined;
 }

@@ -4,7 +4,15 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import type { Backend } from '../../src/kernel/backend.ts';
 import { ReferenceBackend } from '../../src/kernel/reference/reference.ts';
-import { type Step, type StepResult, type StepSampling, topLogprobsMax } from '../../src/util/step.ts';
+import {
+  maskWords,
+  rowFailures,
+  type Step,
+  type StepResult,
+  type StepSampling,
+  type TokenMasks,
+  topLogprobsMax,
+} from '../../src/util/step.ts';
 import { rowsStep } from './backend-ops.ts';
 import { expectClose, expectSameBits, numbers, play, resultOf, type Scene } from './scene.ts';
 
@@ -25,6 +33,8 @@ interface RowOptions {
   readonly top: number;
   readonly target: number | undefined;
   readonly seed: number;
+  /** One in so many tokens is allowed; undefined: the row has no mask. */
+  readonly allowedOneIn: number | undefined;
 }
 
 const token = fc.nat({ max: 1_000_000 });
@@ -43,6 +53,7 @@ const rowOptions: fc.Arbitrary<RowOptions> = fc.record({
   top: fc.constantFrom(0, 1, 7, topLogprobsMax),
   target: fc.option(token, { nil: undefined, freq: 6 }),
   seed: fc.nat(),
+  allowedOneIn: fc.option(fc.constantFrom(1, 2, 50, 100_000), { nil: undefined }),
 });
 
 const offsets = (counts: readonly number[]): Int32Array =>
@@ -79,7 +90,17 @@ function samplingOf(rows: readonly RowOptions[], vocabulary: number): StepSampli
     topLogprobs: Int32Array.from(rows, (row) => row.top),
     hasTarget: Uint8Array.from(rows, (row) => (row.target === undefined ? 0 : 1)),
     target: Int32Array.from(rows, (row) => (row.target ?? 0) % vocabulary),
+    ...(rows.some((row) => row.allowedOneIn !== undefined) && { masks: masksOf(rows, vocabulary) }),
   };
+}
+
+/** Random masks; a row may have none, or one that allows no token. */
+function masksOf(rows: readonly RowOptions[], vocabulary: number): TokenMasks {
+  const all = rows.map((row) => [...new Uint32Array(row.allowedOneIn === undefined ? 0 : maskWords(vocabulary))]);
+  for (const [i, { allowedOneIn: oneIn, seed }] of rows.entries())
+    for (let id = 0; oneIn !== undefined && id < vocabulary; id++)
+      if (Math.imul(id + 1, 0x9e3779b1 + 2 * (seed % 1000)) % oneIn === 0) all[i][id >> 5] |= 1 << (id & 31);
+  return { start: offsets(all.map((words) => words.length)), words: Uint32Array.from(all.flat()) };
 }
 
 function samplingScene(logits: Float32Array, sampling: StepSampling): Scene {
@@ -109,9 +130,13 @@ function expectSameResult(
   vocabulary: number,
 ): void {
   expect(got.failed).toEqual(wanted.failed);
-  expect(got.tokens).toEqual(wanted.tokens);
+  for (const [row, failure] of wanted.failed.entries()) {
+    if (failure === 0) expect(got.tokens[row]).toBe(wanted.tokens[row]);
+    else got.logprobs[row] = wanted.logprobs[row];
+  }
   expectClose(got.logprobs, wanted.logprobs, (i) => 2e-6 * (1 + Math.abs(wanted.logprobs[i])), 'logprobs');
   for (const [row, { top }] of options.entries()) {
+    if (wanted.failed[row] !== 0) continue;
     const from = row * topLogprobsMax;
     const to = from + Math.min(top, vocabulary);
     expect(got.topTokens.slice(from, to)).toEqual(wanted.topTokens.slice(from, to));
@@ -150,7 +175,7 @@ export function testSampling(backend: Backend): void {
         const broken = logits.slice();
         broken[row * vocabulary + (seed % vocabulary)] = seed % 2 === 0 ? Number.NaN : Infinity;
         const spoilt = sample(backend, broken, samplingOf(options, vocabulary));
-        expect([...spoilt.failed]).toEqual(options.map((_, i) => (i === row ? 1 : 0)));
+        expect([...spoilt.failed]).toEqual(options.map((_, i) => (i === row ? rowFailures.notFinite : all.failed[i])));
         for (const [i, id] of all.tokens.entries()) if (i !== row) expect(spoilt.tokens[i]).toBe(id);
       }),
       fixed,
@@ -171,6 +196,27 @@ export function testSampling(backend: Backend): void {
     });
     expect(new Set(drawn)).toEqual(new Set([131, 132]));
   });
+
+  test('a mask leaves only its tokens, whatever the bias, and a mask without tokens fails its row alone', () => {
+    const vocabulary = 100;
+    const logits = numbers(5, 3 * vocabulary);
+    const biased = { ...plainOptions, temperature: 1, biases: [{ token: 3, value: 1e9 }] };
+    const words = maskWords(vocabulary);
+    const masks = { start: Int32Array.of(0, words, words, 2 * words), words: new Uint32Array(2 * words) };
+    masks.words[2] = 1 << 6;
+    masks.words[3] = 1 << 2;
+    const sampling = { ...samplingOf([biased, biased, biased], vocabulary), masks };
+    const drawn = new Set<number>();
+    for (let index = 0; index < 40; index++) {
+      const { tokens, failed } = sample(backend, logits, { ...sampling, tokenIndex: Uint32Array.of(index, 0, 0) });
+      expect([...failed]).toEqual([0, 0, rowFailures.noToken]);
+      expect(tokens[1]).toBe(3);
+      drawn.add(tokens[0]);
+    }
+    expect(drawn).toEqual(new Set([70, 98]));
+    const short = { start: Int32Array.of(0, 1, 1, 1), words: Uint32Array.of(1) };
+    expect(() => sample(backend, logits, { ...sampling, masks: short })).toThrow(/mask/);
+  });
 }
 
 const plainOptions: RowOptions = {
@@ -186,4 +232,5 @@ const plainOptions: RowOptions = {
   top: 0,
   target: undefined,
   seed: 0,
+  allowedOneIn: undefined,
 };

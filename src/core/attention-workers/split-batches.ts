@@ -1,7 +1,14 @@
 // The batches of a step over attention workers: while attention of one is computed, the model worker computes the
 // others (Lamina, section 4.3).
 
-import { type Step, type StepGroup, type StepResult, type StepSampling, topLogprobsMax } from '../../util/step.ts';
+import {
+  type Step,
+  type StepGroup,
+  type StepResult,
+  type StepSampling,
+  type TokenMasks,
+  topLogprobsMax,
+} from '../../util/step.ts';
 import type { StepShape } from '../protocol/step-shape.ts';
 
 /**
@@ -179,6 +186,15 @@ function samplingOf(sampling: StepSampling, logits: readonly number[]): StepSamp
     topLogprobs: chosen(sampling.topLogprobs, logits),
     hasTarget: chosen(sampling.hasTarget, logits),
     target: chosen(sampling.target, logits),
+    ...(sampling.masks && { masks: masksOf(sampling.masks, logits) }),
+  };
+}
+
+function masksOf({ start, words }: TokenMasks, logits: readonly number[]): TokenMasks {
+  const kept = logits.flatMap((logit) => between(start, logit));
+  return {
+    start: offsetsOf(logits.map((logit) => start[logit + 1] - start[logit])),
+    words: chosen(words, kept),
   };
 }
 

@@ -49,6 +49,7 @@ export function stepArguments(
   return list;
 }
 
+const noMasks = { start: new Int32Array(0), words: new Uint32Array(0) };
 const none = new Uint8Array(0);
 const noWorkers = new Int32Array(0);
 const nothing: readonly ArrivingKeys[] = [];
@@ -95,4 +96,5 @@ function pushSampling(list: (number | ArrayBufferView)[], s: StepSampling): void
   list.push(s.repetitionPenalty, s.frequencyPenalty, s.presencePenalty);
   list.push(s.seenStart, s.seenTokens, s.seenCounts, s.biasStart, s.biasTokens, s.biasValues);
   list.push(s.topLogprobs, s.hasTarget, s.target);
+  list.push(s.masks?.start ?? noMasks.start, s.masks?.words ?? noMasks.words);
 }

@@ -1,6 +1,6 @@
 // Sampling and log-probabilities of one row of logits, in the order that util/step.ts fixes.
 import { counterUniform } from '../../util/counter-random.ts';
-import { type StepResult, type StepSampling, topLogprobsMax } from '../../util/step.ts';
+import { maskWords, rowFailures, type StepResult, type StepSampling, topLogprobsMax } from '../../util/step.ts';
 
 export function emptyResult(rows: number): StepResult {
   return {
@@ -17,8 +17,10 @@ export function emptyResult(rows: number): StepResult {
 export function sampleRow(logits: Float32Array, sampling: StepSampling, row: number, result: StepResult): void {
   const max = finiteMaximum(logits);
   const adjusted = adjustedLogits(logits, sampling, row);
+  const masked = excludeMasked(adjusted, sampling, row);
   if (max === undefined || finiteMaximum(adjusted) === undefined) {
-    result.failed[row] = 1;
+    const noToken = max !== undefined && masked && !adjusted.some(Number.isNaN);
+    result.failed[row] = noToken ? rowFailures.noToken : rowFailures.notFinite;
     return;
   }
   const logSum = Math.log(logits.reduce((sum, logit) => sum + Math.exp(logit - max), 0)) + max;
@@ -68,6 +70,17 @@ function adjustedLogits(logits: Float32Array, sampling: StepSampling, row: numbe
     values[token] = values[token] + sampling.biasValues[i];
   }
   return values;
+}
+
+/** False if the row has no mask. */
+function excludeMasked(values: Float64Array, { masks }: StepSampling, row: number): boolean {
+  if (masks === undefined || masks.start[row + 1] === masks.start[row]) return false;
+  const words = masks.words.subarray(masks.start[row], masks.start[row + 1]);
+  if (words.length !== maskWords(values.length))
+    throw new RangeError(`Cannot sample: a mask has ${words.length} words`);
+  for (let id = 0; id < values.length; id++)
+    if (((words[id >>> 5] >>> (id & 31)) & 1) === 0) values[id] = Number.NEGATIVE_INFINITY;
+  return true;
 }
 
 function choose(values: Float64Array, sampling: StepSampling, row: number): number {
