@@ -10,7 +10,7 @@ const folder = join(root, 'bundle');
 /** The main module of each process and thread, relative to dist/; the bundle has them under the same paths. */
 const entries = [
   ...['cli/main', 'cli/serve/instance-worker', 'cli/serve/model/tokenizer-worker'],
-  'cli/simulate/sweep/simulation-worker',
+  ...['cli/serve/model/grammar-worker', 'cli/simulate/sweep/simulation-worker'],
 ];
 
 /** Brings bundle/ up to date with dist/; nothing if no source is compiled, since most tests need neither. */
@@ -94,13 +94,14 @@ async function bundle(target) {
   return output.flatMap((chunk) => chunk.moduleIds ?? []);
 }
 
-/** Code finds other files relative to its module: a module in a chunk keeps the URL that it has in dist/. */
+/** Code finds other files relative to its module: a module in a chunk keeps the URL that it has in dist/, as main modules do anyway. */
 const ownUrls = {
   name: 'own-urls',
   transform(code, id) {
-    if (!id.startsWith(compiled) || !code.includes('import.meta.url')) return undefined;
-    const path = JSON.stringify(`../${relative(compiled, id)}`);
-    return code.replaceAll('import.meta.url', `new URL(${path}, import.meta.url).href`);
+    const path = relative(compiled, id);
+    const isMain = entries.includes(path.replace(/\.js$/, ''));
+    if (isMain || !id.startsWith(compiled) || !code.includes('import.meta.url')) return undefined;
+    return code.replaceAll('import.meta.url', `new URL(${JSON.stringify(`../${path}`)}, import.meta.url).href`);
   },
 };
 

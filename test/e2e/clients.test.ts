@@ -2,7 +2,9 @@
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
 import { generateText, streamText } from 'ai';
 import OpenAI from 'openai';
+import { zodResponseFormat } from 'openai/helpers/zod';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { z } from 'zod';
 import { type RunningServer, startServer } from './server.ts';
 
 const model = 'kvasir-tiny-q8_0';
@@ -75,6 +77,45 @@ describe('openai client', () => {
       expect(total).toBeLessThanOrEqual(1 + 1e-5);
     }
     expect(answer.choices[0]?.logprobs?.content?.length).toBe(answer.usage?.completion_tokens);
+  });
+
+  it('parses an answer by a zod schema, and keeps structured and free answers apart in one batch', async () => {
+    const animal = z.object({
+      name: z.enum(['fox', 'owl']),
+      legs: z.number().int().min(0).max(8),
+      nickname: z.string().max(6).nullable(),
+    });
+    const messages = [{ role: 'user' as const, content: 'An animal!' }];
+    const free = { model, messages, max_tokens: 24, seed: 5, stop: ['}'] };
+    const alone = await client().chat.completions.create(free);
+    const [parsed, choice, regex, beside] = await Promise.all([
+      client().chat.completions.parse({
+        ...{ model, messages, seed: 7, n: 2, max_tokens: 120 },
+        response_format: zodResponseFormat(animal, 'animal'),
+      }),
+      client().chat.completions.create({
+        ...{ model, messages, structured_outputs: { choice: ['red apple', 'pear'] } },
+      } as OpenAI.ChatCompletionCreateParamsNonStreaming),
+      client().completions.create({
+        ...{ model, prompt: 'x', max_tokens: 4, structured_outputs: { regex: '[0-9]{40}' } },
+      } as OpenAI.CompletionCreateParamsNonStreaming),
+      client().chat.completions.create(free),
+    ]);
+    expect(parsed.choices).toHaveLength(2);
+    for (const { message, finish_reason } of parsed.choices) {
+      expect(finish_reason).toBe('stop');
+      expect(animal.parse(message.parsed)).toEqual(JSON.parse(message.content ?? ''));
+    }
+    expect(['red apple', 'pear']).toContain(choice.choices[0]?.message.content);
+    expect(regex.choices[0]?.text).toMatch(/^[0-9]{1,39}$/);
+    expect(regex.choices[0]?.finish_reason).toBe('length');
+    expect(beside.choices[0]?.message.content).toBe(alone.choices[0]?.message.content);
+    const bad = { type: 'json_schema', json_schema: { name: 'a', schema: { pattern: '(', type: 'string' } } } as const;
+    await expect(client().chat.completions.create({ ...free, response_format: bad })).rejects.toMatchObject({
+      status: 400,
+      param: 'response_format.json_schema.schema',
+      message: expect.stringContaining('Regex parsing error'),
+    });
   });
 
   it('samples the same tokens from one seed, others from another', async () => {

@@ -10,6 +10,7 @@ it('two bundlings at the same moment leave one bundle, and remove what an ended 
     'cli/main',
     'cli/serve/instance-worker',
     'cli/serve/model/tokenizer-worker',
+    'cli/serve/model/grammar-worker',
     'cli/simulate/sweep/simulation-worker',
   ])
     tree.write(`dist/${entry}.js`, 'export {};\n');

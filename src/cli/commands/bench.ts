@@ -9,6 +9,7 @@ const benches: CommandLoaders = {
   http: async () => (await import('../bench/http.ts')).httpCommand(),
   overhead: async () => (await import('../bench/overhead.ts')).overheadCommand(),
   accuracy: async () => (await import('../bench/accuracy.ts')).accuracyCommand(),
+  grammar: async () => (await import('../bench/grammar.ts')).grammarCommand(),
   cost: async () => (await import('../bench/cost.ts')).costCommand(),
   placement: async () => (await import('../bench/placement.ts')).placementCommand(),
   'hand-off': async () => (await import('../bench/hand-off.ts')).handOffCommand(),

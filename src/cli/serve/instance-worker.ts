@@ -21,6 +21,7 @@ import { nowUs } from '../../runtime/threads/alarm.ts';
 import { collectOnRequest } from '../../runtime/threads/garbage-collection.ts';
 import { InstanceLoop } from '../../runtime/threads/instance-loop.ts';
 import { PagesAhead } from '../../runtime/threads/pages-ahead.ts';
+import { GrammarMatchers } from '../../runtime/grammars/grammar-matchers.ts';
 import { recorded } from '../../runtime/threads/step-record.ts';
 import { StepTracer } from '../../runtime/threads/step-tracer.ts';
 import { publishTo, type ThreadEndpoint } from '../../runtime/threads/thread-bus.ts';
@@ -121,7 +122,8 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
   const pipeline = handOffs && createPipeline(data, { engine, backend, model }, handOffs, wake);
   const pagesAhead = attentionWorkers === undefined ? prepareMemory(engine, backend, settings) : undefined;
   const below = { tiers: tiers?.live, lending: borrowing?.live, attentionWorkers: attentionWorkers?.live, pagesAhead };
-  const loop = new InstanceLoop(machine, steps, own, data.abort, log, { handOffs, pipeline, tracer, ...below });
+  const grammars = openGrammars(settings, model, wake);
+  const loop = new InstanceLoop(machine, steps, own, data.abort, log, { handOffs, pipeline, tracer, ...below, grammars });
   const description = {
     ...describe(settings, backend, model),
     kvBytes: (engine.pages - (sizes?.pages ?? 0) - lent.host) * model.kv.pageBytes,
@@ -140,6 +142,12 @@ function prepareMemory(engine: Engine, { isa }: Backend, { warmsUp }: InstanceSe
   if (warmsUp) warmUp(engine, nowUs);
   const { kvHeads, headDim, pageBytes } = engine.model.kv;
   return new PagesAhead(engine, 2 * kvHeads * pageTokens * headDim, pageBytes);
+}
+
+/** Threads start with the first request that has a grammar. */
+function openGrammars(settings: InstanceSettings, { config }: LoadedModel, wake: () => void): GrammarMatchers {
+  const entry = new URL('./model/grammar-worker.js', import.meta.url);
+  return new GrammarMatchers(entry, settings.model, config.vocabSize, batchLimits.logitRowsMax, wake);
 }
 
 /** Those of the longest prompt, so that every prompt can be received. Kept tokens take pages of states besides, if the budget is as long as the prompt. */

@@ -198,7 +198,7 @@ async function serveCluster(nats: NatsServers, options: ServeOptions, context: S
 
 /** @throws Error if the gateway cannot listen on host and port */
 function openGateway(
-  { model, cluster, encode }: TextSide & { readonly cluster: InferencePort & ClusterPort },
+  { model, cluster, encode, grammars }: TextSide & { readonly cluster: InferencePort & ClusterPort },
   options: ServeOptions,
   { logger, data, keys, chatTemplate = model.chatTemplate }: ServerContext,
 ): Promise<Gateway> {
@@ -207,6 +207,7 @@ function openGateway(
     port: cluster,
     cluster,
     encode,
+    grammars,
     logger,
     exporter: createExporter(options, logger),
     keys,

@@ -6,6 +6,7 @@ import type { BorrowingConfig } from '../lending/debtor/borrower-config.ts';
 import { type PipelineConfig, PipelinePrefill } from '../pipeline/pipeline-prefill.ts';
 import type { Identified, InstanceContext } from '../scheduler/component.ts';
 import type { RunningRequest } from '../scheduler/executor/executor.ts';
+import { Grammars } from '../scheduler/grammars.ts';
 import type { InstanceConfig } from '../scheduler/instance-config.ts';
 import { Pinning } from '../scheduler/pinning.ts';
 import { SparseKv } from '../scheduler/sparse-kv.ts';
@@ -53,6 +54,7 @@ export function createComponents<Request extends Identified, S extends RunningRe
     migrator: migration && new RequestMigrator(context, handOff.sender, migration),
     attentionWorkers: attentionWorkers && new AttentionWorkers(context, attentionWorkers),
     sparseKv: sparsity && new SparseKv(context, sparsity),
+    grammars: new Grammars(context),
   };
 }
 

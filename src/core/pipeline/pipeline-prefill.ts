@@ -380,7 +380,8 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     if (activationsOut !== undefined) this.#context.emit({ kind: 'sendActivations', id, ...activationsOut });
     sequence.planned = 0;
     if (sequence.computed < sequence.promptLength) return;
-    if (last && executor.failed(result, firstRow)) this.#context.failRows(running);
+    const failure = last ? executor.failure(result, firstRow) : undefined;
+    if (failure !== undefined) this.#context.failRows(running, failure);
     else this.#complete(running, result, { startedUs, stepUs }, last);
   }
 

@@ -2,6 +2,7 @@
 
 import type { Step } from '../../util/step.ts';
 import type { Activations, PeerMessage, PipelineGroup, PrefixFetch } from './events.ts';
+import type { Grammar } from './grammar.ts';
 import type { InstanceIndex, PinId, RequestId, SlotId, StepNumber } from './ids.ts';
 import type { InstanceReport, InstanceRole } from './instance-report.ts';
 import type { BlockTableView, KvEventBatch, KvSnapshot, SsdBlock } from './kv-events.ts';
@@ -177,6 +178,10 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
    * The next `stream` begins with the first token that is not acknowledged, or with `from`.
    */
   | { readonly kind: 'haltStream'; readonly id: RequestId; readonly to: InstanceIndex; readonly from: number }
+  /** Compile the grammar of a request, outside the instance's thread. Answer with `grammarCompiled`. */
+  | { readonly kind: 'compileGrammar'; readonly id: RequestId; readonly grammar: Grammar }
+  /** The request leaves: free the state of its grammar. */
+  | { readonly kind: 'releaseGrammar'; readonly id: RequestId }
   /** For the conductor: the prompt is computed. */
   | { readonly kind: 'prefilled'; readonly id: RequestId }
   /** For the conductor: a request that outgrew another instance continues here. Lost: a report names the request. */

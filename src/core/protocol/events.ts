@@ -270,6 +270,8 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
       readonly to: InstanceIndex;
       readonly incarnation: number | undefined;
     }
+  /** The grammar of the request is compiled, or cannot be: `fault` is the reason. Late, duplicate or unknown: ignored. */
+  | { readonly kind: 'grammarCompiled'; readonly id: RequestId; readonly fault: string | undefined }
   /** Answered with a `snapshot` effect: all cached blocks. */
   | { readonly kind: 'requestSnapshot' }
   /**

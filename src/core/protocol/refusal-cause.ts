@@ -1,6 +1,13 @@
 // Causes of failures and refusals, with the figures of the decision.
 
-export type FailureCode = 'NOT_READY' | 'KV_OVERLOADED' | 'CONTEXT_TOO_LONG' | 'SHUTTING_DOWN' | 'ENGINE_FAILED';
+/** `GRAMMAR_FAILED`: the grammar of the request cannot be compiled, or allows no token. */
+export type FailureCode =
+  | 'NOT_READY'
+  | 'KV_OVERLOADED'
+  | 'CONTEXT_TOO_LONG'
+  | 'SHUTTING_DOWN'
+  | 'GRAMMAR_FAILED'
+  | 'ENGINE_FAILED';
 
 /**
  * Why a request is refused: the predicted TTFT, TBT or completion time exceeds its bound, the decoding requests exceed

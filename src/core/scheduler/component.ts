@@ -1,4 +1,4 @@
-// The contract between an instance and its components: hand-off, prefix fetch, migration, pipeline prefill, lending, pinning, attention workers and sparse KV implement it.
+// The contract between an instance and its components: hand-off, prefix fetch, migration, pipeline prefill, lending, pinning, attention workers, sparse KV and grammars implement it.
 
 import type { BlockCache } from '../kvcache/block-cache.ts';
 import type { KvCaches } from '../kvcache/kv-caches.ts';
@@ -7,12 +7,13 @@ import type { InstanceEvent } from '../protocol/events.ts';
 import type { RequestId } from '../protocol/ids.ts';
 import type { RemoteWork } from '../protocol/lending-effects.ts';
 import type { GenerationEvent, InstanceSnapshot } from '../protocol/ports.ts';
+import type { FailureCode } from '../protocol/refusal-cause.ts';
 import type { RequestSize } from '../protocol/request-size.ts';
 import type { LayerRange } from '../protocol/step-shape.ts';
 import type { Batcher } from './batching/batcher.ts';
 import type { OverflowMemory } from './batching/overflow-memory.ts';
 import type { SequencePlacement } from './batching/sequence-placement.ts';
-import type { Executor, RunningRequest } from './executor/executor.ts';
+import type { Executor, RowFailure, RunningRequest } from './executor/executor.ts';
 import type { InstanceConfig } from './instance-config.ts';
 import type { InstanceTotals } from './instance-totals.ts';
 import type { RequestTable } from './request-table.ts';
@@ -70,8 +71,10 @@ export interface InstanceContext<Request extends Identified, S extends RunningRe
   handOffDeclined(running: S): void;
   /** The request ends after these events. */
   finish(running: S, events: readonly GenerationEvent[], reason: 'stop' | 'length'): void;
-  /** Fails the request: its logits are not finite. */
-  failRows(running: S): void;
+  /** Fails the request: its rows yield no token. */
+  failRows(running: S, failure: RowFailure): void;
+  /** Fails the request. */
+  fail(running: S, message: string, code: FailureCode): void;
   /** Borrowed memory is lost: fails waiting requests that exceed the capacity that is left. */
   failTooLong(): void;
 

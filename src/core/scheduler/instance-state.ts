@@ -7,6 +7,7 @@ import type { InstanceEffect } from '../protocol/effects.ts';
 import type { InstanceEvent } from '../protocol/events.ts';
 import type { RequestId } from '../protocol/ids.ts';
 import type { GenerationEvent } from '../protocol/ports.ts';
+import type { FailureCode } from '../protocol/refusal-cause.ts';
 import { Batcher } from './batching/batcher.ts';
 import {
   type ComponentHooks,
@@ -15,7 +16,7 @@ import {
   type Identified,
   type InstanceComponent,
 } from './component.ts';
-import type { Executor, RunningRequest } from './executor/executor.ts';
+import type { Executor, RowFailure, RunningRequest } from './executor/executor.ts';
 import { HostTraffic } from './host-traffic.ts';
 import type { InstanceConfig } from './instance-config.ts';
 import type { InstanceInternals } from './instance-internals.ts';
@@ -159,8 +160,12 @@ export class InstanceState<Request extends Identified, S extends RunningRequest>
     this.lifecycle.finish(running, events, reason);
   }
 
-  failRows(running: S): void {
-    this.results.failRows(running);
+  failRows(running: S, failure: RowFailure): void {
+    this.results.failRows(running, failure);
+  }
+
+  fail(running: S, message: string, code: FailureCode): void {
+    this.lifecycle.fail(running, message, code);
   }
 
   failTooLong(): void {

@@ -129,6 +129,7 @@ export class Instance<
       case 'migrate':
       case 'attentionWorkerLost':
       case 'attentionWorkerReady':
+      case 'grammarCompiled':
         this.#state.ignore(event, 'this instance has no component for it');
         break;
       default:

@@ -4,6 +4,7 @@ import { meanKept } from '../kvcache/sparsity/sparse-plan.ts';
 import type { InstanceEvent } from '../protocol/events.ts';
 import type { RequestId } from '../protocol/ids.ts';
 import type { GenerationEvent } from '../protocol/ports.ts';
+import type { FailureCode } from '../protocol/refusal-cause.ts';
 import { contextTooLong, promptExceedsReceiveBuffer, queueFull } from '../protocol/refusals.ts';
 import { promptOf, type RequestSize } from '../protocol/request-size.ts';
 import type { Continuation, Identified, LeaveReason, Submission } from './component.ts';
@@ -132,9 +133,9 @@ export class RequestLifecycle<Request extends Identified, S extends RunningReque
   }
 
   /** Fails the request: its blocks leave the cache. */
-  fail(running: S, message: string): void {
+  fail(running: S, message: string, code: FailureCode = 'ENGINE_FAILED'): void {
     if (running.cancelled) this.#instance.requests.remove(running, true);
-    else this.#end(running, { kind: 'failed', code: 'ENGINE_FAILED', message, retryAfterMs: undefined }, true);
+    else this.#end(running, { kind: 'failed', code, message, retryAfterMs: undefined }, true);
   }
 
   /** Ends the request with this event. @param forget its blocks leave the cache */

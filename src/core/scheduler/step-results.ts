@@ -3,7 +3,7 @@
 import type { InstanceEffect } from '../protocol/effects.ts';
 import type { GenerationEvent } from '../protocol/ports.ts';
 import type { Identified } from './component.ts';
-import type { Emit, ResultRows, RunningRequest, StepRun } from './executor/executor.ts';
+import type { Emit, ResultRows, RowFailure, RunningRequest, StepRun } from './executor/executor.ts';
 import type { InstanceInternals } from './instance-internals.ts';
 import type { RequestLifecycle } from './request-lifecycle.ts';
 import type { InFlight, StepOwner } from './step-in-flight.ts';
@@ -34,14 +34,15 @@ export class StepResults<Request extends Identified, S extends RunningRequest> i
       const arrived = !executor.sequenceFailed(result, place);
       if (!arrived || running.sequence.arriving !== undefined)
         for (const component of this.#instance.hooks.waitEnded) component.waitEnded(running, arrived);
-      if (arrived) this.#commitRequest(running, result, run);
+      if (arrived && !executor.lacksMask(result, place)) this.#commitRequest(running, result, run);
       rows.row += rows.scored + Number(rows.samples);
     }
   }
 
   #commitRequest(running: S, result: unknown, run: StepRun): void {
     const rows: ResultRows = this.#rows;
-    if (this.#instance.executor.failed(result, rows)) this.failRows(running);
+    const failure = this.#instance.executor.failure(result, rows);
+    if (failure !== undefined) this.failRows(running, failure);
     else if (rows.samples && running.relay !== undefined) this.#commitPrompt(running, result, run);
     else this.#commitRows(running, result, run);
   }
@@ -83,10 +84,17 @@ export class StepResults<Request extends Identified, S extends RunningRequest> i
     if (reason !== undefined) this.#lifecycle.finish(running, relay?.held ?? noEvents, reason);
   }
 
-  /** The logits of the request are not finite: its blocks leave the cache. */
-  failRows(running: S): void {
-    const position = running.sequence.computed + running.sequence.planned;
-    this.#lifecycle.fail(running, `Cannot generate: the model's logits are not finite: after ${position} tokens`);
+  /** Rows of the request yield no token: its blocks leave the cache. */
+  failRows(running: S, failure: RowFailure): void {
+    const { computed, planned, promptLength } = running.sequence;
+    if (failure === 'notFinite') {
+      const figures = `after ${computed + planned} tokens`;
+      this.#lifecycle.fail(running, `Cannot generate: the model's logits are not finite: ${figures}`);
+      return;
+    }
+    const figures = `after ${computed + planned - promptLength} tokens of output`;
+    const message = `Cannot generate: the grammar of the request allows no token of the vocabulary: ${figures}`;
+    this.#lifecycle.fail(running, message, 'GRAMMAR_FAILED');
   }
 
   /** The engine failed, and with it all requests of the step. @returns what to log */

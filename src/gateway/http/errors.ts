@@ -63,6 +63,7 @@ const failureStatus: Readonly<Record<FailureCode, number>> = {
   KV_OVERLOADED: 429,
   CONTEXT_TOO_LONG: 400,
   SHUTTING_DOWN: 503,
+  GRAMMAR_FAILED: 400,
   ENGINE_FAILED: 500,
 };
 
@@ -71,6 +72,7 @@ const failureCode: Readonly<Record<FailureCode, string>> = {
   KV_OVERLOADED: 'kv_overloaded',
   CONTEXT_TOO_LONG: 'context_length_exceeded',
   SHUTTING_DOWN: 'shutting_down',
+  GRAMMAR_FAILED: 'grammar_failed',
   ENGINE_FAILED: 'engine_failed',
 };
 

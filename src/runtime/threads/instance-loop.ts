@@ -11,6 +11,7 @@ import type { GenerationEvent, InstanceSnapshot } from '../../core/protocol/port
 import type { Engine } from '../../engine/engine.ts';
 import { assertNever } from '../../util/assert-never.ts';
 import type { LiveAttentionWorkers } from '../attention-workers/live-attention-workers.ts';
+import type { GrammarMatchers } from '../grammars/grammar-matchers.ts';
 import type { LiveLending } from '../lending/live-lending.ts';
 import { isActivationWire, type PipelineEffect, type PipelineRunner } from '../pipeline/pipeline-runner.ts';
 import type { HandOffEffect, LiveHandOffs, PeerWire } from '../transfer/live-hand-offs.ts';
@@ -45,6 +46,8 @@ export interface LoopParts {
   readonly attentionWorkers?: LiveAttentionWorkers | undefined;
   /** Undefined if pages are touched at their first use. */
   readonly pagesAhead?: PagesAhead | undefined;
+  /** Undefined if the model has no vocabulary for grammars. */
+  readonly grammars?: GrammarMatchers | undefined;
 }
 
 export class InstanceLoop {
@@ -60,6 +63,7 @@ export class InstanceLoop {
   readonly #lending: LiveLending | undefined;
   readonly #attentionWorkers: LiveAttentionWorkers | undefined;
   readonly #pagesAhead: PagesAhead | undefined;
+  readonly #grammars: GrammarMatchers | undefined;
   /** Runs when the loop sleeps and no message has arrived. */
   #idleWork: NodeJS.Immediate | undefined;
   #events: [RequestId, GenerationEvent][] = [];
@@ -85,7 +89,7 @@ export class InstanceLoop {
     endpoint: ThreadEndpoint,
     interruptFlags: Int32Array,
     log: (message: string) => void,
-    { handOffs, pipeline, tiers, tracer, lending, attentionWorkers, pagesAhead }: LoopParts = {},
+    { handOffs, pipeline, tiers, tracer, lending, attentionWorkers, pagesAhead, grammars }: LoopParts = {},
   ) {
     this.#machine = machine;
     this.#engine = engine;
@@ -99,6 +103,7 @@ export class InstanceLoop {
     this.#lending = lending;
     this.#attentionWorkers = attentionWorkers;
     this.#pagesAhead = pagesAhead;
+    this.#grammars = grammars;
   }
 
   /** Serves until a `close` command. */
@@ -216,6 +221,7 @@ export class InstanceLoop {
     if (this.#closed) return;
     for (const part of [this.#handOffs, this.#pipeline, this.#lending, this.#attentionWorkers])
       for (const event of part?.poll(nowUs()) ?? []) this.#feed(event);
+    for (const event of this.#grammars?.poll() ?? []) this.#feed(event);
     // The completion of one read may start another that completes at once.
     for (let done = this.#tiers?.poll(); done !== undefined && done.length > 0; done = this.#tiers?.poll())
       for (const event of done) this.#feed(event);
@@ -242,6 +248,7 @@ export class InstanceLoop {
 
   #close(): void {
     this.#closed = true;
+    void this.#grammars?.close();
     void this.#endpoint.bus.close();
   }
 
@@ -264,14 +271,21 @@ export class InstanceLoop {
   }
 
   #execute(run: RunStep): InstanceEvent {
-    const { step, plan, range } = run;
+    const { step, range } = run;
     try {
+      const masked = this.#grammars?.masked(run.plan);
+      const plan = masked?.step ?? run.plan;
       const outcome = range
-        ? this.#runPipelineStep(run)
+        ? this.#runPipelineStep({ ...run, plan })
         : this.#engine.run(this.#withTransfers(plan), this.#interrupt.polled);
-      return outcome.kind === 'done'
-        ? { kind: 'stepDone', step, result: outcome.result }
-        : { kind: 'stepAborted', step };
+      if (outcome.kind !== 'done') return { kind: 'stepAborted', step };
+      const { unmasked } = masked ?? {};
+      this.#grammars?.sampled(plan, outcome.result.tokens, unmasked);
+      return {
+        kind: 'stepDone',
+        step,
+        result: { ...outcome.result, ...(unmasked && { unmaskedSequences: unmasked }) },
+      };
     } catch (error) {
       return { kind: 'stepFailed', step, message: error instanceof Error ? error.message : String(error) };
     }
@@ -329,6 +343,14 @@ export class InstanceLoop {
       case 'ignored':
       case 'fault':
         this.#log(effect.message);
+        break;
+      case 'compileGrammar':
+        if (this.#grammars === undefined)
+          throw new Error('Cannot compile a grammar: the instance has no threads for them');
+        this.#grammars.compile(effect.id, effect.grammar);
+        break;
+      case 'releaseGrammar':
+        this.#grammars?.release(effect.id);
         break;
       case 'prefilled':
         this.#prefilled.push(effect.id);

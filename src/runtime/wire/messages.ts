@@ -138,7 +138,14 @@ const event = z.discriminatedUnion('kind', [
   z.strictObject({ kind: z.literal('finished'), reason: z.enum(['stop', 'length']) }),
   z.strictObject({
     kind: z.literal('failed'),
-    code: z.enum(['NOT_READY', 'KV_OVERLOADED', 'CONTEXT_TOO_LONG', 'SHUTTING_DOWN', 'ENGINE_FAILED']),
+    code: z.enum([
+      'NOT_READY',
+      'KV_OVERLOADED',
+      'CONTEXT_TOO_LONG',
+      'SHUTTING_DOWN',
+      'GRAMMAR_FAILED',
+      'ENGINE_FAILED',
+    ]),
     message: text,
     retryAfterMs: figure.optional(),
     cause: refusalCause.exactOptional(),

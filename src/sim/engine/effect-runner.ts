@@ -105,6 +105,9 @@ export class EffectRunner {
       case 'writeSsd':
         tiers.write(index, effect);
         break;
+      case 'compileGrammar':
+      case 'releaseGrammar':
+        throw new Error(`Cannot carry out ${effect.kind}: simulated requests have no grammars`);
       case 'fault':
         throw new Error(effect.message);
       default:

@@ -1,5 +1,6 @@
 // Several real instances behind one port: shared weights, cache-aware placement, and independent failures.
 import { afterEach, describe, expect, it } from 'vitest';
+import type { Grammar } from '../../../src/core/protocol/grammar.ts';
 import type { LiveCluster } from '../../../src/runtime/threads/live-cluster.ts';
 import { answerOf, liveCluster, livePrompt, liveRequest } from './instances.ts';
 
@@ -13,6 +14,7 @@ async function started(instances: number): Promise<LiveCluster> {
   return cluster;
 }
 
+const grammar: Grammar = { kind: 'regex', text: '([a-f]{3} ){200}' };
 const prompts = Array.from({ length: 9 }, (_, kind) => livePrompt(kind, 40 + 13 * kind));
 
 describe('instances on worker threads', () => {
@@ -41,9 +43,14 @@ describe('instances on worker threads', () => {
   it('continue the requests of a failed instance with the same bits', async () => {
     const cluster = await started(2);
     const ids = prompts.map((_, i) => i);
-    const expected = await Promise.all(ids.map((i) => answerOf(cluster, liveRequest(`a${i}`, prompts[i] ?? [], 40))));
-    const answers = ids.map((i) => answerOf(cluster, liveRequest(`b${i}`, prompts[i] ?? [], 40)));
-    const last = answerOf(cluster, liveRequest('last straw', prompts[0] ?? [], 40));
+    // Every third request has a grammar, whose matcher is built again from the tokens so far.
+    const requestOf = (id: string, i: number) => ({
+      ...liveRequest(id, prompts[i] ?? [], 40),
+      ...(i % 3 === 0 && { grammar }),
+    });
+    const expected = await Promise.all(ids.map((i) => answerOf(cluster, requestOf(`a${i}`, i))));
+    const answers = ids.map((i) => answerOf(cluster, requestOf(`b${i}`, i)));
+    const last = answerOf(cluster, requestOf('last straw', 0));
     expect((await Promise.all([...answers, last])).map(({ tokens, logprobs, end }) => [tokens, logprobs, end])).toEqual(
       [...expected, expected[0]].map((answer) => [answer?.tokens, answer?.logprobs, answer?.end]),
     );

@@ -4,6 +4,7 @@ import { capacityTokens } from '../../../core/kvcache/layer-groups.ts';
 import { kvTypeOf } from '../../../engine/forms.ts';
 import { textOf } from '../../../engine/model-text.ts';
 import type { ServedModel } from '../../../gateway/http/served-model.ts';
+import type { Tokenizer } from '../../../text/tokenizer.ts';
 import { kvTokenBytes } from '../../../util/kv-type.ts';
 import type { ModelConfig } from '../../../util/model-config.ts';
 import { type LayerGroup, pageTokens } from '../../../util/step.ts';
@@ -50,7 +51,6 @@ function layerGroups({ layers, attention }: ModelConfig): readonly LayerGroup[] 
 export function createServedModel(files: ModelFiles, context: number, name: string | undefined): ServedModel {
   const text = textOf(files);
   const { config, generationDefaults: defaults } = files;
-  const eosIds = [...new Set([...defaults.eosIds, ...config.eosIds, ...(text?.tokenizer.eosIds ?? [])])];
   return {
     id: name ?? files.id,
     createdS: Math.floor(statSync(files.path).mtimeMs / 1000),
@@ -60,7 +60,7 @@ export function createServedModel(files: ModelFiles, context: number, name: stri
     chatTemplate: text?.chatTemplate,
     bosToken: text?.bosToken,
     eosToken: text?.eosToken,
-    eosIds,
+    eosIds: eosIdsOf(files, text?.tokenizer),
     stated: defaults,
     defaults: {
       temperature: defaults.temperature ?? 1,
@@ -70,4 +70,12 @@ export function createServedModel(files: ModelFiles, context: number, name: stri
       repetitionPenalty: defaults.repetitionPenalty ?? 1,
     },
   };
+}
+
+/** All token ids that end a sequence. */
+export function eosIdsOf(
+  { config, generationDefaults }: ModelFiles,
+  tokenizer: Tokenizer | undefined,
+): readonly number[] {
+  return [...new Set([...generationDefaults.eosIds, ...config.eosIds, ...(tokenizer?.eosIds ?? [])])];
 }

@@ -1,7 +1,9 @@
 // The text side of a model for a gateway: its description, and tokenization that does not block the thread for long texts.
 
+import type { GrammarCompiler } from '../../../core/protocol/grammar.ts';
 import type { ServedModel } from '../../../gateway/http/served-model.ts';
 import type { Encode } from '../../../gateway/openai/prompt.ts';
+import { ThreadCompiler } from '../../../runtime/grammars/thread-compiler.ts';
 import { TokenizerThread } from '../../../runtime/threads/tokenizer-thread.ts';
 import type { ModelFiles } from '../../../weights/types.ts';
 import { configurationNotes } from './model-facts.ts';
@@ -10,9 +12,13 @@ import { createServedModel } from './served-model.ts';
 /** Longer texts are tokenised on another thread; this length takes about a millisecond. */
 const inlineCharacters = 8192;
 
+/** Module of grammar threads. */
+export const grammarWorker = new URL('./grammar-worker.js', import.meta.url);
+
 export interface TextSide {
   readonly model: ServedModel;
   readonly encode: Encode;
+  readonly grammars: GrammarCompiler;
   /** What the start-up lines say about the model's configuration. */
   readonly notes: readonly string[];
   close(): Promise<void>;
@@ -27,5 +33,9 @@ export function openTextSide(files: ModelFiles, path: string, context: number, n
     if (text.length > inlineCharacters) return thread.encode(text, addSpecial);
     return Int32Array.from(tokenizer?.encode(text, { addSpecial }) ?? []);
   };
-  return { model, encode, notes: configurationNotes(files.config, context), close: () => thread.close() };
+  const grammars = new ThreadCompiler(grammarWorker, path);
+  const close = async (): Promise<void> => {
+    await Promise.all([thread.close(), grammars.close()]);
+  };
+  return { model, encode, grammars, notes: configurationNotes(files.config, context), close };
 }

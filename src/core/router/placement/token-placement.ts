@@ -134,8 +134,9 @@ export class TokenPlacement implements PromptModel<GenerationRequest> {
 
   /** One instance computes a prompt with log-probabilities, with earlier output, or with a KV budget. */
   mayPipeline(request: GenerationRequest): boolean {
-    const { sampling, resumed } = request;
+    const { sampling, resumed, grammar } = request;
     const kvBudget = kvBudgetOf(request) ?? (this.#pipeline?.budgetByDefault === true ? undefined : 'full');
+    if (grammar !== undefined) return false;
     return !sampling.promptLogprobs && (resumed?.tokens.length ?? 0) === 0 && kvBudget === 'full';
   }
 }

@@ -78,7 +78,9 @@ export class Batcher {
   /** The prompt of the highest rank that runs, or waits and is not loading; no batch jobs. */
   get firstPrefill(): Sequence | undefined {
     const running = this.#running.items.find(({ remaining, background }) => remaining > 1 && !background);
-    const waiting = this.#waiting.items.find(({ loading, background }) => !loading && !background);
+    const waiting = this.#waiting.items.find(
+      ({ loading, waitsForGrammar, background }) => !loading && !waitsForGrammar && !background,
+    );
     if (running === undefined || waiting === undefined) return running ?? waiting;
     return outranks(running, waiting) ? running : waiting;
   }

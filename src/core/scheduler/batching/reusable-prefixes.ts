@@ -71,13 +71,14 @@ export class ReusablePrefixes {
       sequence.priority === priority &&
       sequence.waitsForBlock === undefined &&
       !sequence.loading &&
+      !sequence.waitsForGrammar &&
       this.remainingTokens(sequence) <= rows
     );
   }
 
-  /** True if the waiting sequence must wait for a block that another one computes, or that is in transit. */
+  /** True if the waiting sequence must wait for its grammar, or for a block that another one computes or that is in transit. */
   mustWait(sequence: Sequence): boolean {
-    if (sequence.loading) return true;
+    if (sequence.loading || sequence.waitsForGrammar) return true;
     if (sequence.receivedTokens > 0 || sequence.arriving !== undefined) return false;
     const pending = sequence.waitsForBlock;
     if (pending !== undefined && this.#claims.isPending(sequence, pending)) return true;

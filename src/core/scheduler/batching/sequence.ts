@@ -108,6 +108,8 @@ export class Sequence {
   waitsForDecodeMemory = false;
   /** Blocks of its prefix are in transit: it is not admitted while it waits. */
   loading = false;
+  /** Its grammar is being compiled: it is not admitted. */
+  waitsForGrammar = false;
   /** Blocks in transit that the sequence may start ahead of; while it runs, they have not arrived. */
   arriving: ArrivingPrefix | undefined;
   /**

@@ -1,8 +1,10 @@
 // The contents of requests behind the scheduler: tokens for an engine, or lengths alone for a simulator.
 
+import type { Grammar } from '../../protocol/grammar.ts';
 import type { RequestId } from '../../protocol/ids.ts';
 import type { GenerationEvent } from '../../protocol/ports.ts';
 import type { RequestSize } from '../../protocol/request-size.ts';
+import type { rowFailures } from '../../../util/step.ts';
 import type { LayerRange } from '../../protocol/step-shape.ts';
 import type { Sequence } from '../batching/sequence.ts';
 
@@ -22,6 +24,8 @@ export interface OutputRelay {
 export interface RunningRequest {
   readonly id: RequestId;
   readonly sequence: Sequence;
+  /** Constrains its output; undefined: any token may follow. */
+  readonly grammar?: Grammar | undefined;
   /** Its TBT objective; Infinity: none. */
   readonly tbtUsMax: number;
   started: boolean;
@@ -49,6 +53,9 @@ export interface ResultRows {
   readonly samples: boolean;
 }
 
+/** The logits are not finite, or the grammar allows no token. */
+export type RowFailure = keyof typeof rowFailures;
+
 export type Emit = (id: RequestId, event: GenerationEvent) => void;
 
 /**
@@ -71,8 +78,10 @@ export interface Executor<Request, S extends RunningRequest, Plan, Result> {
   plan(requests: readonly S[], range?: LayerRange): Plan;
   /** True if blocks or a creditor's answer were missing for the request at this place of the plan, so that nothing of it was computed. */
   sequenceFailed(result: Result, place: number): boolean;
-  /** True if the logits of any of these rows are not finite. */
-  failed(result: Result, rows: ResultRows): boolean;
+  /** True if the mask of its sampled row was not ready in time: nothing of the step counts for the request. */
+  lacksMask(result: Result, place: number): boolean;
+  /** Why these rows yield no token; undefined: they do. */
+  failure(result: Result, rows: ResultRows): RowFailure | undefined;
   /** Applies the results of a run to a request whose sequence is committed. Returns why it ends; undefined: it continues. */
   commit(running: S, result: Result, rows: ResultRows, run: StepRun, emit: Emit): 'stop' | 'length' | undefined;
   /** Tokens by which a request can grow before it may end: 1 if its end depends on the tokens. */

@@ -2,6 +2,7 @@
 
 import { Int32List } from '../../../util/int32-list.ts';
 import type { BudgetedKv } from '../../kvcache/sparsity/sparse-plan.ts';
+import type { Grammar } from '../../protocol/grammar.ts';
 import type { RequestId } from '../../protocol/ids.ts';
 import type { GenerationRequest, ResumedFrom, SamplingParams } from '../../protocol/ports.ts';
 import { Sequence } from '../batching/sequence.ts';
@@ -107,6 +108,15 @@ export class RunningGeneration implements RunningRequest {
 
   get id(): RequestId {
     return this.request.id;
+  }
+
+  get grammar(): Grammar | undefined {
+    return this.request.grammar;
+  }
+
+  /** Output tokens; valid until the next one is appended. */
+  get output(): Int32Array {
+    return this.content.tokens.view().subarray(this.sequence.promptLength);
   }
 
   /** Additions to logits for the next token. */

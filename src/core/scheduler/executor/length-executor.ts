@@ -136,8 +136,12 @@ export class LengthExecutor implements Executor<LengthRequest, RunningLengths, u
     return result?.failedSequences.includes(place) === true;
   }
 
-  failed(): boolean {
+  lacksMask(): boolean {
     return false;
+  }
+
+  failure(): undefined {
+    return undefined;
   }
 
   commit(

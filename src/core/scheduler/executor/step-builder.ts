@@ -2,6 +2,7 @@
 
 import { Int32List } from '../../../util/int32-list.ts';
 import {
+  type GrammarRow,
   type KvSelection,
   type PageSelection,
   pageTokens,
@@ -138,6 +139,7 @@ export class StepBuilder {
   #sparse: SparseKeys[] = [];
   #selections: KvSelection[] = [];
   #pageSelections: PageSelection[] = [];
+  #grammarRows: GrammarRow[] = [];
   readonly #tokens: Int32Array;
   readonly #positions: Int32Array;
   readonly #rowStart: Int32Array;
@@ -183,6 +185,7 @@ export class StepBuilder {
     this.#sparse = [];
     this.#selections = [];
     this.#pageSelections = [];
+    this.#grammarRows = [];
     for (const list of [...this.#groups, this.#seenTokens, this.#seenCounts, this.#biasTokens]) list.clear();
     for (let i = 0; i < requests.length; i++) this.#addSequence(requests[i], i, range);
     this.#rowStart[requests.length] = this.#rows;
@@ -213,8 +216,15 @@ export class StepBuilder {
       this.#addLogitRow(running, this.#rows + scoredFrom + i - computed, known[scoredFrom + i + 1]);
     }
     const samples = sequence.samplesNow && (range === undefined || range.index === range.stages - 1);
-    if (samples) this.#addLogitRow(running, this.#rows + planned - 1, undefined);
+    if (samples) {
+      if (running.grammar !== undefined) this.#addGrammarRow(running, index);
+      this.#addLogitRow(running, this.#rows + planned - 1, undefined);
+    }
     this.#rows += planned;
+  }
+
+  #addGrammarRow({ id, output }: RunningGeneration, sequence: number): void {
+    this.#grammarRows.push({ row: this.#logits, sequence, request: id, output });
   }
 
   /** The step computes rows over kept tokens or chosen pages, or the last prompt rows, which select kept tokens. */
@@ -303,6 +313,7 @@ export class StepBuilder {
       ...(this.#sequenceWorkers && { sequenceWorkers: this.#sequenceWorkers.subarray(0, sequences) }),
       logitRows: this.#logitRows.subarray(0, this.#logits),
       sampling: this.#samplingViews(),
+      ...(this.#grammarRows.length > 0 && { grammarRows: this.#grammarRows }),
     };
   }
 

@@ -1,12 +1,12 @@
 // The executor of an instance with an engine: plans engine steps from token ids, and turns results into tokens and log-probabilities.
 
-import { type LayerGroup, type Step, type StepResult, topLogprobsMax } from '../../../util/step.ts';
+import { type LayerGroup, rowFailures, type Step, type StepResult, topLogprobsMax } from '../../../util/step.ts';
 import { type BlockRoot, rootDigest } from '../../kvcache/block-hash.ts';
 import type { SparsePlan } from '../../kvcache/sparsity/sparse-plan.ts';
 import type { GenerationEvent, GenerationRequest, TokenLogprobs } from '../../protocol/ports.ts';
 import { kvBudgetOf, type RequestSize, sizeOf } from '../../protocol/request-size.ts';
 import type { LayerRange } from '../../protocol/step-shape.ts';
-import type { Emit, Executor, ResultRows, StepRun } from './executor.ts';
+import type { Emit, Executor, ResultRows, RowFailure, StepRun } from './executor.ts';
 import { RunningGeneration } from './generation-request.ts';
 import type { StepBuilder } from './step-builder.ts';
 
@@ -69,8 +69,14 @@ export class TokenExecutor implements Executor<GenerationRequest, RunningGenerat
     return failedSequences.includes(place);
   }
 
-  failed(result: StepResult, { row, scored, samples }: ResultRows): boolean {
-    return result.failed.subarray(row, row + scored + Number(samples)).includes(1);
+  lacksMask({ unmaskedSequences }: StepResult, place: number): boolean {
+    return unmaskedSequences?.includes(place) === true;
+  }
+
+  failure({ failed }: StepResult, { row, scored, samples }: ResultRows): RowFailure | undefined {
+    const rows = failed.subarray(row, row + scored + Number(samples));
+    if (rows.includes(rowFailures.notFinite)) return 'notFinite';
+    return rows.includes(rowFailures.noToken) ? 'noToken' : undefined;
   }
 
   commit(

@@ -1,0 +1,92 @@
+// Masks of a step from grammar threads: requested ahead or at once, from several threads, and after the loss of a thread.
+import { setTimeout as sleep } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import { expect, test } from 'vitest';
+import type { Grammar } from '../../../src/core/protocol/grammar.ts';
+import { greedySampling } from '../../../src/engine/plain-step.ts';
+import { GrammarMatchers } from '../../../src/runtime/grammars/grammar-matchers.ts';
+import { ThreadCompiler } from '../../../src/runtime/grammars/thread-compiler.ts';
+import type { Step } from '../../../src/util/step.ts';
+import { openModel } from '../../../src/weights/open-model.ts';
+
+const entry = new URL('../../../bundle/cli/serve/model/grammar-worker.js', import.meta.url);
+const model = fileURLToPath(new URL('../../../models/kvasir-tiny/kvasir-tiny-q8_0.gguf', import.meta.url));
+const regex = (text: string): Grammar => ({ kind: 'regex', text });
+
+type Outputs = Readonly<Record<string, readonly number[]>>;
+
+/** A step that samples one row for each request; `free` rows come between. */
+function stepOf(outputs: Outputs): Step {
+  const requests = Object.entries(outputs);
+  const logitRows = Int32Array.from({ length: 2 * requests.length }, (_, row) => row);
+  const grammarRows = requests.map(([request, output], i) => {
+    return { row: 2 * i + 1, sequence: 2 * i + 1, request, output: Int32Array.from(output) };
+  });
+  const none = new Int32Array(0);
+  const sampling = greedySampling(logitRows.length);
+  return { tokens: none, positions: none, rowStart: none, groups: [], remote: [], logitRows, sampling, grammarRows };
+}
+
+test('masks are a function of grammar and output, whichever thread computes them and when', async () => {
+  const { vocabSize } = openModel(model).config;
+  const matchers = new GrammarMatchers(entry, model, vocabSize, 8, () => {});
+  const compile = async (id: string, grammar: Grammar): Promise<string | undefined> => {
+    matchers.compile(id, grammar);
+    for (;;) {
+      for (const event of matchers.poll()) if (event.id === id) return event.fault;
+      await sleep(1);
+    }
+  };
+  /** Allowed tokens of each request. */
+  const allowed = async (outputs: Outputs): Promise<readonly (readonly number[])[]> => {
+    for (;;) {
+      const { step, unmasked } = matchers.masked(stepOf(outputs));
+      if (unmasked === undefined) return masksOf(step);
+      matchers.poll();
+      await sleep(1);
+    }
+  };
+  try {
+    // Requests with the same grammar share a thread; another grammar gets another thread.
+    expect([await compile('a', regex('[ab]{2}c')), await compile('b', regex('[ab]{2}c'))]).toEqual([
+      undefined,
+      undefined,
+    ]);
+    expect(await compile('c', regex('[0-9]{3}'))).toBeUndefined();
+    const [first, same, digits] = await allowed({ a: [], b: [], c: [] });
+    expect(same).toEqual(first);
+    expect(first?.length).toBeGreaterThanOrEqual(2);
+    expect(digits).not.toEqual(first);
+    const [token = 0, digit = 0] = [first?.[0], digits?.[0]];
+    // Requested ahead, then as a part of a larger step.
+    matchers.sampled(stepOf({ a: [], c: [] }), Int32Array.of(0, token, 0, digit));
+    const [second, , third] = await allowed({ a: [token], b: [], c: [digit] });
+    matchers.sampled(stepOf({ a: [token], c: [digit] }), Int32Array.of(0, second?.[0] ?? 0, 0, third?.[0] ?? 0));
+    // That step did not count.
+    expect(await allowed({ a: [token], c: [digit] })).toEqual([second, third]);
+    matchers.replaceThreads('its thread was replaced');
+    expect(await allowed({ a: [token], b: [], c: [digit] })).toEqual([second, first, third]);
+    matchers.release('a');
+    expect(() => matchers.masked(stepOf({ a: [] }))).toThrow('has no matcher');
+    expect(await compile('d', regex('('))).toContain('Regex parsing error');
+  } finally {
+    await matchers.close();
+  }
+});
+
+test('a grammar that takes too long is refused, and the next one is compiled', async () => {
+  const compiler = new ThreadCompiler(entry, model, 1, 0);
+  expect(await compiler.compile(regex('([a-z]{1,40}[0-9]{1,40}){1,40}'))).toBe(
+    'it takes longer than 0.001 s to compile',
+  );
+  await compiler.close();
+});
+
+function masksOf({ sampling, logitRows }: Step): readonly (readonly number[])[] {
+  const { start, words } = sampling.masks ?? { start: new Int32Array(0), words: new Uint32Array(0) };
+  return Array.from(logitRows, (row) => words.subarray(start[row], start[row + 1]))
+    .filter(({ length }) => length > 0)
+    .map((mask) =>
+      [...Array(mask.length * 32).keys()].filter((id) => (((mask[id >> 5] ?? 0) >>> (id & 31)) & 1) === 1),
+    );
+}
