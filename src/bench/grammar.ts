@@ -1,18 +1,19 @@
 // `kvasir bench grammar`: decode steps with masks of a grammar beside the same steps without, in turns.
 import { Engine } from '../engine/engine.ts';
-import type { WeightsForm } from '../engine/forms.ts';
+import type { InputChoice, WeightsForm } from '../engine/forms.ts';
 import { freeModel, type LoadedModel, loadModel } from '../engine/load-model.ts';
 import { groupedStep, type PlainPages, plainPages } from '../engine/plain-step.ts';
-import type { InputForm } from '../graph/program.ts';
 import type { Backend } from '../kernel/backend.ts';
 import { GrammarMatchers } from '../runtime/grammars/grammar-matchers.ts';
+import type { KvType } from '../util/kv-type.ts';
 import { pageTokens, type Step } from '../util/step.ts';
 import { median } from './statistics.ts';
 
 export interface GrammarBenchOptions {
   readonly model: string;
   readonly weights: WeightsForm;
-  readonly inputs: InputForm;
+  readonly inputs: InputChoice;
+  readonly kvType?: KvType | undefined;
   readonly batch: readonly number[];
   /** Cached tokens of every sequence before the first timed step. */
   readonly depth: number;
