@@ -16,12 +16,12 @@ import type { Backend, Isa } from '../../kernel/backend.ts';
 import { loadNative } from '../../kernel/native/addon.ts';
 import { overAttentionWorkers } from '../../runtime/attention-workers/staggered-steps.ts';
 import { MemoryBus } from '../../runtime/bus/memory-bus.ts';
+import { GrammarMatchers } from '../../runtime/grammars/grammar-matchers.ts';
 import { PipelineRunner } from '../../runtime/pipeline/pipeline-runner.ts';
 import { nowUs } from '../../runtime/threads/alarm.ts';
 import { collectOnRequest } from '../../runtime/threads/garbage-collection.ts';
 import { InstanceLoop } from '../../runtime/threads/instance-loop.ts';
 import { PagesAhead } from '../../runtime/threads/pages-ahead.ts';
-import { GrammarMatchers } from '../../runtime/grammars/grammar-matchers.ts';
 import { recorded } from '../../runtime/threads/step-record.ts';
 import { StepTracer } from '../../runtime/threads/step-tracer.ts';
 import { publishTo, type ThreadEndpoint } from '../../runtime/threads/thread-bus.ts';
@@ -123,7 +123,13 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
   const pagesAhead = attentionWorkers === undefined ? prepareMemory(engine, backend, settings) : undefined;
   const below = { tiers: tiers?.live, lending: borrowing?.live, attentionWorkers: attentionWorkers?.live, pagesAhead };
   const grammars = openGrammars(settings, model, wake);
-  const loop = new InstanceLoop(machine, steps, own, data.abort, log, { handOffs, pipeline, tracer, ...below, grammars });
+  const loop = new InstanceLoop(machine, steps, own, data.abort, log, {
+    handOffs,
+    pipeline,
+    tracer,
+    ...below,
+    grammars,
+  });
   const description = {
     ...describe(settings, backend, model),
     kvBytes: (engine.pages - (sizes?.pages ?? 0) - lent.host) * model.kv.pageBytes,

@@ -1,10 +1,10 @@
 // The contents of requests behind the scheduler: tokens for an engine, or lengths alone for a simulator.
 
+import type { rowFailures } from '../../../util/step.ts';
 import type { Grammar } from '../../protocol/grammar.ts';
 import type { RequestId } from '../../protocol/ids.ts';
 import type { GenerationEvent } from '../../protocol/ports.ts';
 import type { RequestSize } from '../../protocol/request-size.ts';
-import type { rowFailures } from '../../../util/step.ts';
 import type { LayerRange } from '../../protocol/step-shape.ts';
 import type { Sequence } from '../batching/sequence.ts';
 
