@@ -103,8 +103,7 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
   });
   const machine = createTokenInstance({
     pages: engine.pages - otherPages,
-    groups: model.kv.groups,
-    ...{ eviction: settings.eviction, limits: batchLimitsWith(settings.stepUs) },
+    ...{ groups: model.kv.groups, eviction: settings.eviction, limits: batchLimitsWith(settings.stepUs) },
     // The conductor on the gateway thread refuses requests.
     queueMax: Number.MAX_SAFE_INTEGER,
     // Block ids cannot be forged without the key.
@@ -122,14 +121,8 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
   const pipeline = handOffs && createPipeline(data, { engine, backend, model }, handOffs, wake);
   const pagesAhead = attentionWorkers === undefined ? prepareMemory(engine, backend, settings) : undefined;
   const below = { tiers: tiers?.live, lending: borrowing?.live, attentionWorkers: attentionWorkers?.live, pagesAhead };
-  const grammars = openGrammars(settings, model, wake);
-  const loop = new InstanceLoop(machine, steps, own, data.abort, log, {
-    handOffs,
-    pipeline,
-    tracer,
-    ...below,
-    grammars,
-  });
+  const parts = { handOffs, pipeline, tracer, ...below, grammars: openGrammars(settings, model, wake) };
+  const loop = new InstanceLoop(machine, steps, own, data.abort, log, parts);
   const description = {
     ...describe(settings, backend, model),
     kvBytes: (engine.pages - (sizes?.pages ?? 0) - lent.host) * model.kv.pageBytes,
