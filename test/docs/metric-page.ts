@@ -14,8 +14,9 @@ interface Metric {
 }
 
 const introduction = [
-  '`GET /metrics` of a gateway, in Prometheus text format. Metrics without the label `instance` aggregate all instances.',
-  '`instance` is the number of an instance; of instances in other processes, the place that the gateway assigned, and values are at most half a second old.',
+  '`GET /metrics` of a gateway, in Prometheus text format. Metrics without the label `worker` aggregate all instances.',
+  '`worker` is the name of an instance that joined as a process, else its number. Values of other processes are at most half a second old, counters go on after a restart, and instances that are lost for ten minutes are left out.',
+  'Every gateway of a cluster exports the same figures of workers: take one of them, for example with `max by (worker)`.',
   '`transport` is how pages travel: `thread` (copied inside the process), `shared` (memory of two processes), `tcp`, `rdma`, or `none` until the other side has been reached.',
   'The [changelog](../../CHANGELOG.md#names-of-options-and-metrics) lists former names, which remain as aliases for one version.',
   '[Operate](../guide/operate.md#metrics) names the metrics to watch.',

@@ -20,6 +20,7 @@ import { computes, defaultInstance, type ServeOptions } from '../options/options
 import { servedPipeline } from '../options/pipeline-options.ts';
 import { admissionSettings } from '../options/slo-options.ts';
 import { servedSparsity } from '../options/sparse-options.ts';
+import { packageFile } from '../package-root.ts';
 import { UsageError } from '../usage-error.ts';
 import { startedAttentionWorkers } from './attention/child-attention-workers.ts';
 import { withChosenDop, withChosenDops } from './attention/choose-attention-workers.ts';
@@ -202,7 +203,9 @@ function openGateway(
   options: ServeOptions,
   { logger, data, keys, chatTemplate = model.chatTemplate }: ServerContext,
 ): Promise<Gateway> {
+  const { version } = JSON.parse(readFileSync(packageFile('package.json'), 'utf8')) as { version: string };
   const settings = {
+    version,
     model: { ...model, chatTemplate },
     port: cluster,
     cluster,

@@ -172,6 +172,8 @@ export interface BlockAges {
 export interface InstanceSnapshot {
   /** Name of an instance that joined as a process. */
   readonly name?: string;
+  /** Lost for so long that it is no longer shown. */
+  readonly departed?: true;
   readonly ready: boolean;
   readonly waiting: number;
   readonly running: number;

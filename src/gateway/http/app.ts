@@ -36,6 +36,8 @@ import type { TlsFiles } from './tls-files.ts';
 
 export interface GatewayOptions {
   readonly model: ServedModel;
+  /** Of the release. */
+  readonly version?: string;
   readonly port: InferencePort;
   readonly cluster: ClusterPort;
   /** Undefined: traces are not exported. */
@@ -73,7 +75,7 @@ type Endpoint = (json: unknown, context: EndpointContext, call: EndpointCall) =>
 /** @param stopping aborted when the server stops: batches then stop */
 export function createApp(
   options: GatewayOptions,
-  metrics = new GatewayMetrics(options.port, options.cluster, options.model.id),
+  metrics = new GatewayMetrics(options.port, options.cluster, options.model.id, options.version),
   stopping: AbortSignal = new AbortController().signal,
 ): Hono<Env> {
   const { model, port, logger } = options;

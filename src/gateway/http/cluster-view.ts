@@ -12,10 +12,13 @@ export function describeCluster(model: string, port: InferencePort, cluster: Clu
   const roles = cluster.roles();
   const snapshots = port.instances();
   const places = new Map(snapshots.map(({ lending }, instance) => [lending?.lenderNumber, instance]));
-  const instances = snapshots.map((snapshot, instance) => ({
-    ...{ instance, name: snapshot.name ?? null, role: roles[instance] },
-    ...describeInstance(snapshot, (place) => places.get(place)),
-  }));
+  const instances = snapshots
+    .map((snapshot, instance) => ({
+      departed: snapshot.departed,
+      ...{ instance, name: snapshot.name ?? null, role: roles[instance] },
+      ...describeInstance(snapshot, (place) => places.get(place)),
+    }))
+    .filter(({ departed }) => departed !== true);
   return { object: 'kvasir.cluster', model, at_ms: Date.now(), ready: port.snapshot().ready, instances };
 }
 
@@ -23,7 +26,7 @@ export function describeCluster(model: string, port: InferencePort, cluster: Clu
 export function countInstances(port: InferencePort, cluster: ClusterPort): object {
   const roles = cluster.roles();
   const counted = (isOne: (role: InstanceRole | undefined) => boolean) => {
-    const those = port.instances().filter((_, instance) => isOne(roles[instance]));
+    const those = port.instances().filter(({ departed }, instance) => departed !== true && isOne(roles[instance]));
     return { total: those.length, ready: those.filter(({ ready }) => ready).length };
   };
   const stores = counted((role) => role === 'store');

@@ -37,7 +37,7 @@ export interface Gateway {
 
 /** @throws Error naming host and port if the server cannot listen there */
 export async function listen(options: GatewayOptions, host: string, requestedPort: number): Promise<Gateway> {
-  const metrics = new GatewayMetrics(options.port, options.cluster, options.model.id);
+  const metrics = new GatewayMetrics(options.port, options.cluster, options.model.id, options.version);
   const port = new DrainablePort(options.port);
   const queue = new RequestQueue({
     port,
@@ -45,6 +45,7 @@ export async function listen(options: GatewayOptions, host: string, requestedPor
       options.keys.accepts(authorizationOf(headers.authorization, headers['x-api-key']?.toString())),
     onRefused: (requestId, path) => {
       metrics.response(path, 429);
+      metrics.refusedUnread();
       options.logger.info({ requestId, method: 'POST', path, status: 429 }, 'request');
     },
   });

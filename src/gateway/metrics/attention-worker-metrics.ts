@@ -1,7 +1,7 @@
 // Metrics of attention workers, which hold the KV pages of an instance.
 import type { Registry } from 'prom-client';
 import type { AttentionWorkerSnapshot, InstanceSnapshot } from '../../core/protocol/ports.ts';
-import { addPulled } from './pulled-metric.ts';
+import { addPulled, workersOf } from './pulled-metric.ts';
 
 type Metric = readonly [
   kind: 'gauge' | 'counter',
@@ -89,10 +89,10 @@ const metrics: readonly Metric[] = [
 export function addAttentionWorkerMetrics(registry: Registry, instances: () => readonly InstanceSnapshot[]): void {
   for (const [kind, name, help, read] of metrics)
     addPulled(registry, {
-      ...{ name, help, kind, labelNames: ['instance', 'worker'] },
+      ...{ name, help, kind, labelNames: ['worker', 'attention_worker'] },
       read: () =>
-        instances().flatMap(({ attentionWorkers = [] }, instance) =>
-          attentionWorkers.map((each, worker) => [{ instance, worker }, read(each)] as const),
+        workersOf(instances()).flatMap(({ worker, snapshot: { attentionWorkers = [] } }) =>
+          attentionWorkers.map((each, number) => [{ worker, attention_worker: number }, read(each)] as const),
         ),
     });
 }

@@ -1,7 +1,7 @@
 // Metrics of memory lending by instance and by link: blocks lent and moved, and remote attention.
 import type { Registry } from 'prom-client';
 import type { InstanceSnapshot, LendingLink, LendingSnapshot } from '../../core/protocol/ports.ts';
-import { addPulled, type InstanceMetric } from './pulled-metric.ts';
+import { addPulled, type InstanceMetric, workerOf, workersOf } from './pulled-metric.ts';
 
 const of =
   (read: (lending: LendingSnapshot) => number) =>
@@ -111,28 +111,27 @@ const ofCreditors: readonly (readonly [name: string, help: string, read: Read])[
 ];
 
 interface LabelledLink {
-  readonly instance: number;
-  readonly creditor: number;
+  readonly worker: string;
+  readonly creditor: string;
   readonly link: LendingLink;
 }
 
 /** Links name instances by their places among the lending instances. @param reporter the side that reports the figures */
 function labelled(instances: readonly InstanceSnapshot[], reporter: 'debtor' | 'creditor'): readonly LabelledLink[] {
   const at = new Map(instances.map(({ lending }, instance) => [lending?.lenderNumber, instance]));
-  return instances.flatMap(({ lending }, own) =>
+  return workersOf(instances).flatMap(({ worker: own, snapshot: { lending } }) =>
     (lending?.links ?? []).flatMap((link) => {
-      const peer = at.get(link.peer);
-      if (peer === undefined) return [];
-      return reporter === 'debtor'
-        ? [{ instance: own, creditor: peer, link }]
-        : [{ instance: peer, creditor: own, link }];
+      const place = at.get(link.peer);
+      if (place === undefined) return [];
+      const peer = workerOf(instances, place);
+      return reporter === 'debtor' ? [{ worker: own, creditor: peer, link }] : [{ worker: peer, creditor: own, link }];
     }),
   );
 }
 
 /** Metrics by debtor and creditor. */
 export function addLendingLinkMetrics(registry: Registry, instances: () => readonly InstanceSnapshot[]): void {
-  const labelNames = ['instance', 'creditor'];
+  const labelNames = ['worker', 'creditor'];
   const readLinks = (reporter: 'debtor' | 'creditor', read: Read) => () =>
     labelled(instances(), reporter).map(({ link, ...labels }) => [labels, read(link)] as const);
   addPulled(registry, {

@@ -8,7 +8,8 @@ import { addBlockMetrics } from './block-metrics.ts';
 import { addLendingLinkMetrics, lendingCounters, lendingGauges } from './lending-metrics.ts';
 import { addPipelineMetrics } from './pipeline-metrics.ts';
 import { auditPredictions } from './prediction-metrics.ts';
-import { addPerInstance, addPulled, type InstanceMetric } from './pulled-metric.ts';
+import { addProcessMetrics } from './process-metrics.ts';
+import { addPerInstance, addPulled, type InstanceMetric, workerOf, workersOf } from './pulled-metric.ts';
 import { sparseCounters, sparseGauges } from './sparse-metrics.ts';
 import { tierCounters, tierGauges } from './tier-metrics.ts';
 import { addVllmMetrics } from './vllm-metrics.ts';
@@ -20,7 +21,7 @@ const gapSeconds = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 
 const gauges: readonly InstanceMetric[] = [
   ['kvasir_requests_waiting', 'Requests accepted and not yet running.', (s) => s.waiting],
   ['kvasir_requests_running', 'Requests in the running batches.', (s) => s.running],
-  ['kvasir_kv_pages_total', 'KV pages of the pools.', (s) => s.pages.total],
+  ['kvasir_kv_pages', 'KV pages of the pools.', (s) => s.pages.total],
   ['kvasir_kv_pages_used', 'KV pages held by requests.', (s) => s.pages.used],
   ['kvasir_kv_pages_cached', 'KV pages that hold cached prefixes only.', (s) => s.pages.cached],
   ['kvasir_kv_pages_free', 'Free KV pages.', (s) => s.pages.free],
@@ -95,8 +96,9 @@ export class GatewayMetrics {
   readonly #cancelled: Counter;
   readonly #tenantRequests: Counter<'tenant' | 'outcome'>;
   readonly #tenantTokens: Counter<'tenant' | 'kind'>;
+  readonly #refusals: RefusalCounter;
 
-  constructor(port: InferencePort, cluster: ClusterPort, modelName: string) {
+  constructor(port: InferencePort, cluster: ClusterPort, modelName: string, version = 'unknown') {
     const registers = [this.#registry];
     this.#ttft = new Histogram({
       name: 'kvasir_ttft_seconds',
@@ -139,6 +141,7 @@ export class GatewayMetrics {
       labelNames: ['tenant', 'kind'],
       registers,
     });
+    this.#refusals = countRefusals(this.#registry, cluster);
     for (const [kind, metrics] of [['gauge', gauges] as const, ['counter', counters] as const])
       for (const [name, help, read] of metrics)
         addPulled(this.#registry, { name, help, kind, read: () => [[{}, read(port.snapshot())]] });
@@ -147,6 +150,7 @@ export class GatewayMetrics {
     const instances = () => port.instances();
     addPerInstance(this.#registry, 'gauge', instanceGauges, instances);
     addPerInstance(this.#registry, 'counter', instanceCounters, instances);
+    addProcessMetrics(this.#registry, { version, instances, roles: () => cluster.roles() });
     addLinkMetrics(this.#registry, instances);
     addLendingLinkMetrics(this.#registry, instances);
     addPipelineMetrics(this.#registry, instances);
@@ -168,6 +172,11 @@ export class GatewayMetrics {
     this.#tenantTokens.inc({ tenant, kind: 'output' }, outputTokens);
   }
 
+  /** A request was refused before its body was read: its class and tenant are unknown. */
+  refusedUnread(): void {
+    this.#refusals.inc({ reason: 'queue', slo_class: '', tenant: '' });
+  }
+
   response(endpoint: string, status: number): void {
     this.#responses.inc({ endpoint, status: String(status) });
   }
@@ -177,9 +186,28 @@ export class GatewayMetrics {
   }
 }
 
+type RefusalCounter = Counter<'reason' | 'slo_class' | 'tenant'>;
+
+/** Counts refused requests as they end. */
+function countRefusals(registry: Registry, cluster: ClusterPort): RefusalCounter {
+  const refusals: RefusalCounter = new Counter({
+    name: 'kvasir_refusals_total',
+    help: 'Generating requests that were refused, by reason, SLO class and tenant.',
+    labelNames: ['reason', 'slo_class', 'tenant'],
+    registers: [registry],
+  });
+  cluster.onEnded(({ end, sloClass = '', tenant = '' }) => {
+    if (end?.kind === 'failed' && end.cause !== undefined)
+      refusals.inc({ reason: end.cause.reason, slo_class: sloClass, tenant });
+  });
+  return refusals;
+}
+
 function linksOf(instances: readonly InstanceSnapshot[]) {
-  return instances.flatMap(({ links = [] }, from) =>
-    links.map((link) => [{ from, to: link.to, transport: link.transport ?? 'none' }, link] as const),
+  return workersOf(instances).flatMap(({ worker: from, snapshot: { links = [] } }) =>
+    links.map(
+      (link) => [{ from, to: workerOf(instances, link.to), transport: link.transport ?? 'none' }, link] as const,
+    ),
   );
 }
 

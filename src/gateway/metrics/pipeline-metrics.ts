@@ -1,14 +1,14 @@
 // Metrics of pipeline groups, which compute long prompts together.
 import type { Registry } from 'prom-client';
 import type { InstanceSnapshot } from '../../core/protocol/ports.ts';
-import { addPulled } from './pulled-metric.ts';
+import { addPulled, workerOf, workersOf } from './pulled-metric.ts';
 
 /** Chunks by instance and stage, activations by instance and by link. */
 export function addPipelineMetrics(registry: Registry, instances: () => readonly InstanceSnapshot[]): void {
   const links = () =>
-    instances().flatMap(({ activationLinks = [] }, from) =>
+    workersOf(instances()).flatMap(({ worker: from, snapshot: { activationLinks = [] } }) =>
       activationLinks.map(({ to, transport = 'none', ...figures }) => ({
-        labels: { from, to, transport },
+        labels: { from, to: workerOf(instances(), to), transport },
         ...figures,
       })),
     );
@@ -17,10 +17,10 @@ export function addPipelineMetrics(registry: Registry, instances: () => readonly
     alias: 'kvasir_instance_stage_chunks_total',
     help: 'Prompt chunks that an instance computed as a stage of a pipeline group; each stage has a range of the layers.',
     kind: 'counter',
-    labelNames: ['instance', 'stage'],
+    labelNames: ['worker', 'stage'],
     read: () =>
-      instances().flatMap(({ pipelineChunks = [] }, instance) =>
-        pipelineChunks.map((chunks, stage) => [{ instance, stage }, chunks] as const),
+      workersOf(instances()).flatMap(({ worker, snapshot: { pipelineChunks = [] } }) =>
+        pipelineChunks.map((chunks, stage) => [{ worker, stage }, chunks] as const),
       ),
   });
   addPulled(registry, {
@@ -28,8 +28,8 @@ export function addPipelineMetrics(registry: Registry, instances: () => readonly
     alias: 'kvasir_instance_rows_sent_bytes_total',
     help: 'Bytes of activations that an instance sent to the next stages of its groups.',
     kind: 'counter',
-    labelNames: ['instance'],
-    read: () => links().map(({ labels, bytes }) => [{ instance: labels.from }, bytes] as const),
+    labelNames: ['worker'],
+    read: () => links().map(({ labels, bytes }) => [{ worker: labels.from }, bytes] as const),
   });
   const labelNames = ['from', 'to', 'transport'];
   addPulled(registry, {

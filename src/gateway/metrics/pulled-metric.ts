@@ -49,6 +49,18 @@ export type InstanceMetric = readonly [
   alias?: string,
 ];
 
+/** The label of an instance: its name, or its number where it has none. Prometheus gives `instance` a meaning of its own. */
+export function workerOf(instances: readonly InstanceSnapshot[], instance: number): string {
+  return instances[instance]?.name ?? String(instance);
+}
+
+/** The instances that are shown, with their labels. */
+export function workersOf(instances: readonly InstanceSnapshot[]) {
+  return instances.flatMap((snapshot, i) =>
+    snapshot.departed === true ? [] : [{ worker: workerOf(instances, i), snapshot }],
+  );
+}
+
 /** One value per instance. */
 export function addPerInstance(
   registry: Registry,
@@ -58,7 +70,7 @@ export function addPerInstance(
 ): void {
   for (const [name, help, read, alias] of metrics)
     addPulled(registry, {
-      ...{ name, alias, help, kind, labelNames: ['instance'] },
-      read: () => instances().map((snapshot, instance) => [{ instance }, read(snapshot)] as const),
+      ...{ name, alias, help, kind, labelNames: ['worker'] },
+      read: () => workersOf(instances()).map(({ worker, snapshot }) => [{ worker }, read(snapshot)] as const),
     });
 }

@@ -21,8 +21,10 @@ import {
   emptySnapshot,
   snapshotAfterLoss,
   storeRoleIsFixed,
+  withEarlier,
 } from '../snapshots/metric-snapshots.ts';
 import { readSnapshot } from '../snapshots/snapshot-store.ts';
+import { nowUs } from '../threads/alarm.ts';
 import { ConductorDriver, type ForwardTargets } from '../threads/conductor-driver.ts';
 import type { BlockRoot } from '../threads/thread-protocol.ts';
 import { encode } from '../wire/codec.ts';
@@ -62,6 +64,8 @@ export interface ClusterGatewayOptions extends ClusterProcess {
   readonly traces?: boolean;
 }
 
+/** A lost instance is shown for this time. */
+const departedAfterUs = 600_000_000;
 /** The form of inputs in which all instruction sets compute the same bits. */
 const bitEqualForm = 'i16';
 
@@ -72,7 +76,14 @@ interface Slot {
   name: string;
   /** Counts sessions; the conductor treats them as incarnations of one instance. */
   incarnation: number;
+  /** With the counters of `earlier`. */
   snapshot: InstanceSnapshot;
+  /** Counters of earlier starts of the instance. */
+  earlier: InstanceSnapshot | undefined;
+  /** The start of the instance that `snapshot` is from. */
+  started: number | undefined;
+  /** Time of its loss; undefined while it is joined. */
+  lostUs: number | undefined;
   /** As announced, or as switched since. */
   role: InstanceRole;
   /** Names of the instances to which it cannot send pages, as reported last. */
@@ -129,7 +140,12 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
   }
 
   instances(): readonly InstanceSnapshot[] {
-    return this.#slots.map(({ snapshot, name }) => ({ ...snapshot, name }));
+    const departedUs = nowUs() - departedAfterUs;
+    return this.#slots.map(({ snapshot, name, lostUs }) => ({
+      ...snapshot,
+      name,
+      ...(lostUs !== undefined && lostUs <= departedUs && { departed: true as const }),
+    }));
   }
 
   /** Instances cancel the remaining requests of this gateway. */
@@ -213,7 +229,12 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
     }
     this.#begin(peer.member);
     const slot = this.#slots[instance];
-    if (slot.name !== name) this.placement.replaced(instance);
+    if (slot.name !== name) {
+      this.placement.replaced(instance);
+      Object.assign(slot, { snapshot: emptySnapshot, earlier: undefined });
+    } else if (slot.started !== undefined && slot.started !== peer.member.incarnation) slot.earlier = slot.snapshot;
+    slot.started = peer.member.incarnation;
+    slot.lostUs = undefined;
     slot.name = name;
     slot.peer = peer;
     slot.role = role;
@@ -242,7 +263,7 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
       return (
         this.#slots.push({
           ...{ peer: undefined, name, incarnation: 0, snapshot: emptySnapshot },
-          ...{ role: 'mixed', unreachable: [] },
+          ...{ role: 'mixed', unreachable: [], earlier: undefined, started: undefined, lostUs: undefined },
         }) - 1
       );
     const free = this.#slots.findIndex(({ peer }) => peer === undefined);
@@ -320,6 +341,7 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
     slot.peer = undefined;
     this.#catchUp.feed({ kind: 'instanceLeft', instance });
     slot.snapshot = snapshotAfterLoss(slot.snapshot);
+    slot.lostUs = nowUs();
     this.log(`Instance ${name} ${why}: ${this.#serving} serve`);
     this.feed({ kind: 'instanceFailed', instance });
     const reason = this.notReadyReason();
@@ -373,7 +395,7 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
     if (instance === undefined) return;
     const { snapshot, number, kvEventNumber, requests, unreachable = [] } = readStatus(bytes);
     const slot = this.#slots[instance];
-    slot.snapshot = this.#withLinkIndices(snapshot);
+    slot.snapshot = withEarlier(slot.earlier, this.#withLinkIndices(snapshot));
     this.admission.observe(instance, snapshot);
     this.#transfers?.observe(instance, snapshot);
     this.#onUnreachable(instance, unreachable);

@@ -6,6 +6,7 @@ import type {
   AttentionWorkerSnapshot,
   BlockAges,
   InstanceSnapshot,
+  LendingSnapshot,
   SparseSnapshot,
   TierSnapshot,
   TiersSnapshot,
@@ -52,6 +53,59 @@ export function snapshotAfterLoss({
     ...(attentionWorkers && { attentionWorkers: attentionWorkers.map(workerAfterLoss) }),
     ...(sparse && { sparse: { ...sparse, sequences: 0, slotTokens: 0, slotPages: 0 } }),
   };
+}
+
+/** The figures of an instance with the counters of its earlier incarnations, which a restart sets to zero. */
+export function withEarlier(earlier: InstanceSnapshot | undefined, now: InstanceSnapshot): InstanceSnapshot {
+  if (earlier === undefined) return now;
+  const { sent, lending, links } = now;
+  const own = sumOf([earlier, now]);
+  return {
+    ...now,
+    ...pick(own, ['promptTokens', 'cachedTokens', 'computedPromptTokens', 'generatedTokens', 'preemptions', 'steps']),
+    ...pick(own, ['stepMsTotal', 'evictedBlocks', 'usedPageSeconds']),
+    ...(own.blockAges && { blockAges: own.blockAges }),
+    ...(sent && { sent: added(earlier.sent, sent) }),
+    ...(now.store && { store: added(earlier.store, now.store) }),
+    ...(now.tiers && own.tiers && { tiers: { ...own.tiers, host: now.tiers.host, ssd: now.tiers.ssd } }),
+    ...(now.sparse &&
+      own.sparse && { sparse: { ...now.sparse, ...pick(own.sparse, ['selections', 'promptTokens', 'keptTokens']) } }),
+    ...(lending && { lending: lendingWith(earlier.lending, lending) }),
+    ...(links && {
+      links: links.map((link) => {
+        const before = earlier.links?.find(({ to }) => to === link.to);
+        return before === undefined ? link : { ...link, bytes: before.bytes + link.bytes };
+      }),
+    }),
+  };
+}
+
+function lendingWith(earlier: LendingSnapshot | undefined, now: LendingSnapshot): LendingSnapshot {
+  if (earlier === undefined) return now;
+  const counted = ['copiedBytes', 'overlappedBytes', 'movedBlocks', 'vacatedBlocks', 'settledBlocks'] as const;
+  const total = added(earlier, now);
+  return {
+    ...now,
+    ...pick(total, counted),
+    ...pick(total, ['lostBlocks', 'stalls', 'stallUs']),
+    servedAttention: added(earlier.servedAttention, now.servedAttention),
+    remoteAttention: added(earlier.remoteAttention, now.remoteAttention),
+  };
+}
+
+/** The sums of all numeric fields; other fields are those of `now`. */
+function added<T extends object>(earlier: T | undefined, now: T): T {
+  if (earlier === undefined) return now;
+  const before = new Map<string, unknown>(Object.entries(earlier));
+  const sums = Object.entries(now).map(([name, value]) => {
+    const first = before.get(name);
+    return [name, typeof value === 'number' && typeof first === 'number' ? first + value : value] as const;
+  });
+  return Object.fromEntries(sums) as T;
+}
+
+function pick<T, K extends keyof T>(from: T, names: readonly K[]): Pick<T, K> {
+  return Object.fromEntries(names.map((name) => [name, from[name]])) as Pick<T, K>;
 }
 
 function workerAfterLoss({ sequences, ...counted }: AttentionWorkerSnapshot): AttentionWorkerSnapshot {

@@ -15,7 +15,13 @@ import type { MemoryBus } from '../bus/memory-bus.ts';
 import { MemoryHub } from '../bus/memory-hub.ts';
 import { LendingManagerHost, type LendingManagerSettings } from '../lending/lending-manager-host.ts';
 import { Backoff } from '../processes/backoff.ts';
-import { canServe, emptySnapshot, snapshotAfterLoss, storeRoleIsFixed } from '../snapshots/metric-snapshots.ts';
+import {
+  canServe,
+  emptySnapshot,
+  snapshotAfterLoss,
+  storeRoleIsFixed,
+  withEarlier,
+} from '../snapshots/metric-snapshots.ts';
 import type { Transport } from '../transfer/messenger.ts';
 import { ConductorDriver, type ForwardTargets } from './conductor-driver.ts';
 import { InstanceThread } from './instance-thread.ts';
@@ -63,7 +69,10 @@ interface Member {
   readonly startedMs: number;
   /** Its weights, once it serves. */
   loaded: InstanceThreadData<unknown>['loaded'];
+  /** With the counters of `earlier`. */
   snapshot: InstanceSnapshot;
+  /** Counters of earlier starts of the instance. */
+  readonly earlier: InstanceSnapshot | undefined;
 }
 
 /** The first instance loads the model; the others then start over the same weights, if threads can share them. */
@@ -259,7 +268,8 @@ export class LiveCluster extends ConductorDriver {
     const onOutputs = (message: OutputsMessage): void => this.#onOutputs(index, message);
     const thread = new InstanceThread({ entry, hub: this.#hub, bus: this.#bus, data, log, onOutputs });
     const snapshot = this.#members[index]?.snapshot ?? emptySnapshot;
-    const member: Member = { thread, incarnation, startedMs: performance.now(), loaded: undefined, snapshot };
+    const earlier = this.#members[index]?.snapshot;
+    const member: Member = { thread, incarnation, startedMs: performance.now(), loaded: undefined, snapshot, earlier };
     this.#members[index] = member;
     void thread.ended.then(() => this.#onLost(index));
     return thread.ready.then((message) => {
@@ -287,7 +297,7 @@ export class LiveCluster extends ConductorDriver {
     const message = await this.#startInstance(index, source?.loaded);
     const { capacityTokens, contextTokens } = message.description;
     const member = this.#member(index);
-    member.snapshot = message.snapshot;
+    member.snapshot = withEarlier(member.earlier, message.snapshot);
     this.#lost.delete(index);
     this.admission.instanceJoined(index, capacityTokens, contextTokens);
     this.feed({ kind: 'instanceJoined', instance: index, incarnation: member.incarnation, capacityTokens });
@@ -299,7 +309,8 @@ export class LiveCluster extends ConductorDriver {
   #onOutputs(instance: InstanceIndex, message: OutputsMessage): void {
     const { snapshot } = message;
     if (snapshot !== undefined) {
-      this.#member(instance).snapshot = snapshot;
+      const member = this.#member(instance);
+      member.snapshot = withEarlier(member.earlier, snapshot);
       this.admission.observe(instance, snapshot);
     }
     this.recordSteps(instance, message.steps);

@@ -2,6 +2,7 @@
 import { expect, it } from 'vitest';
 import { BlockAgeCounter } from '../../../src/core/kvcache/block-ages.ts';
 import type { InstanceSnapshot } from '../../../src/core/protocol/ports.ts';
+import type { RequestTrace } from '../../../src/core/protocol/request-trace.ts';
 import { GatewayMetrics } from '../../../src/gateway/metrics/metrics.ts';
 import { ScriptedPort } from '../scripted-port.ts';
 import { noCluster } from '../world.ts';
@@ -45,9 +46,9 @@ it('every metric has a help text of one sentence', async () => {
 });
 
 it.each([
-  ['kvasir_instance_receive_buffer_pages_free', 'kvasir_instance_landing_pages_free', '{instance="0"}', '12'],
-  ['kvasir_instance_pipeline_chunks_total', 'kvasir_instance_stage_chunks_total', '{instance="0",stage="1"}', '4'],
-  ['kvasir_instance_activation_sent_bytes_total', 'kvasir_instance_rows_sent_bytes_total', '{instance="0"}', '70'],
+  ['kvasir_instance_receive_buffer_pages_free', 'kvasir_instance_landing_pages_free', '{worker="0"}', '12'],
+  ['kvasir_instance_pipeline_chunks_total', 'kvasir_instance_stage_chunks_total', '{worker="0",stage="1"}', '4'],
+  ['kvasir_instance_activation_sent_bytes_total', 'kvasir_instance_rows_sent_bytes_total', '{worker="0"}', '70'],
   ['kvasir_link_activation_backlog_bytes', 'kvasir_link_rows_backlog_bytes', '{from="0",to="1",transport="tcp"}', '30'],
 ])('%s has the value of its alias %s', async (name, alias, labels, value) => {
   const lines = (await scrape()).split('\n');
@@ -89,4 +90,68 @@ it('exports block ages as cumulative histograms', async () => {
       `vllm:kv_block_reuse_gap_seconds_sum{${labels}} 0.25`,
     ]),
   );
+});
+
+it('names follow the conventions of Prometheus', async () => {
+  const text = await scrape();
+  const types = new Map([...text.matchAll(/^# TYPE (\S+) (\S+)$/gm)].map(([, name = '', type = '']) => [name, type]));
+  const faults: string[] = [];
+  for (const [name, type] of types) {
+    // The names of vLLM are given.
+    if (name.startsWith('vllm:')) continue;
+    if (!/^(kvasir|process)_[a-z0-9_]+$/.test(name)) faults.push(`${name} has other characters or another prefix`);
+    if ((type === 'counter') !== name.endsWith('_total')) faults.push(`${name} is a ${type}`);
+    if (/_(ms|us|milliseconds|microseconds|kilobytes|mib|minutes|percent)(_|$)/.test(name))
+      faults.push(`${name} has no base unit`);
+    if (/_(gauge|counter|histogram|bucket|sum|count)$/.test(name)) faults.push(`${name} contains a type`);
+    if (!text.includes(`# HELP ${name} `)) faults.push(`${name} has no help`);
+  }
+  for (const [, name = '', labels = ''] of text.matchAll(/^([a-z]\w*)\{(.*)\} /gm))
+    for (const [, label = ''] of labels.matchAll(/(\w+)="/g))
+      if (['instance', 'job'].includes(label) || !/^[a-z_]+$/.test(label))
+        faults.push(`${name} has the label ${label}`);
+  expect(faults).toEqual([]);
+});
+
+it('leaves out departed workers, and names the others', async () => {
+  class Cluster extends BusyPort {
+    override instances(): readonly InstanceSnapshot[] {
+      const [one] = super.instances();
+      if (one === undefined) return [];
+      return [
+        { ...one, name: 'a', departed: true },
+        { ...one, name: 'b' },
+      ];
+    }
+  }
+  const roles = () => ['prefill', 'decode'] as const;
+  const { text } = await new GatewayMetrics(new Cluster(() => []), { ...noCluster, roles }, 'bytes', '1.2.3').render();
+  expect(text).toContain('kvasir_instance_up{worker="b"}');
+  expect(text).toContain('kvasir_worker_info{worker="b",role="decode"} 1');
+  expect(text).toContain('kvasir_link_activation_sent_bytes_total{from="b",to="b",transport="tcp"} 70');
+  expect(text).not.toContain('worker="a"');
+  expect(text).toContain(`kvasir_build_info{version="1.2.3",node="${process.version}"} 1`);
+});
+
+it('counts refusals by reason, class and tenant', async () => {
+  let end: (trace: RequestTrace) => void = () => {};
+  const onEnded = (listener: typeof end): void => {
+    const before = end;
+    end = (trace) => {
+      before(trace);
+      listener(trace);
+    };
+  };
+  const metrics = new GatewayMetrics(new BusyPort(() => []), { ...noCluster, onEnded }, 'bytes');
+  const cause = { reason: 'queue', at: 'prefill', accepted: 9, queueMax: 9 } as const;
+  const failed = { kind: 'failed', code: 'KV_OVERLOADED', message: '', cause } as const;
+  const ended = { state: 'refused', placements: [], sloClass: 'chat', tenant: 'one', end: failed };
+  end(ended as unknown as RequestTrace);
+  end({ ...ended, end: { ...failed, cause: undefined } } as unknown as RequestTrace);
+  metrics.refusedUnread();
+  const lines = (await metrics.render()).text.split('\n').filter((line) => line.startsWith('kvasir_refusals_total{'));
+  expect(lines).toEqual([
+    'kvasir_refusals_total{reason="queue",slo_class="chat",tenant="one"} 1',
+    'kvasir_refusals_total{reason="queue",slo_class="",tenant=""} 1',
+  ]);
 });
