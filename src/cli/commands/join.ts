@@ -14,6 +14,7 @@ import {
   addLogFlags,
   addModelFlags,
   addSchedulerFlags,
+  addWatchdogFlag,
   defaultInstance,
   givenOptions,
   type InstanceJoinOptions,
@@ -27,7 +28,7 @@ import type { JoinedMessage } from '../serve/child-instances.ts';
 import { describeInstances } from '../serve/describe-instances.ts';
 import { makeFolder } from '../serve/host/make-folder.ts';
 import { refuseTooMuchMemory } from '../serve/memory-limits.ts';
-import { exitAfterWrites, stopSignal } from '../serve/stop-signal.ts';
+import { exitAfterWrites, killAfterWrites, stopSignal } from '../serve/stop-signal.ts';
 import { addHelpAll, groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 
@@ -61,7 +62,7 @@ export function joinCommand(): Command {
     .option('--host-memory <size>', 'Cache blocks in this much host memory (default: none)')
     .option('--ssd <folder>', 'Cache blocks on SSD in this folder, also across restarts (default: none)')
     .option('--ssd-size <size>', 'Allocate this much SSD at start (default: 10g)');
-  addLogFlags(addLiveBorrowFlags(command));
+  addLogFlags(addLiveBorrowFlags(addWatchdogFlag(command)));
   return addHelpAll(
     command,
     groups.sparse,
@@ -159,6 +160,7 @@ async function serveInstance(nats: NatsServers, options: InstanceJoinOptions): P
   } finally {
     await member.close();
     await close();
-    exitAfterWrites();
+    if (member.isHung()) killAfterWrites();
+    else exitAfterWrites();
   }
 }

@@ -9,6 +9,7 @@ import {
   addLogFlags,
   addModelFlags,
   addSchedulerFlags,
+  addWatchdogFlag,
   computes,
   defaultInstance,
   givenOptions,
@@ -55,7 +56,7 @@ export function serveCommand(): Command {
   addSecurityFlags(command)
     .option('--cors-origin <origin...>', 'Allow browsers on these origins (default: none)')
     .option('--data <folder>', 'Keep files and batches in this folder (default: discard them at exit)');
-  addLimitFlags(command)
+  addWatchdogFlag(addLimitFlags(command))
     .optionsGroup(groups.cluster)
     .option('--instances <n>', 'Run this number of instances, as threads, or with --nats as processes (default: 1)')
     .addOption(
@@ -114,7 +115,7 @@ function addLimitFlags(command: Command): Command {
         'Treat fields of requests without a meaning here this way (default: refuse)',
       ).choices(['refuse', 'ignore']),
     )
-    .option('--request-timeout <seconds>', 'Fail a request of a cluster after this time (default: 600)')
+    .option('--request-timeout <seconds>', 'Fail a request after this time (default: 600 with --nats, else none)')
     .option(
       '--drain-wait <seconds>',
       'After SIGTERM, keep the port open for this time while /ready is 503 (default: 5)',
@@ -156,7 +157,7 @@ function addSecurityFlags(command: Command): Command {
 
 /** Refuses options that have no effect without a cluster of processes, or without separate prefill and decode. */
 function refuseClusters(options: ServeOptions): void {
-  const names = [...natsOptionNames, 'requestTimeout'] as const;
+  const names = natsOptionNames;
   const wrong = options.insecure ? 'insecure' : names.find((name) => options[name] !== undefined);
   if (wrong !== undefined) throw new UsageError(`Cannot use --${toFlag(wrong)}: it needs --nats`);
   const { inlineTokens, instances = [], roleSwitch } = options;

@@ -2,6 +2,7 @@
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { evictionKinds } from '../../core/kvcache/eviction.ts';
+import { defaultWatchdog } from '../../core/membership/step-watchdog.ts';
 import { inputChoices, kvTypeChoices, weightsForms } from '../../engine/forms.ts';
 import { byteCount } from '../../util/byte-count.ts';
 import { availableThreads } from '../serve/host/cgroup.ts';
@@ -39,6 +40,9 @@ export const modelOptionsSchema = z.object({
   /** Undefined: the instance warms up. */
   warmUp: z.boolean().optional(),
 });
+
+/** A compute thread that does not advance for so many seconds hangs; 0: never. */
+const watchdog = count(0, 86_400).default(defaultWatchdog.floorUs / 1e6);
 
 /** Instances of one process at most. */
 const instancesMax = 64;
@@ -118,6 +122,7 @@ export const serveOptionsSchema = modelOptionsSchema.extend({
   chatTemplate: z.string().min(1).optional(),
   data: z.string().min(1).optional(),
   queue: count(1).default(256),
+  watchdog,
   drainWait: count(0, 3_600).default(5),
   drainTimeout: count(0, 86_400).default(30),
   otlpEndpoint: z
@@ -142,6 +147,7 @@ export const joinOptionsSchema = modelOptionsSchema.extend({
   role: z.enum([...instanceRoles, 'attention']).default('mixed'),
   shard,
   recheck: z.boolean().default(false),
+  watchdog,
   roleSwitch: z.boolean().default(false),
   pinMemory,
   stepMs,
@@ -218,6 +224,15 @@ export function addSchedulerFlags(command: Command): Command {
 /** A longer step computes prompts in larger chunks, and delays the tokens beside them. */
 export function stepFlag(): Option {
   return new Option('--step-ms <ms>', 'Limit the predicted time of a step that decodes and prefills (default: 50)');
+}
+
+export function addWatchdogFlag(command: Command): Command {
+  return command
+    .optionsGroup(groups.limits)
+    .option(
+      '--watchdog <seconds>',
+      'Give an instance up if a step takes this long and 20 times its prediction; 0: never (default: 60)',
+    );
 }
 
 export function addLogFlags(command: Command): Command {

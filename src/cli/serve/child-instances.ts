@@ -75,7 +75,7 @@ function flagsOf(options: ServeOptions, own: InstanceOptions, instances: number)
   const { model, weights, inputs, kvType, context, eviction, cluster, pinMemory, admission, transport } = options;
   const threads = own.threads ?? Math.max(1, Math.floor(options.threads / instances));
   const kvMemory = own.kvMemory ?? options.kvMemory;
-  const { logLevel, logFormat, stepMs } = options;
+  const { logLevel, logFormat, stepMs, watchdog } = options;
   const shared = {
     model,
     weights,
@@ -85,6 +85,7 @@ function flagsOf(options: ServeOptions, own: InstanceOptions, instances: number)
     eviction,
     cluster,
     pinMemory,
+    watchdog,
     logLevel,
     logFormat,
     transport,

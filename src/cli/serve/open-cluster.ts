@@ -131,6 +131,7 @@ export function openClusterInstance(
       takesInputForm: options.inputs === 'auto',
       root: blockRoot(files, { ...options, inputs: chosen.form }, sparse && sparseLayers(sparse, files.config.layers)),
       vocabSize: files.config.vocabSize,
+      watchdogUs: options.watchdog * 1e6,
       log,
     });
     const close = async (): Promise<void> => {

@@ -32,6 +32,10 @@ export interface ServingOptions extends TierOptions {
   /** Requests accepted at once. */
   readonly queue: number;
   readonly servedModelName?: string | undefined;
+  /** Seconds; default: no limit of a request. */
+  readonly requestTimeout?: number | undefined;
+  /** Seconds; default: that of instance threads. */
+  readonly watchdog?: number | undefined;
   /** Settings of each instance that override the model options; default: one instance. */
   readonly instances?: readonly InstanceOptions[] | undefined;
   /** SLOs and admission policy; default: none. */
@@ -108,10 +112,10 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
       transport,
       traces,
       restarts: true,
+      ...timesOf(serving),
       admission,
       stepUs: stepMs && 1000 * stepMs,
-      queueMax: queue,
-      placement: serving.placement,
+      ...{ queueMax: queue, placement: serving.placement },
       pipeline: serving.pipeline && { ...serving.pipeline, budgetByDefault: budgetByDefault(serving.sparsity) },
       lending: lending && localManagerSettings(lending),
       log: serving.log ?? console.error,
@@ -125,6 +129,11 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
   } finally {
     files.close();
   }
+}
+
+function timesOf({ requestTimeout, watchdog }: ServingOptions) {
+  const microseconds = (s: number | undefined): number | undefined => (s === undefined ? undefined : s * 1e6);
+  return { requestTimeoutUs: microseconds(requestTimeout), watchdogUs: microseconds(watchdog) };
 }
 
 /** The tiers with the SSD that `--ssd` alone allocates, and a line that says so. */

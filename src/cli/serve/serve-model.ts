@@ -34,7 +34,7 @@ import { openLog, type ServerLog } from './host/server-log.ts';
 import { leftoverTiers } from './leftover-tiers.ts';
 import type { TextSide } from './model/text-side.ts';
 import { openServing } from './open-serving.ts';
-import { exitAfterWrites, stopSignal } from './stop-signal.ts';
+import { exitAfterWrites, killAfterWrites, stopSignal } from './stop-signal.ts';
 
 const streamBufferBytesMax = 2 ** 20;
 /** The end of a gateway that has not served. */
@@ -156,6 +156,7 @@ async function serveInstances(
     await runUntilStopped(gateway, ended, options, context);
   } finally {
     await serving.close();
+    if (serving.cluster.hasHungThreads) killAfterWrites();
   }
 }
 

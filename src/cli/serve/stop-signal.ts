@@ -17,6 +17,11 @@ export function stopSignal(): Promise<{ readonly stop: StopCause }> {
   });
 }
 
+/** Ends the process after pending writes although a thread hangs: Node's exit would wait for the thread for ever. */
+export function killAfterWrites(): void {
+  setTimeout(() => process.kill(process.pid, 'SIGKILL'), exitDelayMs);
+}
+
 /** Exits after pending writes: the NATS client would keep the process alive while a server does not answer its connection. */
 export function exitAfterWrites(): void {
   setTimeout(() => process.exit(), exitDelayMs).unref();

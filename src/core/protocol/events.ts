@@ -308,8 +308,8 @@ export type ConductorEvent<Request = GenerationRequest> =
   /** KV events of an instance's cache. Late or duplicate: ignored. After a lost one, a snapshot is requested. */
   | { readonly kind: 'kvEvents'; readonly instance: InstanceIndex; readonly batch: KvEventBatch }
   | { readonly kind: 'snapshot'; readonly instance: InstanceIndex; readonly snapshot: KvSnapshot }
-  /** An instance failed, and what it held is lost. */
-  | { readonly kind: 'instanceFailed'; readonly instance: InstanceIndex }
+  /** An instance failed, and what it held is lost. `why`: for the errors of its requests; it stopped unless given. */
+  | { readonly kind: 'instanceFailed'; readonly instance: InstanceIndex; readonly why?: string }
   /**
    * An instance has started, or started again, and holds nothing. `incarnation` counts its starts. `capacityTokens`,
    * `role` and `keepsRole` (its role never changes) are given where they differ from those before. `kernels`: instances

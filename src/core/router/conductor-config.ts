@@ -42,6 +42,8 @@ export interface RetryConfig {
   readonly attemptsMax: number;
   /** Undefined: every failed instance is reported as `instanceFailed`, and a request that finds no instance fails at once. */
   readonly detection?: FailureDetection | undefined;
+  /** Time limit of a request where instances send no heartbeats; undefined: none. */
+  readonly requestTimeoutUs?: number | undefined;
 }
 
 export interface BatchJobsConfig {

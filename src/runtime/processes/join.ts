@@ -30,6 +30,8 @@ export interface JoinSettings extends ClusterProcess {
   readonly takesInputForm?: boolean;
   /** Token ids are less than this. */
   readonly vocabSize: number;
+  /** @see InstanceThreadOptions.watchdogUs */
+  readonly watchdogUs?: number | undefined;
   /** Settings of the gManager if this process runs it; undefined: no memory is lent or borrowed. */
   readonly lending?: LenderLinksOptions['manager'] | undefined;
 }
@@ -38,6 +40,8 @@ export interface JoinedInstance {
   readonly description: InstanceDescription;
   /** Resolves with the reason when the instance stops serving: its thread has ended, it was replaced, or the cluster has another agreement. */
   readonly ended: Promise<string>;
+  /** True while its compute thread hangs: the process cannot exit by itself. */
+  readonly isHung: () => boolean;
   /** Announces the departure, so that gateways retry its requests elsewhere, and ends the thread. The bus stays open. */
   close(): Promise<void>;
 }
@@ -106,6 +110,7 @@ async function join(settings: JoinSettings, agreement: Agreement, stopped: Compl
     },
     log: (line) => settings.log(line),
     onOutputs: (message) => instance?.onOutputs(message),
+    watchdogUs: settings.watchdogUs,
   });
   subscribeTo(threads, 'peer', ['*', ownAddress], (wire, [to]) => instance?.sendToPeer(Number(to), wire));
   const { description, snapshot } = await thread.ready;
@@ -125,15 +130,23 @@ async function join(settings: JoinSettings, agreement: Agreement, stopped: Compl
   joined.start(snapshot);
   lenders?.start(lenderOf(description, root, agreement));
   // Announces the loss at once instead of after the heartbeat timeout.
-  void thread.ended.then(() => Promise.all([joined.close(), lenders?.close()]));
+  const stops = endOf(thread);
+  void stops.then(() => Promise.all([joined.close(), lenders?.close()]));
   const close = async (): Promise<void> => {
     const left = joined.close();
     await thread.close();
     await Promise.all([left, lenders?.close()]);
     await threads.close();
   };
-  const ended = Promise.race([stopped.ended, thread.ended.then(() => 'the instance ended: see the log lines above')]);
-  return { description, ended, close };
+  return { description, ended: Promise.race([stopped.ended, stops]), isHung: () => thread.isHung, close };
+}
+
+/** Why the thread does not serve any more. */
+function endOf({ ended, hung }: InstanceThread): Promise<string> {
+  return Promise.race([
+    ended.then(() => 'the instance ended: see the log lines above'),
+    hung.then(() => 'the compute thread of the instance hangs'),
+  ]);
 }
 
 function tokenOf({ token }: JoinSettings['pages'], agreement: Agreement): string {

@@ -20,6 +20,7 @@ import { arrivingKeys } from './arriving-keys.ts';
 import type { LiveTiers, TierEffect } from './live-tiers.ts';
 import type { PagesAhead } from './pages-ahead.ts';
 import { StepInterrupt } from './step-interrupt.ts';
+import { StepProgress } from './step-progress.ts';
 import type { StepTracer } from './step-tracer.ts';
 import { publishTo, subscribeTo, type ThreadEndpoint, type ThreadSubjects } from './thread-bus.ts';
 import type { OutputsMessage, ToInstance } from './thread-protocol.ts';
@@ -55,6 +56,7 @@ export class InstanceLoop {
   readonly #engine: Pick<Engine, 'run'>;
   readonly #endpoint: ThreadEndpoint;
   readonly #interrupt: StepInterrupt;
+  readonly #progress: StepProgress;
   readonly #log: (message: string) => void;
   readonly #handOffs: LiveHandOffs | undefined;
   readonly #pipeline: PipelineRunner | undefined;
@@ -95,6 +97,7 @@ export class InstanceLoop {
     this.#engine = engine;
     this.#endpoint = endpoint;
     this.#interrupt = new StepInterrupt(interruptFlags);
+    this.#progress = new StepProgress(interruptFlags);
     this.#log = log;
     this.#handOffs = handOffs;
     this.#pipeline = pipeline;
@@ -142,15 +145,17 @@ export class InstanceLoop {
   ): void {
     subscribeTo(this.#endpoint.bus, kind, words, (message, subject) => {
       if (this.#closed) return;
-      handler(message, subject);
-      // A running loop has drained the bus itself, and continues.
-      if (!this.#isRunning) this.#loop();
+      this.#progress.work(() => {
+        handler(message, subject);
+        // A running loop has drained the bus itself, and continues.
+        if (!this.#isRunning) this.#loop();
+      });
     });
   }
 
   /** Runs the loop if it sleeps: pages have been received, or a deadline has passed. */
   wake(): void {
-    if (!this.#closed) this.#loop();
+    if (!this.#closed) this.#progress.work(() => this.#loop());
   }
 
   snapshot(): InstanceSnapshot {
@@ -193,6 +198,7 @@ export class InstanceLoop {
   /** Returns when no step is planned. */
   #runSteps(): void {
     for (;;) {
+      this.#progress.advance();
       // Precedes reading the bus: a cancel sent before is read now, one sent after interrupts the next step.
       this.#interrupt.acknowledge();
       this.#receive();
@@ -257,9 +263,11 @@ export class InstanceLoop {
     this.#interrupt.stepBegins({ background: step.background, waiting: (step.range?.index ?? 0) > 0 });
     this.#tracer?.begin(this.#machine);
     this.#tiers?.stepBegins();
+    this.#progress.stepBegins(step.predictedUs);
     const startedUs = nowUs();
     const result = this.#execute(step);
     const endedUs = nowUs();
+    this.#progress.stepEnded();
     this.#lending?.onStepRan(endedUs, endedUs - startedUs);
     this.#tiers?.stepEnded();
     this.#tracer?.end(result.kind !== 'stepDone');

@@ -1,10 +1,13 @@
 // The owner's side of an instance's thread: starts it, sends commands over the bus of the process, interrupts steps, and detects its end.
 import { Worker } from 'node:worker_threads';
 import { defaultChannelConfig } from '../../core/membership/reliable-channel.ts';
+import { defaultWatchdog, type Stall, StepWatchdog, type WorkProgress } from '../../core/membership/step-watchdog.ts';
 import { assertNever } from '../../util/assert-never.ts';
 import type { MemoryBus } from '../bus/memory-bus.ts';
 import type { EndpointHandle, MemoryHub } from '../bus/memory-hub.ts';
+import { nowUs } from './alarm.ts';
 import { type InterruptReason, StepInterrupt } from './step-interrupt.ts';
+import { StepProgress } from './step-progress.ts';
 import { publishTo, subscribeTo } from './thread-bus.ts';
 import type { FromInstance, InstanceThreadData, OutputsMessage, ReadyMessage, ToThread } from './thread-protocol.ts';
 
@@ -19,6 +22,8 @@ export interface InstanceThreadOptions {
   onOutputs(message: OutputsMessage): void;
   /** Limit of unread bytes sent to the thread: a thread over it is terminated. */
   readonly backlogBytesMax?: number;
+  /** A thread that works for this time without advancing hangs, unless its step is predicted to be long; 0: never. */
+  readonly watchdogUs?: number | undefined;
 }
 
 export class InstanceThread {
@@ -32,11 +37,18 @@ export class InstanceThread {
   readonly #endpoint: EndpointHandle;
   readonly #backlogBytesMax: number;
   readonly #log: (message: string) => void;
+  readonly #progress = new StepProgress(this.#interrupt.polled);
+  readonly #hung: Promise<void>;
+  #watchdog: NodeJS.Timeout | undefined;
+  #onHung: () => void = () => {};
   #hasFailed = false;
+  #isHung = false;
+  #isGone = false;
   #onReady: (message: ReadyMessage) => void = () => {};
   #onStartFailed: (error: Error) => void = () => {};
 
-  constructor({ entry, hub, bus, data, log, onOutputs, backlogBytesMax }: InstanceThreadOptions) {
+  constructor(options: InstanceThreadOptions) {
+    const { entry, hub, bus, data, log, onOutputs, backlogBytesMax } = options;
     const { address, incarnation } = data;
     this.#bus = bus;
     this.#address = [address, incarnation];
@@ -46,6 +58,9 @@ export class InstanceThread {
     });
     // Callers of `ready` receive the failure.
     this.#ready.catch(() => {});
+    this.#hung = new Promise((resolve) => {
+      this.#onHung = resolve;
+    });
     this.#endpoint = hub.createEndpoint();
     this.#backlogBytesMax = backlogBytesMax ?? defaultChannelConfig.keptBytesMax;
     this.#log = log;
@@ -60,14 +75,21 @@ export class InstanceThread {
     this.#ended = new Promise((resolve) => {
       this.#worker.once('exit', (code) => {
         this.#endpoint.drop();
+        clearInterval(this.#watchdog);
         // Messages that it sent before it ended.
         bus.drain();
         stop();
-        publishTo(bus, 'gone', this.#address, undefined);
+        this.#publishGone();
         this.#onStartFailed(new Error(`Cannot start the instance: its thread ended with code ${code}`));
         resolve();
       });
     });
+    const { watchdogUs = defaultWatchdog.floorUs } = options;
+    // Loading the model and warming up take an unknown time.
+    if (watchdogUs > 0)
+      this.#ready
+        .then(() => this.#watch(new StepWatchdog({ ...defaultWatchdog, floorUs: watchdogUs })))
+        .catch(() => {});
   }
 
   /** Resolves once the instance serves. @throws Error in one line if it cannot start */
@@ -78,6 +100,51 @@ export class InstanceThread {
   /** Resolves when the thread has ended, for any reason. */
   get ended(): Promise<void> {
     return this.#ended;
+  }
+
+  /** Resolves when the thread hangs: all others treat it as ended. It ends when its native call returns, if ever. */
+  get hung(): Promise<void> {
+    return this.#hung;
+  }
+
+  get isHung(): boolean {
+    return this.#isHung;
+  }
+
+  /** The step counter of the thread and the predicted time of its step. */
+  get progress(): WorkProgress {
+    return this.#progress.read();
+  }
+
+  #watch(watchdog: StepWatchdog): void {
+    const observe = (): void => {
+      const stall = watchdog.observe(nowUs(), this.#progress.read());
+      if (stall !== undefined) this.#fence(stall);
+    };
+    this.#watchdog = setInterval(observe, defaultWatchdog.pollUs / 1000).unref();
+  }
+
+  /** The thread hangs: it receives nothing more, and what it sends is dropped. A thread in a native call cannot be ended. */
+  #fence({ stalledUs, limitUs, predictedUs }: Stall): void {
+    clearInterval(this.#watchdog);
+    const seconds = (us: number): string => `${(us / 1e6).toFixed(1)} s`;
+    this.#log(
+      `Instance thread hangs: it has not advanced for ${seconds(stalledUs)}, the limit is ${seconds(limitUs)}, its step was predicted to take ${seconds(predictedUs)}`,
+    );
+    this.#hasFailed = true;
+    this.#endpoint.drop();
+    this.#bus.drain();
+    this.interrupt();
+    void this.#worker.terminate();
+    this.#isHung = true;
+    this.#publishGone();
+    this.#onHung();
+  }
+
+  #publishGone(): void {
+    if (this.#isGone) return;
+    this.#isGone = true;
+    publishTo(this.#bus, 'gone', this.#address, undefined);
   }
 
   /** Sends a command, which the thread reads once it is ready. */
@@ -113,14 +180,14 @@ export class InstanceThread {
     this.#interrupt.stop();
   }
 
-  /** Ends the thread as soon as it reads the command; running requests are lost. */
+  /** Ends the thread as soon as it reads the command; running requests are lost. Does not wait for a thread that hangs. */
   async close(): Promise<void> {
     const end = (): void => {
       this.send({ kind: 'close' });
       this.interrupt();
     };
     this.#ready.then(end, () => {});
-    await this.#ended;
+    await Promise.race([this.#ended, this.#hung]);
   }
 
   #onMessage(

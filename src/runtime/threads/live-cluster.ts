@@ -55,6 +55,10 @@ export interface LiveClusterOptions {
   readonly pipeline?: PipelineSettings | undefined;
   /** Instances lend memory to one another; undefined: none is lent. */
   readonly lending?: Omit<LendingManagerSettings, 'instances'> | undefined;
+  /** Limit of a request's duration; none unless given. */
+  readonly requestTimeoutUs?: number | undefined;
+  /** @see InstanceThreadOptions.watchdogUs */
+  readonly watchdogUs?: number | undefined;
   /** Restart an instance when its thread ends. */
   readonly restarts?: boolean;
   log(message: string): void;
@@ -89,6 +93,8 @@ export class LiveCluster extends ConductorDriver {
   readonly #timers = new Set<NodeJS.Timeout>();
   /** Instances that do not serve. */
   readonly #lost = new Set<InstanceIndex>();
+  /** Of these, those with a thread that hangs. */
+  readonly #hung = new Set<InstanceIndex>();
   readonly #ready: Promise<readonly InstanceDescription[]>;
   readonly #ended: Promise<void>;
   #transfers: LearnedTransfers | undefined;
@@ -171,7 +177,8 @@ export class LiveCluster extends ConductorDriver {
     if (this.#serves()) return undefined;
     const computing = [...this.#roles.keys()].filter((i) => this.#roles[i] !== 'store');
     const gone = computing.filter((i) => this.#lost.has(i)).length;
-    return { kind: 'incomplete', message: `${gone} of ${computing.length} instances have failed` };
+    const remedy = this.hasHungThreads ? '; threads that hang cannot be ended: restart the server' : '';
+    return { kind: 'incomplete', message: `${gone} of ${computing.length} instances have failed${remedy}` };
   }
 
   protected onRoleSwitched(instance: InstanceIndex, role: InstanceRole): void {
@@ -201,7 +208,7 @@ export class LiveCluster extends ConductorDriver {
       queueMax: this.#options.queueMax,
       roleSwitch: this.#options.admission.roleSwitch,
       requests: tokenRequests,
-      retries: { attemptsMax },
+      retries: { attemptsMax, requestTimeoutUs: this.#options.requestTimeoutUs },
       placement: { ...this.placement.config, kind: this.#options.placement ?? 'cache-aware' },
       admission: this.admission.config(this.placement.prefills),
       batchJobs: { memoryShare: batchLimits.background.memoryShare },
@@ -250,7 +257,7 @@ export class LiveCluster extends ConductorDriver {
 
   #startInstance(index: InstanceIndex, loaded: InstanceThreadData<unknown>['loaded']): Promise<ReadyMessage> {
     if (this.#closing) throw new Error('Cannot start the instance: the server is closing');
-    const { entry, instances, log } = this.#options;
+    const { entry, instances, log, watchdogUs } = this.#options;
     const incarnation = (this.#members[index]?.incarnation ?? 0) + 1;
     const data = {
       settings: instances[index].settings,
@@ -266,12 +273,13 @@ export class LiveCluster extends ConductorDriver {
       loaded,
     };
     const onOutputs = (message: OutputsMessage): void => this.#onOutputs(index, message);
-    const thread = new InstanceThread({ entry, hub: this.#hub, bus: this.#bus, data, log, onOutputs });
+    const thread = new InstanceThread({ entry, hub: this.#hub, bus: this.#bus, data, log, onOutputs, watchdogUs });
     const snapshot = this.#members[index]?.snapshot ?? emptySnapshot;
     const earlier = this.#members[index]?.snapshot;
     const member: Member = { thread, incarnation, startedMs: performance.now(), loaded: undefined, snapshot, earlier };
     this.#members[index] = member;
-    void thread.ended.then(() => this.#onLost(index));
+    void thread.hung.then(() => this.#onHung(index));
+    void thread.ended.then(() => this.#onEnd(index));
     return thread.ready.then((message) => {
       member.loaded = message.shared && { model: message.shared, root: message.root };
       return message;
@@ -344,15 +352,34 @@ export class LiveCluster extends ConductorDriver {
     this.#member(instance).thread.send({ kind: 'unpin', id });
   }
 
-  #onLost(instance: InstanceIndex): void {
+  /** True while a thread of this process hangs, which then cannot exit by itself. */
+  get hasHungThreads(): boolean {
+    return this.#hung.size > 0;
+  }
+
+  #onLost(instance: InstanceIndex, why?: string): void {
     this.#lost.add(instance);
     for (const other of this.#members) other?.thread.interruptWaits();
     const member = this.#member(instance);
     member.snapshot = snapshotAfterLoss(member.snapshot);
-    const restarts = this.#options.restarts === true && this.isStarted && !this.#closing;
-    this.#lendingManager?.onLost(instance, restarts);
-    this.feed({ kind: 'instanceFailed', instance });
-    if (restarts) this.#scheduleRestart(instance);
+    this.#lendingManager?.onLost(instance, this.#restarts);
+    this.feed({ kind: 'instanceFailed', instance, ...(why !== undefined && { why }) });
+  }
+
+  get #restarts(): boolean {
+    return this.#options.restarts === true && this.isStarted && !this.#closing;
+  }
+
+  /** Its memory belongs to the thread until it ends, so no other instance starts in its place. */
+  #onHung(instance: InstanceIndex): void {
+    this.#hung.add(instance);
+    this.#onLost(instance, 'the compute thread of the instance hangs');
+    this.log(`Instance ${instance} has failed: it restarts if its thread ends`);
+  }
+
+  #onEnd(instance: InstanceIndex): void {
+    if (!this.#hung.delete(instance)) this.#onLost(instance);
+    if (this.#restarts) this.#scheduleRestart(instance);
     else if (!this.#serves() || !this.isStarted) this.#onEnded();
     else if (!this.#closing) this.log(`Instance ${instance} has failed: the others continue`);
   }

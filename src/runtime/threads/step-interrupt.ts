@@ -1,4 +1,4 @@
-// Shared-memory flags that interrupt the running step.
+// Shared-memory flags that interrupt the running step, beside the words of its progress.
 
 // The words of the abort array. Every other text about them refers to this table.
 /** A value other than 0 stops the running step: kernels poll it. */
@@ -6,10 +6,12 @@ const stopWord = 0;
 /** 1 while a step of batch jobs alone runs. */
 export const backgroundWord = 1;
 /** 1 while the step waits for activations of its group. Kernels clear it when they have arrived. */
-const waitingWord = 2;
+export const waitingWord = 2;
 /** Counters of notifications, by reason. Kernels neither read nor write them. */
 const counterWords = { request: 3, cancelOrLoss: 4 } as const;
-const words = 5;
+/** Written by the thread, read by its watchdog (`StepProgress`). */
+export const progressWords = { count: 5, busy: 6, predictedMs: 7 } as const;
+const words = 8;
 
 /** `request`: an interactive request has arrived. `cancelOrLoss`: a request was cancelled, or an instance is lost. */
 export type InterruptReason = keyof typeof counterWords;

@@ -117,7 +117,7 @@ export interface InstanceThreadData<Settings> {
   /** Endpoint of the bus of the process, and the instance's address there. */
   readonly endpoint: BusEndpoint;
   readonly address: string;
-  /** Flags of its StepInterrupt. */
+  /** Flags of its StepInterrupt and its StepProgress. */
   readonly abort: Int32Array;
   readonly role: InstanceRole;
   /** Counts the starts of the instance, from 1. */

@@ -19,13 +19,13 @@ class Cluster {
   readonly #delivered = new Map<readonly GenerationEvent[], number>();
   #incarnation = 0;
 
-  constructor(instances: number, attemptsMax: number, detection?: FailureDetection) {
+  constructor(instances: number, attemptsMax: number, detection?: FailureDetection, requestTimeoutUs?: number) {
     this.worlds = Array.from({ length: instances }, () => new World({ pages: 60 }));
     this.conductor = new Conductor<GenerationRequest>({
       requests: tokenRequests,
       queueMax: 100,
       instances: this.worlds.map(() => ({ capacityTokens: 1900 })),
-      retries: { attemptsMax, detection },
+      retries: { attemptsMax, detection, requestTimeoutUs },
     });
   }
 
@@ -147,6 +147,17 @@ test('with failure detection a request waits for an instance to join, up to its 
   while (cluster.conductor.nextUs <= 6_000_000) cluster.deliver({ kind: 'wake' }, cluster.conductor.nextUs);
   expect(cluster.received.get('sampled')?.at(-1)).toMatchObject({
     message: 'Cannot generate: it has not ended in time: 5 s, attempts: 2',
+  });
+});
+
+test('without failure detection a request fails at its time limit alone', () => {
+  const cluster = new Cluster(1, 2, undefined, 5_000_000);
+  cluster.deliver({ kind: 'submit', request: requests[0] as GenerationRequest });
+  cluster.deliver({ kind: 'wake' }, 4_900_000);
+  expect(cluster.received.get('plain')?.map(({ kind }) => kind)).toEqual(['accepted']);
+  cluster.deliver({ kind: 'wake' }, cluster.conductor.nextUs);
+  expect(cluster.received.get('plain')?.at(-1)).toMatchObject({
+    message: 'Cannot generate: it has not ended in time: 5 s, attempts: 1',
   });
 });
 

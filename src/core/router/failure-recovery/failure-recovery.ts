@@ -22,6 +22,8 @@ type MembershipEvent<Request> = Extract<
 >;
 
 const stopped = 'the instance stopped';
+/** Longest interval between two checks where only time limits of requests are checked. */
+const checkUsMax = 5_000_000;
 const none: ReadonlySet<never> = new Set();
 
 /**
@@ -32,24 +34,27 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
   readonly #context: ConductorContext<Request>;
   readonly #router: RequestRouter<Request>;
   readonly #detection: FailureDetection | undefined;
+  readonly #requestTimeoutUs: number | undefined;
   #nextCheckUs = 0;
 
   constructor(context: ConductorContext<Request>, router: RequestRouter<Request>) {
     this.#context = context;
     this.#router = router;
-    this.#detection = context.config.retries?.detection;
+    const { detection, requestTimeoutUs } = context.config.retries ?? {};
+    this.#detection = detection;
+    this.#requestTimeoutUs = detection?.requestTimeoutUs ?? requestTimeoutUs;
   }
 
   /** Time of the next `wake`. */
   get nextUs(): number {
-    return this.#detection === undefined ? Number.POSITIVE_INFINITY : this.#nextCheckUs;
+    return this.#requestTimeoutUs === undefined ? Number.POSITIVE_INFINITY : this.#nextCheckUs;
   }
 
   handle(event: MembershipEvent<Request>): void {
     const { instances } = this.#context;
     switch (event.kind) {
       case 'instanceFailed':
-        if (instances.isUp(event.instance)) this.#instanceFailed(event.instance);
+        if (instances.isUp(event.instance)) this.#instanceFailed(event.instance, event.why);
         else this.#context.ignore(`instanceFailed: instance ${event.instance} is unknown or has failed already`);
         break;
       case 'instanceJoined':
@@ -76,23 +81,23 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
     }
   }
 
-  #instanceFailed(instance: InstanceIndex): void {
+  #instanceFailed(instance: InstanceIndex, why = stopped): void {
     this.#router.instanceFailed(instance);
     this.#router.roles.replaceFailed();
-    this.#retryAll(instance, none);
+    this.#retryAll(instance, none, why);
     if (this.#detection !== undefined) return;
     for (const id of this.#router.jobs.unservable) {
       const tracked = this.#context.requests.get(id);
-      if (tracked !== undefined) this.#fail(tracked, stopped);
+      if (tracked !== undefined) this.#fail(tracked, why);
     }
   }
 
   /** Retries the attempts of an instance that it no longer has: all but those in `kept`. */
-  #retryAll(instance: InstanceIndex, kept: ReadonlySet<RequestId>): void {
+  #retryAll(instance: InstanceIndex, kept: ReadonlySet<RequestId>, why = stopped): void {
     for (const tracked of [...this.#context.requests.values()]) {
       const { attempt } = tracked;
       if (attempt === undefined || kept.has(attempt.id)) continue;
-      if (isAssigned(attempt, instance)) this.#retry(tracked, stopped);
+      if (isAssigned(attempt, instance)) this.#retry(tracked, why);
     }
   }
 
@@ -174,17 +179,23 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
     this.#router.decodeStarted(attempt);
   }
 
-  /** Declares silent instances failed, retries unreported attempts, and fails requests past their timeout. */
-  #detect(): void {
-    const { nowUs, instances, requests } = this.#context;
-    if (this.#detection === undefined || nowUs < this.#nextCheckUs) return;
-    const { reportTimeoutUs, requestTimeoutUs } = this.#detection;
-    this.#nextCheckUs = nowUs + Math.ceil(Math.min(reportTimeoutUs, requestTimeoutUs) / 4);
-    for (const instance of instances.health.silentSince(nowUs - reportTimeoutUs)) {
+  #detectSilent(sinceUs: number): void {
+    for (const instance of this.#context.instances.health.silentSince(sinceUs)) {
       this.#context.countMessage('lost', 'report');
       this.#instanceFailed(instance);
     }
-    this.#router.kvEvents.forgetStale(nowUs - reportTimeoutUs);
+    this.#router.kvEvents.forgetStale(sinceUs);
+  }
+
+  /** Declares silent instances failed, retries unreported attempts, and fails requests past their timeout. */
+  #detect(): void {
+    const { nowUs, requests } = this.#context;
+    const requestTimeoutUs = this.#requestTimeoutUs;
+    if (requestTimeoutUs === undefined || nowUs < this.#nextCheckUs) return;
+    const reportTimeoutUs = this.#detection?.reportTimeoutUs ?? Number.POSITIVE_INFINITY;
+    const intervalUs = Math.ceil(Math.min(reportTimeoutUs, requestTimeoutUs) / 4);
+    this.#nextCheckUs = nowUs + (this.#detection === undefined ? Math.min(checkUsMax, intervalUs) : intervalUs);
+    if (this.#detection !== undefined) this.#detectSilent(nowUs - reportTimeoutUs);
     for (const tracked of [...requests.values()]) {
       const { attempt, submittedUs, attempts } = tracked;
       if (nowUs - submittedUs >= requestTimeoutUs) {
