@@ -24,4 +24,6 @@ export interface RequestLengths {
   readonly priority?: number;
   /** A batch job: no client waits for it. */
   readonly batch?: boolean;
+  /** It keeps all tokens, also where requests have a KV budget by default. */
+  readonly kvBudget?: 'full';
 }

@@ -126,6 +126,7 @@ describe('simulated sparse KV', () => {
       ['a store', { ...shared, mixed: '2', store: '1' }],
       ['pipeline groups', { ...roles, cppGroup: '2', cppTokens: '300' }],
       ['lent memory', { mixed: '2', borrow: true }],
+      ['lent memory and hand-offs', { ...roles, borrow: true }],
     ])('runs with %s, and coalescing changes nothing', async (_, flags) => {
       const isWhole = 'borrow' in flags || 'cppGroup' in flags;
       for (const rule of isWhole ? rules.slice(1, 2) : rules) {

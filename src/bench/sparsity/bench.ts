@@ -9,10 +9,18 @@ import type { ModelFiles } from '../../weights/types.ts';
 import { round } from '../statistics.ts';
 import type { ChoiceCase } from './choices.ts';
 import { LayeredModel } from './layered-model.ts';
-import { fullLayersOf, type MethodRules, type SparseMethod, SparseSequence, type SparsityMethod } from './methods.ts';
+import {
+  fullLayersOf,
+  keepsByScore,
+  type MethodRules,
+  type SparseMethod,
+  SparseSequence,
+  type SparsityMethod,
+} from './methods.ts';
 import { profileOf, type SparsityProfile } from './profile.ts';
 import { type AnswerPart, depthTasks, fillerText, type RecallTask, recallCase } from './recall.ts';
 import { isGreedy, logitRow, logLikelihood, type Predictions, perplexityScore } from './scoring.ts';
+import type { SelectionRules } from './sparse-steps.ts';
 
 export const sparsityTasks = ['needle', 'perplexity', 'agreement', 'choice'] as const;
 export type SparsityTask = (typeof sparsityTasks)[number];
@@ -38,6 +46,8 @@ export interface SparsityBenchOptions extends MethodRules {
   /** Text of `perplexity` and `agreement`; undefined: generated sentences. */
   readonly text: string | undefined;
   readonly choices: readonly ChoiceCase[];
+  /** Rules that methods which keep tokens by score are compared with, on the same prompts; default: those above. */
+  readonly selections?: readonly SelectionRules[] | undefined;
   readonly onProgress: (line: string) => void;
 }
 
@@ -45,6 +55,10 @@ export interface SparsityRow {
   readonly method: SparsityMethod;
   /** Share of the prompt's tokens in a sparse layer, in percent; 100 for `full`. */
   readonly budget: number;
+  /** Of a method that keeps tokens by score, where several rules are compared: queries, pooling, and reduction over heads. */
+  readonly observe?: number | undefined;
+  readonly pooling?: string | undefined;
+  readonly headReduce?: SelectionRules['headReduce'] | undefined;
   /** Share of the prompt's KV that is kept or, if selected for each query, read; all layers, in percent. */
   readonly kept: number;
   readonly task: Exclude<SparsityTask, 'needle'> | RecallTask;
@@ -88,8 +102,8 @@ export function profileSparsity(backend: Backend, options: SparsityBenchOptions,
 }
 
 function withModel<T>(backend: Backend, options: SparsityBenchOptions, use: (model: LayeredModel) => T): T {
-  const { files, inputs, tokens, continuation, observed } = options;
-  const tokensMax = Math.max(128, observed);
+  const { files, inputs, tokens, continuation, selections = [options] } = options;
+  const tokensMax = Math.max(128, ...selections.map(({ observed }) => observed));
   const context = Math.min(files.config.maxPositions, tokens + Math.max(continuation, 128));
   const full = fullLayersOf('quest', options.fullLayers);
   const sparseLayers = Array.from({ length: files.config.layers }, (_, layer) => layer >= full);
@@ -124,9 +138,12 @@ class SparsityBench {
   constructor(model: LayeredModel, options: SparsityBenchOptions) {
     this.#model = model;
     this.#options = options;
-    this.#methods = options.methods.flatMap((method): SparseMethod[] =>
-      method === 'full' ? [{ method, budget: 1 }] : options.budgets.map((budget) => ({ method, budget })),
-    );
+    const { methods, budgets, selections = [] } = options;
+    this.#methods = methods.flatMap((method): SparseMethod[] => {
+      if (method === 'full') return [{ method, budget: 1 }];
+      const rules = keepsByScore(method) && selections.length > 0 ? selections : [undefined];
+      return rules.flatMap((selection) => budgets.map((budget) => ({ method, budget, selection })));
+    });
   }
 
   run(): SparsityRow[] {
@@ -233,14 +250,16 @@ class SparsityBench {
     return new SparseSequence(this.#model, this.#options, prompt, continuation);
   }
 
-  #tally(sequence: SparseSequence, { method, budget }: SparseMethod, task: SparsityRow['task'], depth?: number): Tally {
-    const key = [method, budget, task, depth].join();
+  #tally(sequence: SparseSequence, sparse: SparseMethod, task: SparsityRow['task'], depth?: number): Tally {
+    const { method, budget, selection } = sparse;
+    const rule = ruleOf(this.#options.selections?.length === 1 ? undefined : selection);
+    const key = JSON.stringify([method, budget, rule, task, depth]);
     const tally = this.#tallies.get(key) ?? {
-      ...{ method, budget: round(100 * budget), task, depth: depth ?? null },
+      ...{ method, ...rule, budget: round(100 * budget), task, depth: depth ?? null },
       ...{ kept: 0, cases: 0, right: 0, answers: 0, logLikelihood: 0, fullLogLikelihood: 0, kl: 0, predicted: 0 },
     };
     this.#tallies.set(key, tally);
-    tally.kept += sequence.keptShare({ method, budget });
+    tally.kept += sequence.keptShare(sparse);
     tally.cases++;
     return tally;
   }
@@ -297,11 +316,19 @@ function spread(places: number, index: number, count: number, seed: number): num
   return Math.floor(((index + new Prng(seed, 2 ** 21 + index).uniform()) / count) * places);
 }
 
+/** The columns of a rule. */
+function ruleOf(selection: SelectionRules | undefined): Pick<SparsityRow, 'observe' | 'pooling' | 'headReduce'> {
+  if (selection === undefined) return {};
+  const { observed, pooling, headReduce } = selection;
+  return { observe: observed, pooling: `${pooling.kind}:${pooling.width}`, headReduce };
+}
+
 function rowOf(tally: Tally): SparsityRow {
-  const { method, budget, task, depth, cases, kept, predicted } = tally;
+  const { method, observe, pooling, headReduce, budget, task, depth, cases, kept, predicted } = tally;
+  const rule = observe === undefined ? {} : { observe, pooling, headReduce };
   const isPerplexity = task === 'perplexity';
   return {
-    ...{ method, budget, kept: round((100 * kept) / cases), task, depth },
+    ...{ method, ...rule, budget, kept: round((100 * kept) / cases), task, depth },
     score: round(
       isPerplexity
         ? perplexityScore(tally.fullLogLikelihood, tally.logLikelihood, predicted)

@@ -38,6 +38,13 @@ export interface MethodRules extends SelectionRules {
 export interface SparseMethod {
   readonly method: SparsityMethod;
   readonly budget: number;
+  /** How a method that keeps tokens by score chooses them; undefined: by the rules of the sequence. */
+  readonly selection?: SelectionRules | undefined;
+}
+
+/** True for methods that keep tokens by score. */
+export function keepsByScore(method: SparsityMethod): boolean {
+  return scoredMethods.has(method);
 }
 
 /** As in serving: 3 with `first-n`, 2 with `quest`, else none. */
@@ -116,31 +123,34 @@ export class SparseSequence {
         });
       };
     }
-    if (!scoredMethods.has(method.method)) {
+    if (!keepsByScore(method.method)) {
       const attend = this.#attention(method);
       return (rows, from) => this.#model.run(rows, tokens + from, attend);
     }
     const { eviction } = this.#rules;
+    const rules = method.selection ?? this.#rules;
     const budgetOf = this.#budgetOf(method);
     this.#select(method);
     return (rows, from) =>
       this.#model.logits(rows, tokens + from, {
-        sparse: sparsePages.sparseKeys(this.#rules, budgetOf, tokens, from, eviction),
+        sparse: sparsePages.sparseKeys(rules, budgetOf, tokens, from, eviction),
       });
   }
 
   /** Selects the tokens that a method keeps, unless the slots hold them already. */
   #select(method: SparseMethod): void {
-    const same = this.#selected?.method === method.method && this.#selected.budget === method.budget;
+    const held = this.#selected;
+    const same = held?.method === method.method && held.budget === method.budget && held.selection === method.selection;
     if (same && this.#rules.eviction === 'none') return;
-    const rows = this.#observedRows();
-    const selections = this.#model.sparsePages.selections(this.#rules, this.#budgetOf(method));
+    const rules = method.selection ?? this.#rules;
+    const rows = this.#observedRows(rules);
+    const selections = this.#model.sparsePages.selections(rules, this.#budgetOf(method));
     this.#model.select(rows, this.#prompt.length - rows.length, selections);
     this.#selected = method;
   }
 
-  #observedRows(): readonly number[] {
-    return this.#prompt.slice(-this.#rules.observed);
+  #observedRows({ observed }: SelectionRules = this.#rules): readonly number[] {
+    return this.#prompt.slice(-observed);
   }
 
   #questPages(budget: number): number {

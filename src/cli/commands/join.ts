@@ -110,7 +110,7 @@ function checkedNats(options: InstanceJoinOptions, given: Record<string, unknown
   if (borrow && pagesPort > 65_533)
     throw new UsageError(`Cannot use --pages-port ${pagesPort}: --borrow needs the next two ports as well`);
   servedAttentionWorkers(options);
-  servedSparsity({ ...options, instances: [{ role }] });
+  servedSparsity(options);
   refuseTooMuchMemory(options, [{ role }]);
   if (ssd !== undefined) makeFolder(ssd, 'blocks');
   return nats;

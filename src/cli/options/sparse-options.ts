@@ -91,18 +91,9 @@ interface Combined extends Pick<SparseOptions, 'sparse' | 'sparseFullLayers'> {
   readonly cppGroup?: number | undefined;
 }
 
-/** Options of `serve` and `join` that sparse KV does not work with. */
-interface ServedOptions extends SparseOptions, Combined {
-  /** Of an instance that joins a cluster. */
-  readonly role?: string | undefined;
-  readonly instances?: readonly { readonly role: string }[] | undefined;
-}
-
 /** Undefined: every request keeps all tokens. @throws UsageError */
-export function servedSparsity(options: ServedOptions): SparseSettings | undefined {
-  const { instances = [], role = 'mixed' } = options;
-  const handsOff = ![...instances, { role }].every((own) => own.role === 'mixed' || own.role === 'store');
-  const conflict = options.sparse === undefined ? undefined : sparseConflict({ ...options, handsOff });
+export function servedSparsity(options: SparseOptions & Combined): SparseSettings | undefined {
+  const conflict = options.sparse === undefined ? undefined : sparseConflict(options);
   if (conflict !== undefined) throw new UsageError(`Cannot use --sparse ${options.sparse}: ${conflict}`);
   return sparseSettings(options);
 }
@@ -172,16 +163,12 @@ function selectionOf({ sparse, sparseObserve, sparsePooling, sparseCache, sparse
 }
 
 /** The reason why an instance cannot have sparse layers beside its other options. */
-export function sparseConflict(options: Combined & { readonly handsOff: boolean }): string | undefined {
+export function sparseConflict(options: Combined): string | undefined {
   const hasFull = hasFullLayers(options);
   const conflicts: readonly (readonly [boolean, string])[] = [
     [
       options.borrow && hasFull,
       'full layers cannot be lent beside sparse ones: remove --borrow, or write --sparse-full-layers 0',
-    ],
-    [
-      options.borrow && options.handsOff,
-      'kept tokens are not handed off beside lent memory: use instances of role mixed',
     ],
     [
       options.cppGroup !== undefined && hasFull,

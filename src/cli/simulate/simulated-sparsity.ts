@@ -34,7 +34,6 @@ interface SparsityOptions extends Omit<SparseOptions, 'sparseBudget'> {
 
 interface Combined extends SparsityOptions {
   readonly decodeOnly: boolean;
-  readonly prefill: number;
   readonly standby: number;
   readonly borrow: boolean;
   readonly cppGroup?: number | undefined;
@@ -53,8 +52,7 @@ export function refuseWithSparsity(options: Combined): void {
     [options.decodeOnly, 'prompts must be computed to choose tokens: remove --decode-only'],
     [options.standby > 0, 'kept tokens do not migrate: remove --standby'],
   ];
-  const conflict =
-    conflicts.find(([applies]) => applies)?.[1] ?? sparseConflict({ ...options, handsOff: options.prefill > 0 });
+  const conflict = conflicts.find(([applies]) => applies)?.[1] ?? sparseConflict(options);
   if (conflict !== undefined) throw new UsageError(`Cannot use --sparse ${sparse}: ${conflict}`);
 }
 

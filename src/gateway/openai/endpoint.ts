@@ -193,7 +193,8 @@ function kvBudgetOf(
   if (least === undefined || most === undefined)
     throw refused("this server has a fixed budget for each layer, and accepts 'full'");
   if (budget < least || budget > most) throw refused(`this server accepts ${least} to ${most}, or 'full'`);
-  if (promptLogprobs) throw refused("with 'echo' and 'logprobs' the prompt keeps its full KV");
+  if (promptLogprobs)
+    throw refused("with 'echo' and 'logprobs' the prompt keeps its full KV, since its context is not marked");
   return budget;
 }
 

@@ -221,7 +221,7 @@ export function preemptingWorld(seed: number): RequestWorld {
 /** A world in which instances keep only some tokens of requests in sparse layers. */
 export function sparseWorld(seed: number): RequestWorld {
   const prng = new Prng(seed, streams.sparsity);
-  const { config } = preemptingWorld(seed);
+  const { config, trace } = preemptingWorld(seed);
   const budget = prng.integer(12, 60);
   const isListed = prng.chance(0.2);
   const isWhole = !isListed && prng.chance(0.4);
@@ -232,21 +232,27 @@ export function sparseWorld(seed: number): RequestWorld {
     ...{ keepsFull: prng.chance(0.7), slotPagesOfState: prng.integer(2, 40) },
     sparseLayers: [isWhole, true],
   };
-  // In some worlds prompts are handed off, stores keep blocks, and pages are chosen.
+  // In some worlds prompts are handed off, stores keep blocks, pages are chosen, and requests with full KV borrow.
   const more = new Prng(seed, streams.sparseRoles);
   const [keepsRoles, hasStores] = [more.chance(0.5), more.chance(0.5)];
   const chosen = !isListed && more.chance(0.2) ? { ...sparsity, pages: { topP: 1 }, observed: 1, recent: 0 } : sparsity;
+  const lends = config.lending !== undefined && isWhole && more.chance(0.7);
   const instances = config.instances
     .filter(({ role }) => hasStores || role !== 'store')
-    .map(({ role, nic, ssd, machine: { tiers, borrowing: _, stores, ...machine } }): InstanceSpec => {
+    .map(({ role, nic, ssd, machine: { tiers, borrowing, stores, ...machine } }): InstanceSpec => {
       if (role === 'store') return { role, nic, ssd, machine: { ...machine, tiers, cost, sparsity: chosen } };
       const below = prng.chance(0.5) ? { tiers: { hostBlocks: prng.integer(10, 60), ssdBlocks: 0 } } : {};
       const own = { ...machine, ...below, ...(hasStores && { stores }), cost, sparsity: chosen };
-      return { role: keepsRoles ? role : 'mixed', nic, machine: { ...own, blocks: prng.integer(24, 50) } };
+      const blocks = prng.integer(24, 50);
+      const memory = lends ? { borrowing, blocks: machine.blocks } : { blocks };
+      return { role: keepsRoles ? role : 'mixed', nic, machine: { ...own, ...memory } };
     });
   const admission = { ...config.admission, ...(!keepsRoles && { roleSwitch: undefined }) };
-  const alone = { pipeline: undefined, lending: undefined };
-  return { config: { ...config, ...alone, instances, admission }, trace: traceOf(prng) };
+  const others = { pipeline: undefined, lending: lends ? config.lending : undefined };
+  const requests = lends
+    ? trace.map((each) => (more.chance(0.5) ? { ...each, kvBudget: 'full' as const } : each))
+    : undefined;
+  return { config: { ...config, ...others, instances, admission }, trace: requests ?? traceOf(prng) };
 }
 
 /** KV pools so small that short requests fill them. */

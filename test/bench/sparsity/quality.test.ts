@@ -272,6 +272,26 @@ describe('on the embedded model', () => {
     expect(rows[0].kept).toBeCloseTo((100 * (2 + 4 * 0.25)) / 6, 0);
   });
 
+  test('rules of scoring are compared on the same prompts, each with a row of the same scores as alone', () => {
+    const rule = (observed: number, width: number, headReduce: 'max' | 'mean') => {
+      return { observed, recent: 16, pooling: { kind: 'max' as const, width }, headReduce };
+    };
+    const selections = [rule(8, 11, 'max'), rule(64, 5, 'mean')];
+    const methods = ['uniform', 'window'] as const;
+    const tasks = ['agreement'] as const;
+    const { rows } = benchSparsity(backend, { ...options, methods, tasks, selections });
+    expect(rows).toMatchObject([
+      { method: 'uniform', observe: 8, pooling: 'max:11', headReduce: 'max' },
+      { method: 'uniform', observe: 64, pooling: 'max:5', headReduce: 'mean' },
+      { method: 'window' },
+    ]);
+    for (const [i, selection] of selections.entries()) {
+      const alone = benchSparsity(backend, { ...options, methods: ['uniform'], tasks, ...selection }).rows[0];
+      expect(rows[i]).toMatchObject({ kl: alone.kl, score: alone.score });
+    }
+    expect(rows[0].kl).not.toBe(rows[1].kl);
+  });
+
   test('choices are answered by likelihood', () => {
     const facts =
       'Remember: the code for fox is 4821.\n\nQuestion: What is the code for fox?\nAnswer: The code for fox is';

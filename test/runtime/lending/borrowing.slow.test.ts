@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterAll, afterEach, describe, expect, it } from 'vitest';
+import { sparseSettings } from '../../../src/cli/options/sparse-options.ts';
 import type { InstanceSnapshot } from '../../../src/core/protocol/ports.ts';
 import { availableIsas, loadNative } from '../../../src/kernel/native/native.ts';
 import type { LiveCluster } from '../../../src/runtime/threads/live-cluster.ts';
@@ -35,6 +36,28 @@ async function atRest(cluster: LiveCluster): Promise<void> {
     });
   while (busy()) await new Promise((resolve) => setTimeout(resolve, 5));
 }
+
+describe.skipIf(native === undefined)('instances of a process that borrow and hand off', () => {
+  it('kept tokens beside requests with full KV that exceed the decode instances', async () => {
+    const sparse = sparseSettings({ sparse: 'uniform', sparseBudget: 64 });
+    const alone = await started(liveCluster([{ sparse, contextTokens: 8192, kvBytes: 64 * 2 ** 20 }]));
+    const each = (['prefill', 'decode', 'decode'] as const).map((role) => ({ role }));
+    const cluster = await started(borrowingCluster([70, 40, 40], {}, { sparse }, each));
+    const short = Array.from({ length: 4 }, (_, i) => liveRequest(`r${i}`, livePrompt(i, 80 + 70 * i), 12));
+    const budgeted = short.map((one, i) => (i % 2 === 0 ? { ...one, kvBudget: 'full' as const } : one));
+    const requests = [{ ...liveRequest('long', livePrompt(5, 1_400), 12), kvBudget: 'full' as const }, ...budgeted];
+    const answersOf = (to: LiveCluster) => Promise.all(requests.map((one) => answerOf(to, one)));
+    const [expected, answers] = await Promise.all([answersOf(alone), answersOf(cluster)]);
+    for (const [i, { tokens, logprobs, end }] of answers.entries()) {
+      expect(end).toEqual({ kind: 'finished', reason: 'length' });
+      expect([tokens, logprobs]).toEqual([expected[i].tokens, expected[i].logprobs]);
+    }
+    const [prefill, ...decode] = cluster.instances();
+    expect(prefill.sparse?.selections).toBe(2);
+    expect(decode.reduce((sum, { lending }) => sum + (lending?.movedBlocks ?? 0), 0)).toBeGreaterThan(0);
+    await atRest(cluster);
+  });
+});
 
 describe.skipIf(native === undefined)('instances of a process that borrow', () => {
   const isa = native === undefined ? 'portable' : (availableIsas(native).at(-1) ?? 'portable');

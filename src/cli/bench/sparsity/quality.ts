@@ -13,6 +13,7 @@ import { type ChoiceCase, parseChoices } from '../../../bench/sparsity/choices.t
 import { sparsityMethods } from '../../../bench/sparsity/methods.ts';
 import { recallPlot } from '../../../bench/sparsity/plot.ts';
 import { recallTasks } from '../../../bench/sparsity/recall.ts';
+import type { SelectionRules } from '../../../bench/sparsity/sparse-steps.ts';
 import { round } from '../../../bench/statistics.ts';
 import { textOf } from '../../../engine/model-text.ts';
 import { pageTokens } from '../../../util/step.ts';
@@ -36,14 +37,11 @@ const schema = modelOptionsSchema.pick({ model: true, threads: true }).extend({
   seed: z.coerce.number().int().min(0).default(0),
   text: z.string().optional(),
   choices: z.string().optional(),
-  observe: count(8),
+  observe: counts(1, [8]),
   window: count(16),
   fullLayers: z.coerce.number().int().min(0).optional(),
-  pooling: z
-    .string()
-    .regex(/^(max|mean):\d+$/, 'write max:11 or mean:5')
-    .default('max:11'),
-  headReduce: z.enum(['max', 'mean']).default('max'),
+  pooling: list(z.string().regex(/^(max|mean):\d*[13579]$/, 'write max:11 or mean:5; the width is odd'), ['max:11']),
+  headReduce: list(z.enum(['max', 'mean']), ['max']),
   topP: z.coerce.number().gt(0).max(1).default(1),
   decode: z.enum(['keep', 'replace', 'compact']).default('keep'),
   plot: z.string().optional(),
@@ -58,10 +56,22 @@ export function sparsityCommand(): Command {
     .description('Recall, perplexity and agreement with a part of the KV, by method and budget')
     .action(async ({ json, profile, ...flags }: { json?: boolean; profile?: boolean } & Record<string, unknown>) => {
       const parsed = readOptions(schema, flags);
-      const { model, threads, text, choices, needles, observe, window, pooling, decode, mass, plot, ...options } =
-        parsed;
-      const [kind, width] = pooling.split(':');
-      if (Number(width) % 2 === 0) throw new UsageError(`Cannot use --pooling ${pooling}: the width is even`);
+      const {
+        model,
+        threads,
+        text,
+        choices,
+        needles,
+        decode,
+        mass,
+        plot,
+        observe: _,
+        pooling: __,
+        ...options
+      } = parsed;
+      const selections = selectionsOf(parsed);
+      if (plot !== undefined && selections.length > 1)
+        throw new UsageError('Cannot use --plot: state one --observe, --pooling and --head-reduce');
       if (options.tasks.includes('choice') && choices === undefined)
         throw new UsageError('Cannot measure choice: --choices is missing');
       const questions = choices === undefined ? [] : readChoices(choices);
@@ -78,9 +88,8 @@ export function sparsityCommand(): Command {
           recallTasks: needles,
           text: text === undefined ? undefined : readText(text),
           choices: questions,
-          observed: observe,
-          recent: window,
-          pooling: { kind: kind === 'max' ? ('max' as const) : ('mean' as const), width: Number(width) },
+          ...selections[0],
+          selections,
           eviction: evictions[decode],
           onProgress: progress,
         };
@@ -92,6 +101,19 @@ export function sparsityCommand(): Command {
         files.close();
       }
     });
+}
+
+/** Every combination of the stated rules. */
+function selectionsOf({ observe, pooling, headReduce, window }: z.infer<typeof schema>): readonly SelectionRules[] {
+  const poolings = pooling.map((text) => {
+    const [kind, width] = text.split(':');
+    return { kind: kind === 'max' ? ('max' as const) : ('mean' as const), width: Number(width) };
+  });
+  return observe.flatMap((observed) =>
+    poolings.flatMap((pool) =>
+      headReduce.map((heads) => ({ observed, recent: window, pooling: pool, headReduce: heads })),
+    ),
+  );
 }
 
 function withFlags(command: Command): Command {
@@ -111,17 +133,20 @@ function withFlags(command: Command): Command {
     .option('--seed <n>', 'Seed of the prompts and of the random method (default: 0)')
     .option('--text <file>', 'UTF-8 text for perplexity and agreement (default: generated sentences)')
     .option('--choices <file>', 'JSONL file for choice: prompt, choices, and answer, the index of the right one')
-    .option('--observe <tokens>', 'Score keys by the last queries of the prompt (default: 8)')
+    .option('--observe <list>', 'Score keys by these numbers of last queries of the prompt, compared (default: 8)')
     .option('--window <tokens>', 'Always keep the last tokens (default: 16)')
     .option(
       '--full-layers <n>',
       'Keep all tokens in this number of first layers (default: 3 with first-n, 2 with quest, else 0)',
     )
     .option(
-      '--pooling <kind>',
-      'Pool the scores of neighbouring tokens by their maximum or mean over an odd width (default: max:11)',
+      '--pooling <list>',
+      'Pool the scores of neighbouring tokens by their maximum or mean over an odd width; several, max:11,mean:5, are compared (default: max:11)',
     )
-    .option('--head-reduce <kind>', 'Reduce scores over the query heads of a KV head: max or mean (default: max)')
+    .option(
+      '--head-reduce <list>',
+      'Reduce scores over the query heads of a KV head by max or mean; both are compared (default: max)',
+    )
     .option('--top-p <mass>', 'With quest, read fewer pages where their bounds reach this mass (default: 1)')
     .option(
       '--decode <way>',

@@ -3,7 +3,7 @@ import { rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Command } from 'commander';
-import type { z } from 'zod';
+import { z } from 'zod';
 import { oneBillion, writeRandomLlama } from '../../../bench/random-gguf.ts';
 import { benchSparseServing } from '../../../bench/sparsity/serving.ts';
 import { pageTokens } from '../../../util/step.ts';
@@ -21,7 +21,7 @@ const schema = benchModelSchema.extend({
   stepMs,
   prompt: count(4000),
   output: count(500),
-  clients: count(2),
+  clients: z.coerce.number().int().min(0).default(2),
   sparseClients: counts(1, []),
   budgets: counts(2, [512]),
   requests: count(2),
@@ -34,7 +34,7 @@ export function sparseServingCommand(): Command {
     .addOption(threadsFlag())
     .option('--prompt <tokens>', 'Send prompts of this length, each a new one (default: 4000)')
     .option('--output <tokens>', 'Generate this number of tokens (default: 500)')
-    .option('--clients <n>', 'Run this number of clients with full KV (default: 2)')
+    .option('--clients <n>', 'Run this number of clients with full KV, or 0 for none (default: 2)')
     .option('--sparse-clients <list>', 'Run these numbers of clients with a KV budget (default: twice --clients)')
     .option('--budgets <list>', 'Compare these KV budgets (default: 512)')
     .option('--kv-memory <size>', 'KV memory of the instance (default: what the clients with full KV fill)')
@@ -66,21 +66,23 @@ export function sparseServingCommand(): Command {
 async function measure(options: z.infer<typeof schema> & { readonly model: string }) {
   const { model, weights, inputs, kvType, threads, sparse, stepMs } = options;
   const { prompt, output, clients, sparseClients, budgets, requests, rounds } = options;
-  const kvMemory =
-    options.kvMemory ?? clients * Math.ceil((prompt + output) / pageTokens) * (await blockBytesOf(options));
+  // Of a single client with full KV, where none is compared.
+  const held = Math.max(1, clients);
+  const kvMemory = options.kvMemory ?? held * Math.ceil((prompt + output) / pageTokens) * (await blockBytesOf(options));
   const forms = { weights, inputs, kvType };
   const served = { model, ...forms, threads, kvMemory, context: prompt + output, eviction: 'lru' as const };
-  const queue = Math.max(clients, 2 * clients, ...sparseClients);
+  const queue = Math.max(2 * held, ...sparseClients);
   const serving = await openServing(served, { queue, stepMs, sparsity: sparseSettings(options) });
   try {
     await serving.cluster.ready();
     const { id, vocabSize } = serving.model;
     const sparseLoops = budgets.flatMap((budget) =>
-      (sparseClients.length > 0 ? sparseClients : [2 * clients]).map((clients) => ({ budget, clients })),
+      (sparseClients.length > 0 ? sparseClients : [2 * held]).map((clients) => ({ budget, clients })),
     );
+    const fullLoops = clients === 0 ? [] : [{ budget: 'full' as const, clients }];
     const report = await benchSparseServing({
       ...{ port: serving.cluster, vocabSize, promptTokens: prompt, outputTokens: output },
-      ...{ loops: [{ budget: 'full', clients }, ...sparseLoops], requests, rounds, onProgress: progress },
+      ...{ loops: [...fullLoops, ...sparseLoops], requests, rounds, onProgress: progress },
     });
     return { facts: { model: id, ...forms, threads, sparse, kvMemory, stepMs }, ...report };
   } finally {

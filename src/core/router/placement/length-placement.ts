@@ -59,7 +59,10 @@ export function lengthPlacement(
   return {
     ...settings,
     blockTokens,
-    prompts: { chainOf: ({ chain }) => chain, mayPipeline: () => pipeline?.budgetByDefault !== true },
+    prompts: {
+      chainOf: ({ chain }) => chain,
+      mayPipeline: ({ trace }) => pipeline?.budgetByDefault !== true || trace.kvBudget === 'full',
+    },
     transfers: { ends: instances.map(({ nic }) => nic), linkBytesPerSecond, bytesPerToken: cost.kvBytesPerToken },
     ssds: {
       ends: instances.map(({ ssd }) => ({ ssdBytesPerSecond: ssd?.readBytesPerSecond })),

@@ -61,7 +61,7 @@ export class RunningLengths implements RunningRequest {
       arrival,
       samples: true,
       scoresPrompt: false,
-      ...sparse?.budgetedKv(undefined, request.trace.inputTokens),
+      ...sparse?.budgetedKv(request.trace.kvBudget, request.trace.inputTokens),
     });
   }
 

@@ -92,7 +92,8 @@ export class LengthRequest {
 
   get size(): RequestSize {
     const { inputTokens, outputTokens, resumed } = this;
-    const size = { promptTokens: inputTokens + resumed, outputTokensMax: outputTokens - resumed };
+    const lengths = { promptTokens: inputTokens + resumed, outputTokensMax: outputTokens - resumed };
+    const size = this.trace.kvBudget === undefined ? lengths : { ...lengths, kvBudget: this.trace.kvBudget };
     return resumed === 0 ? size : { ...size, resumedTokens: resumed };
   }
 
