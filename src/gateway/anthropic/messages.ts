@@ -1,4 +1,5 @@
 // POST /v1/messages and /v1/messages/count_tokens: the Anthropic protocol, over chat requests.
+import type { GenerationRequest } from '../../core/protocol/ports.ts';
 import { type ApiError, answerId } from '../http/errors.ts';
 import type { SseStream } from '../http/sse.ts';
 import { type AnswerPart, AnswerParts, type PartListener } from '../openai/answer-parts.ts';
@@ -14,8 +15,9 @@ import {
 import { parseBody } from '../openai/fields.ts';
 import { chatPrompt } from '../openai/prompt.ts';
 import type { Choice, ChoiceHandler, FinishReason, Usage } from '../openai/run-choices.ts';
+import { cachedPrefixes } from './cached-prefixes.ts';
 import { messageError } from './message-errors.ts';
-import { countSchema, messagesDialect, messagesSchema } from './message-schema.ts';
+import { countSchema, type MessagesBody, messagesDialect, messagesSchema } from './message-schema.ts';
 import { chatOf, promptOf } from './to-chat.ts';
 
 export async function createMessage(json: unknown, context: EndpointContext, call: EndpointCall): Promise<Response> {
@@ -24,10 +26,25 @@ export async function createMessage(json: unknown, context: EndpointContext, cal
   const rest = context.model.contextTokens - promptTokens.length;
   const maxTokens = Math.min(body.max_tokens, rest);
   const bounded = choices.map((choice) => ({ ...choice, request: { ...choice.request, maxTokens } }));
-  const shape = new MessageShape(context.model.id, call.requestId, maxTokens < body.max_tokens);
+  const keep = (): void => keepMarked(body, bounded[0]?.request, context, call);
+  const shape = new MessageShape(context.model.id, call.requestId, maxTokens < body.max_tokens, keep);
   if (body.stream === true) return streamResponse(bounded, shape, context, call);
   const usage = await runToEnd(bounded, shape.collector, context, call);
+  keep();
   return Response.json(shape.whole(usage));
+}
+
+/** Pins the prefixes that the request marks, after its output: their blocks are computed then. */
+function keepMarked(
+  body: MessagesBody,
+  request: GenerationRequest | undefined,
+  { model: { tokenizer }, prefixes, port }: EndpointContext,
+  { caller }: EndpointCall,
+): void {
+  if (tokenizer === undefined || request === undefined || !prefixes.hasMemory) return;
+  const blockTokens = port.snapshot().blocks?.tokens ?? 1;
+  for (const { tokens, ttlS } of cachedPrefixes(body, request.prompt, tokenizer))
+    if (tokens >= blockTokens) prefixes.keep(request.prompt.slice(0, tokens), ttlS, request, caller);
 }
 
 export async function countTokens(json: unknown, context: EndpointContext): Promise<Response> {
@@ -48,13 +65,15 @@ class MessageShape implements StreamShape {
   readonly #requestId: string;
   /** The context ends before `max_tokens`. */
   readonly #isCutByContext: boolean;
+  readonly #onFinished: () => void;
   readonly #answer = new AnswerParts();
   #stop: StopReason = { stop_reason: 'end_turn', stop_sequence: null };
 
-  constructor(model: string, requestId: string, isCutByContext: boolean) {
+  constructor(model: string, requestId: string, isCutByContext: boolean, onFinished: () => void) {
     this.#model = model;
     this.#requestId = requestId;
     this.#isCutByContext = isCutByContext;
+    this.#onFinished = onFinished;
   }
 
   /** Collects the output of a response without a stream. */
@@ -90,6 +109,7 @@ class MessageShape implements StreamShape {
     stream.sendEvent({ type: 'message_delta', delta: this.#stop, usage: usageOf(usage) });
     stream.sendEvent({ type: 'message_stop' });
     stream.end();
+    this.#onFinished();
   }
 
   fail(stream: SseStream, error: ApiError): void {

@@ -81,7 +81,8 @@ export function createApp(
   const { model, port, logger } = options;
   const { keys, choicesMax: queueMax } = options;
   const usage = new CallerUsage({ nowMs: () => performance.now(), queueMax, sharesQueue: () => keys.areSeveral });
-  const context: EndpointContext = { ...options, metrics, usage };
+  const prefixes = new Contexts(options.cluster, model.id);
+  const context: EndpointContext = { ...options, metrics, usage, prefixes };
   const app = new Hono<Env>();
   app.use(observe(logger, metrics));
   if (options.exporter !== undefined) {
@@ -116,7 +117,7 @@ export function createApp(
     return c.json(switchRole(c.req.param('number'), json, options.cluster));
   });
   app.all('/api/instances/:number/role', (c) => refuseMethod(c, 'POST'));
-  addContextRoutes(app, context, options);
+  addContextRoutes(app, prefixes, context, options.bodyBytesMax);
   const storage = options.data && { folder: options.data, owners: keys };
   addBatchRoutes(app, context, options.bodyBytesMax, stopping, storage, (tenant) => keys.callerNamed(tenant));
   addEndpoints(app, context, options);
@@ -144,8 +145,7 @@ function addEndpoints(app: Hono<Env>, context: EndpointContext, { bodyBytesMax }
   }
 }
 
-function addContextRoutes(app: Hono<Env>, context: EndpointContext, { cluster, bodyBytesMax }: GatewayOptions): void {
-  const contexts = new Contexts(cluster);
+function addContextRoutes(app: Hono<Env>, contexts: Contexts, context: EndpointContext, bodyBytesMax: number): void {
   const one = '/v1/contexts/:id';
   app.post('/v1/contexts', async (c) =>
     c.json(await contexts.create(await readJson(c.req.raw, bodyBytesMax), context, callOf(c)), 201),

@@ -6,7 +6,7 @@ import type { PinState } from '../../core/protocol/pin-order.ts';
 import type { ClusterPort, GenerationRequest, PinOrder } from '../../core/protocol/ports.ts';
 import { ApiError, badField } from '../http/errors.ts';
 import type { Caller } from '../keys/caller.ts';
-import { checkModel, type EndpointCall, type EndpointContext, saltOf } from './endpoint.ts';
+import { checkModel, type EndpointCall, type EndpointContext, type PrefixKeeper, saltOf } from './endpoint.ts';
 import { parseBody } from './fields.ts';
 import { chatPrompt, completionPrompts } from './prompt.ts';
 import { clientDisconnected } from './run-choices.ts';
@@ -24,6 +24,8 @@ interface PinnedContext {
   readonly model: string;
   readonly createdMs: number;
   readonly order: PinOrder;
+  /** A client marked it in a request; false: a client created it. */
+  readonly isMarked: boolean;
   ttlS: number;
   /** Undefined while the prefix is being computed. */
   pinned: { readonly tokens: number; readonly instance: number; readonly expiresMs: number } | undefined;
@@ -32,12 +34,19 @@ interface PinnedContext {
 type Refused = Extract<PinState, { kind: 'refused' }>;
 
 /** Instances report their pins: a context ends when its instance reports so or fails. */
-export class Contexts {
+/** After a refusal, marks have no effect for this time: the memory for pins is full, or there is none. */
+const refusedMs = 5000;
+
+export class Contexts implements PrefixKeeper {
   readonly #cluster: ClusterPort;
+  readonly #model: string;
   readonly #contexts = new Map<string, PinnedContext>();
 
-  constructor(cluster: ClusterPort) {
+  #markedAgainMs = 0;
+
+  constructor(cluster: ClusterPort, model: string) {
     this.#cluster = cluster;
+    this.#model = model;
   }
 
   /** Resolves when the prefix is pinned. @throws ApiError 400 naming the field, 429 without free capacity */
@@ -51,7 +60,7 @@ export class Contexts {
       throw new ApiError(429, `Cannot pin a context: ${this.#contexts.size} of at most ${contextsMax} are pinned`, {
         code: 'too_many_contexts',
       });
-    const id = `ctx-${randomUUID().replaceAll('-', '')}`;
+    const id = newId();
     const ttlS = body.ttl ?? ttlSDefault;
     this.#refuseAboveLimit(call.caller, prompt.length);
     const request = requestOf(id, prompt, saltOf(body.cache_salt, call.caller), call.caller.name);
@@ -62,12 +71,44 @@ export class Contexts {
       model: body.model,
       createdMs: Date.now(),
       order,
+      isMarked: false,
       ttlS,
       pinned: undefined,
     };
     const field = body.prompt === undefined ? 'messages' : 'prompt';
     await this.#pinAndWait(entry, field, call.signal);
     return describe(entry);
+  }
+
+  get hasMemory(): boolean {
+    return Date.now() >= this.#markedAgainMs;
+  }
+
+  keep(prompt: Int32Array, ttlS: number, { salt }: Pick<GenerationRequest, 'salt'>, caller: Caller): void {
+    if (!this.hasMemory) return;
+    const { name: tenant } = caller;
+    const marked = [...this.#contexts.values()].filter(
+      (entry) => entry.isMarked && entry.ttlS === ttlS && entry.tenant === tenant && entry.order.request.salt === salt,
+    );
+    const prefixes = marked.filter(({ order }) => isPrefix(order.request.prompt, prompt));
+    const same = prefixes.find(({ order }) => order.request.prompt.length === prompt.length);
+    if (same !== undefined) {
+      this.#pin(same, () => {});
+      return;
+    }
+    const replaced = prefixes.reduce((sum, { order }) => sum + order.request.prompt.length, 0);
+    const pinned = this.#tokensOf(tenant) - replaced + prompt.length;
+    if (pinned > (caller.limits.pinnedTokens ?? Number.POSITIVE_INFINITY) || this.#contexts.size >= contextsMax) return;
+    for (const { id } of prefixes) this.#release(id);
+    const id = newId();
+    const order = { id, request: requestOf(id, prompt, salt, tenant), ttlUs: ttlS * 1e6 };
+    const described = { id, tenant, model: this.#model, createdMs: Date.now(), order };
+    const entry: PinnedContext = { ...described, isMarked: true, ttlS, pinned: undefined };
+    this.#contexts.set(id, entry);
+    this.#pin(entry, (refused) => {
+      // A pin that has expired was not refused.
+      if (refused !== undefined && entry.pinned === undefined) this.#markedAgainMs = Date.now() + refusedMs;
+    });
   }
 
   list({ name: tenant }: Caller): object {
@@ -92,8 +133,7 @@ export class Contexts {
 
   remove(id: string, { name: tenant }: Caller): object {
     this.#find(id, tenant);
-    this.#contexts.delete(id);
-    this.#cluster.unpin(id);
+    this.#release(id);
     return { id, object: 'context.deleted', deleted: true };
   }
 
@@ -101,11 +141,20 @@ export class Contexts {
   #refuseAboveLimit({ name, limits }: Caller, tokens: number): void {
     const most = limits.pinnedTokens;
     if (most === undefined) return;
-    const own = [...this.#contexts.values()].filter(({ tenant }) => tenant === name);
-    const pinned = own.reduce((sum, { order }) => sum + order.request.prompt.length, 0);
+    const pinned = this.#tokensOf(name);
     if (pinned + tokens <= most) return;
     const figures = `${pinned} tokens are pinned, the prompt has ${tokens}, and the key of '${name}' allows ${most}`;
     throw new ApiError(429, `Cannot pin a context: ${figures}`, { code: 'key_limit', param: 'pinned_tokens' });
+  }
+
+  #tokensOf(name: string): number {
+    const own = [...this.#contexts.values()].filter(({ tenant }) => tenant === name);
+    return own.reduce((sum, { order }) => sum + order.request.prompt.length, 0);
+  }
+
+  #release(id: string): void {
+    this.#contexts.delete(id);
+    this.#cluster.unpin(id);
   }
 
   #find(id: string, tenant: string): PinnedContext {
@@ -119,8 +168,7 @@ export class Contexts {
   #pinAndWait(entry: PinnedContext, field: string, signal: AbortSignal): Promise<void> {
     return new Promise((resolve, reject) => {
       const cancel = (): void => {
-        this.#contexts.delete(entry.id);
-        this.#cluster.unpin(entry.id);
+        this.#release(entry.id);
         reject(clientDisconnected());
       };
       if (signal.aborted) throw clientDisconnected();
@@ -145,10 +193,17 @@ export class Contexts {
         onResult(undefined);
         return;
       }
-      this.#contexts.delete(id);
-      onResult(state.kind === 'refused' ? state : instanceFailed);
+      if (this.#contexts.delete(id)) onResult(state.kind === 'refused' ? state : instanceFailed);
     });
   }
+}
+
+function newId(): string {
+  return `ctx-${randomUUID().replaceAll('-', '')}`;
+}
+
+function isPrefix(short: Int32Array, long: Int32Array): boolean {
+  return short.length <= long.length && short.every((id, i) => id === long[i]);
 }
 
 const instanceFailed: Refused = {

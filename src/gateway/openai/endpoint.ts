@@ -20,7 +20,19 @@ import type { SharedBody } from './schema.ts';
 /** The header that names the SLO class of a request. */
 export const sloHeader = 'x-kvasir-slo';
 
+/** Pins prefixes that clients mark, for a time. */
+export interface PrefixKeeper {
+  /** False where `keep` is without effect now: the last prefix was refused. */
+  readonly hasMemory: boolean;
+  /**
+   * Pins the full blocks of a prompt that has just been computed, or extends its time. Without effect where its memory is
+   * short. A shorter prefix that was pinned so for the same time becomes an ordinary one.
+   */
+  keep(prompt: Int32Array, ttlS: number, request: Pick<GenerationRequest, 'salt'>, caller: Caller): void;
+}
+
 export interface EndpointContext {
+  readonly prefixes: PrefixKeeper;
   readonly model: ServedModel;
   readonly port: InferencePort;
   readonly metrics: GatewayMetrics;

@@ -115,7 +115,7 @@ export const responsesSchema = z.object({
       mode: z.enum(['implicit', 'explicit']).optional(),
       ttl: z
         .string()
-        .regex(/^\d{1,4}[mh]$/, "must be minutes or hours, such as '30m'")
+        .regex(/^([1-9]\d?m|([1-9]|1\d|2[0-4])h)$/, "must be '1m' to '99m' or '1h' to '24h'")
         .optional(),
     })
     .optional(),

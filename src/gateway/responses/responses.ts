@@ -21,10 +21,22 @@ export async function createResponse(json: unknown, context: EndpointContext, ca
   const { choices } = await planChat(chatOf(body), context, call).catch((error: unknown) => {
     throw withFieldNames(error);
   });
-  const shape = new ResponseShape(body, context.model.id, call.requestId);
+  const ttlS = ttlSecondsOf(body.prompt_cache_options?.ttl);
+  const keep = (): void => {
+    for (const { request } of ttlS === undefined ? [] : choices)
+      context.prefixes.keep(request.prompt, ttlS ?? 0, request, call.caller);
+  };
+  const shape = new ResponseShape(body, context.model.id, call.requestId, keep);
   if (body.stream === true) return streamResponse(choices, shape, context, call);
   const usage = await runToEnd(choices, shape.collector, context, call);
+  keep();
   return Response.json(shape.whole(usage));
+}
+
+/** The prompt of a request with a time is pinned after its output. */
+function ttlSecondsOf(ttl: string | undefined): number | undefined {
+  if (ttl === undefined) return undefined;
+  return Number.parseInt(ttl, 10) * (ttl.endsWith('h') ? 3600 : 60);
 }
 
 /** Fields of chat requests, by the names that they have here. */
@@ -52,15 +64,17 @@ class ResponseShape implements StreamShape {
   readonly #body: ResponsesBody;
   readonly #model: string;
   readonly #requestId: string;
+  readonly #onFinished: () => void;
   readonly #createdS = Math.floor(Date.now() / 1000);
   #answer = new AnswerParts();
   #finish: FinishReason = 'stop';
   #events = 0;
 
-  constructor(body: ResponsesBody, model: string, requestId: string) {
+  constructor(body: ResponsesBody, model: string, requestId: string, onFinished: () => void) {
     this.#body = body;
     this.#model = model;
     this.#requestId = requestId;
+    this.#onFinished = onFinished;
   }
 
   /** Collects the output of a response without a stream. */
@@ -96,6 +110,7 @@ class ResponseShape implements StreamShape {
     const type = this.#finish === 'length' ? 'response.incomplete' : 'response.completed';
     this.#send(stream, { type, response: this.whole(usage) });
     stream.end();
+    this.#onFinished();
   }
 
   fail(stream: SseStream, error: ApiError): void {

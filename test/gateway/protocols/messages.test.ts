@@ -381,3 +381,40 @@ describe('count_tokens', () => {
     await expect(counted).rejects.toBeInstanceOf(Anthropic.NotFoundError);
   });
 });
+
+describe('cache_control', () => {
+  const ephemeral = { type: 'ephemeral' } as const;
+  const system = [
+    { type: 'text' as const, text: 'You are brief.' },
+    { type: 'text' as const, text: 'Rules.', cache_control: { ...ephemeral, ttl: '1h' as const } },
+  ];
+  const turn = (text: string) => ({
+    role: 'user' as const,
+    content: [{ type: 'text' as const, text, cache_control: ephemeral }],
+  });
+  const answer = { role: 'assistant' as const, content: 'Hello' };
+  beforeEach(() => world.cluster.pins.clear());
+
+  it('pins prefixes for their time, and replaces those of earlier turns', async () => {
+    await create({ system, tools: [weather], messages: [turn('first question')] });
+    const [head, whole] = world.pinned;
+    expect(head).toEqual([3600, expect.stringMatching(/Rules\.(.|\n)*weather(.|\n)*<\|im_start\|>user\n$/)]);
+    expect(whole).toEqual([300, expect.stringMatching(/first question$/)]);
+    await create({ system, tools: [weather], messages: [turn('first question'), answer, turn('next question')] });
+    expect(world.pinned).toEqual([head, [300, expect.stringMatching(/first question(.|\n)*next question$/)]]);
+  });
+
+  it('of the request marks its last block; a stream pins it too', async () => {
+    await streamed({ cache_control: ephemeral, messages: [{ role: 'user', content: 'only question' }] });
+    await expect
+      .poll(() => world.pinned, { timeout: 60_000 })
+      .toEqual([[300, expect.stringMatching(/only question$/)]]);
+  });
+
+  it('pins nothing without marks, and is without effect where memory is short', async () => {
+    await create({ system: 'S' });
+    world.cluster.isFull = true;
+    expect((await create({ system, messages: [turn('a question')] })).type).toBe('message');
+    expect(world.pinned).toEqual([]);
+  });
+});

@@ -1,6 +1,12 @@
 // A gateway over HTTP for official clients: its model answers each request with the text that a test sets.
 
-import type { GenerationEvent, GenerationRequest } from '../../../src/core/protocol/ports.ts';
+import type {
+  ClusterPort,
+  GenerationEvent,
+  GenerationRequest,
+  PinListener,
+  PinOrder,
+} from '../../../src/core/protocol/ports.ts';
 import { type Gateway, listen } from '../../../src/gateway/http/server.ts';
 import { ApiKeys } from '../../../src/gateway/keys/api-keys.ts';
 import { ChatTemplate } from '../../../src/text/template/chat-template.ts';
@@ -8,7 +14,7 @@ import { decodeUtf8 } from '../../../src/text/utf8.ts';
 import { toolTemplates } from '../../text/tools/templates.ts';
 import { bytesOf } from '../openai/byte-tokenizer.ts';
 import { accepted, finished, ScriptedPort, started, tokens } from '../scripted-port.ts';
-import { gatewayOptions } from '../world.ts';
+import { gatewayOptions, noCluster } from '../world.ts';
 
 export const apiKey = 'secret';
 export const contextTokens = 4000;
@@ -23,12 +29,34 @@ class ProtocolPort extends ScriptedPort {
   }
 }
 
+/** Pins every prefix at once. */
+class RecordingCluster implements ClusterPort {
+  readonly pins = new Map<string, PinOrder>();
+  isFull = false;
+  requestTrace = noCluster.requestTrace;
+  onEnded = noCluster.onEnded;
+  roles = noCluster.roles;
+  switchRole = noCluster.switchRole;
+
+  pin(order: PinOrder, listener: PinListener): void {
+    if (!this.isFull) this.pins.set(order.id, order);
+    const state = { kind: 'pinned', tokens: order.request.prompt.length, untilUs: 0 } as const;
+    listener(this.isFull ? { kind: 'refused', why: 'memory', message: 'Cannot pin' } : state, 0);
+  }
+
+  unpin(id: string): void {
+    this.pins.delete(id);
+  }
+}
+
 export class ProtocolWorld {
+  readonly cluster: RecordingCluster;
   readonly port: ProtocolPort;
   readonly #gateway: Gateway;
   #events: readonly GenerationEvent[] = [];
 
-  private constructor(port: ProtocolPort, gateway: Gateway) {
+  private constructor(port: ProtocolPort, cluster: RecordingCluster, gateway: Gateway) {
+    this.cluster = cluster;
     this.port = port;
     this.#gateway = gateway;
   }
@@ -39,7 +67,9 @@ export class ProtocolWorld {
     const base = gatewayOptions(port);
     const model = { ...base.model, contextTokens, chatTemplate: new ChatTemplate(toolTemplates.qwen3) };
     const keys = new ApiKeys({ users: [apiKey], admins: [] });
-    world = new ProtocolWorld(port, await listen({ ...base, model, keys }, '127.0.0.1', 0));
+    const cluster = new RecordingCluster();
+    const gateway = await listen({ ...base, model, keys, cluster }, '127.0.0.1', 0);
+    world = new ProtocolWorld(port, cluster, gateway);
     return world;
   }
 
@@ -50,6 +80,14 @@ export class ProtocolWorld {
   /** The text of the last prompt. */
   get prompt(): string {
     return decodeUtf8(Uint8Array.from(this.request.prompt));
+  }
+
+  /** Seconds and texts of the pinned prefixes. */
+  get pinned(): [number, string][] {
+    return [...this.cluster.pins.values()].map(({ ttlUs, request }) => [
+      ttlUs / 1e6,
+      decodeUtf8(Uint8Array.from(request.prompt)),
+    ]);
   }
 
   get request(): GenerationRequest {

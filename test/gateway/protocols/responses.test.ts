@@ -141,6 +141,18 @@ describe('a response', () => {
   });
 });
 
+it('prompt_cache_options.ttl pins the prompt, and the next turn replaces it', async () => {
+  const prompt_cache_options = { ttl: '30m' } as const;
+  await create({ prompt_cache_options });
+  expect(world.pinned).toEqual([[1800, world.prompt]]);
+  const input = [{ role: 'user', content: 'hi' } as const, { role: 'assistant', content: 'Hello' } as const];
+  await create({ prompt_cache_options, input: [...input, { role: 'user', content: 'more' }] });
+  expect(world.pinned.length).toBeGreaterThan(0);
+  expect(world.pinned.at(-1)).toEqual([1800, world.prompt]);
+  await create({ prompt_cache_options: { mode: 'explicit' } });
+  expect(world.pinned).toHaveLength(1);
+});
+
 describe('tools', () => {
   it('are called', async () => {
     world.outputs(callText('weather', { place: 'Rome' }));
