@@ -24,7 +24,7 @@ import type { OtlpExporter } from '../tracing/otlp-exporter.ts';
 import { describeRequest } from '../tracing/request-trace.ts';
 import { exportTraces } from '../tracing/spans.ts';
 import { traceOf } from '../tracing/trace-context.ts';
-import { readJson } from './body.ts';
+import { BodyBudget, readJson } from './body.ts';
 import { countInstances, describeCluster } from './cluster-view.ts';
 import type { DataFolder } from './data-folder.ts';
 import { ApiError, clientRequestId, errorHeaders, newRequestId, toApiError } from './errors.ts';
@@ -54,6 +54,8 @@ export interface GatewayOptions {
   /** Origins that browsers may call from, `*` for any; empty: CORS is off. */
   readonly corsOrigins: readonly string[];
   readonly bodyBytesMax: number;
+  /** Connections at once. */
+  readonly connectionsMax?: number;
   readonly streamBufferBytesMax: number;
   /** SLO classes by name, each with the default priority of its requests. */
   readonly sloClasses: ReadonlyMap<string, { readonly priority: number }>;
@@ -69,6 +71,9 @@ const adminRoutes = [
   ['/api/cluster', 'read the state of the cluster'],
   ['/api/instances/*', 'change instances'],
 ] as const;
+
+/** Bodies of the longest length that are read or handled at once. */
+const bodiesAtOnce = 16;
 
 type Endpoint = (json: unknown, context: EndpointContext, call: EndpointCall) => Promise<Response>;
 
@@ -105,6 +110,11 @@ export function createApp(
       await next();
     });
   }
+  const bodies = new BodyBudget(bodiesAtOnce * options.bodyBytesMax, options.bodyBytesMax);
+  app.post('*', async (c, next) => {
+    const release = bodies.reserve(c.req.raw.headers);
+    await next().finally(release);
+  });
   addInfoRoutes(app, options, metrics);
   app.get('/api/cluster', (c) => c.json(describeCluster(model.id, port, options.cluster)));
   app.all('/api/cluster', (c) => refuseMethod(c, 'GET'));

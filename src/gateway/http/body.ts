@@ -1,6 +1,34 @@
 // Request bodies: read up to a limit as UTF-8 and JSON, or refused with the reason.
 import { ApiError } from './errors.ts';
 
+/** Bytes of bodies that are read or handled at once. A body without a stated length counts as the longest one. */
+export class BodyBudget {
+  readonly #bytesMax: number;
+  readonly #eachMax: number;
+  #bytes = 0;
+
+  /** @param eachMax the longest body */
+  constructor(bytesMax: number, eachMax: number) {
+    this.#bytesMax = bytesMax;
+    this.#eachMax = eachMax;
+  }
+
+  /** Returns what gives the bytes back. @throws ApiError 503 over the budget */
+  reserve(headers: Headers): () => void {
+    const stated = Number(headers.get('content-length') ?? this.#eachMax);
+    const bytes = Math.min(Number.isFinite(stated) ? stated : this.#eachMax, this.#eachMax);
+    if (this.#bytes + bytes > this.#bytesMax)
+      throw new ApiError(503, `Cannot read request: bodies in flight have ${this.#bytes} bytes: retry later`, {
+        code: 'bodies_exceeded',
+        retryAfterMs: 1_000,
+      });
+    this.#bytes += bytes;
+    return () => {
+      this.#bytes -= bytes;
+    };
+  }
+}
+
 /**
  * The body as JSON.
  * @throws ApiError 413 over `bytesMax`, 415 for a compressed body, 400 for invalid UTF-8 or JSON, 499 if the client disconnects

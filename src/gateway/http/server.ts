@@ -17,6 +17,8 @@ import { readTls, watchTls } from './tls-files.ts';
 
 /** Longer than proxies keep idle connections, so that the server never closes one while a request arrives. */
 const keepAliveMs = 75_000;
+/** Further connections are closed: each takes memory and a descriptor. */
+const connectionsMaxDefault = 8_192;
 
 /** Time for the error events of cut streams to be sent. */
 const cutMs = 1_000;
@@ -63,6 +65,7 @@ export async function listen(options: GatewayOptions, host: string, requestedPor
     else if (foreign !== undefined) refuse(closing(foreign), outgoing);
     else admitted(incoming, outgoing);
   });
+  server.maxConnections = options.connectionsMax ?? connectionsMaxDefault;
   const responses = new OpenResponses(server);
   server.on('checkExpectation', (_, outgoing: ServerResponse) => refuse(badRequest(417), outgoing));
   server.on('connect', (_, socket: Socket) => socket.end(rawRefusal(405)));

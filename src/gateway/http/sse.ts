@@ -6,7 +6,11 @@ const encoder = new TextEncoder();
 /** A stream without events for this time gets a comment, so that proxies do not take it for dead. */
 export const keepAliveMs = 10_000;
 
+/** A connection whose client takes nothing for this time is closed. */
+const stalledMsDefault = 60_000;
+
 export interface SseOptions {
+  readonly stalledMs?: number;
   /** Maximum number of bytes buffered for a slow client. */
   readonly bufferBytesMax: number;
   /** The client disconnected, or more than `bufferBytesMax` bytes are buffered. */
@@ -61,6 +65,8 @@ export class SseStream {
     const onGone = (): void => this.#disconnect('closed');
     if (outgoing.destroyed) onGone();
     outgoing.on('close', onGone).on('error', onGone);
+    // Comments keep the connection of a client that reads active.
+    outgoing.setTimeout(this.#options.stalledMs ?? stalledMsDefault, () => outgoing.destroy());
     if (this.#sink instanceof HeldFrames) this.#moveTo(new ConnectionFrames(outgoing), this.#sink);
   }
 

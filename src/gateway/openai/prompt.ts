@@ -1,6 +1,7 @@
 // Prompts as token ids, with their lengths checked against the context.
 import { setImmediate } from 'node:timers/promises';
 import { type ChatMessage, type ChatTemplate, ChatTemplateError } from '../../text/template/chat-template.ts';
+import type { Tokenizer } from '../../text/tokenizer.ts';
 import { ApiError, badField } from '../http/errors.ts';
 import type { ServedModel } from '../http/served-model.ts';
 import { type AnswerPlan, hasReasoningBegun, parsingOf, planAnswer } from './answer-plan.ts';
@@ -32,6 +33,7 @@ export async function chatPrompt(body: PromptBody, model: ServedModel, encode: E
   const { chatTemplate, tokenizer } = model;
   const answer = planAnswer(body, { ...model, chatTemplate, tokenizer });
   const text = render(chatTemplate, body, answer, model);
+  refuseLongText(text, 'messages', model);
   const hasBegun = hasReasoningBegun(text, body, answer);
   return {
     tokens: await tokenise(text, 'messages', false, encode),
@@ -134,9 +136,36 @@ async function encodeText(text: string, model: ServedModel, encode: Encode): Pro
   if (model.tokenizer === undefined) {
     throw badField('prompt', `Cannot complete text: model '${model.id}' has no tokenizer; send token ids`);
   }
+  refuseLongText(text, 'prompt', model);
   const ids = await tokenise(text, 'prompt', true, encode);
   if (ids.length === 0) throw badField('prompt', 'Cannot complete: the prompt has no tokens');
   return ids;
+}
+
+/** A normaliser may replace several characters by one: so many times the longest text of the context is tokenised. */
+const normalisedShare = 4;
+/** Bytes of the longest token. */
+const longestTokens = new WeakMap<Tokenizer, number>();
+
+/** Texts that cannot fit are not tokenised, which would hold up other requests. @throws ApiError 400 with all figures */
+function refuseLongText(text: string, field: string, { tokenizer, contextTokens }: ServedModel): void {
+  const most = normalisedShare * contextTokens;
+  // A token has a byte at least.
+  if (tokenizer === undefined || text.length <= most) return;
+  const longest = longestTokens.get(tokenizer) ?? longestToken(tokenizer);
+  longestTokens.set(tokenizer, longest);
+  if (text.length <= most * longest) return;
+  throw new ApiError(
+    400,
+    `Cannot fit request: the context is ${contextTokens} tokens of at most ${longest} bytes, the text has ${text.length} characters`,
+    { code: 'context_length_exceeded', param: field },
+  );
+}
+
+function longestToken(tokenizer: Tokenizer): number {
+  let longest = 1;
+  for (let id = 0; id < tokenizer.vocabSize; id++) longest = Math.max(longest, tokenizer.tokenBytes(id).length);
+  return longest;
 }
 
 /**

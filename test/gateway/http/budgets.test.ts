@@ -1,0 +1,88 @@
+// Budgets of the HTTP server: connections, bodies in flight, clients that do not read, and texts that cannot fit.
+import { createServer } from 'node:http';
+import { type AddressInfo, connect, type Socket } from 'node:net';
+import { afterEach, expect, it } from 'vitest';
+import { BodyBudget } from '../../../src/gateway/http/body.ts';
+import { listen } from '../../../src/gateway/http/server.ts';
+import { SseStream } from '../../../src/gateway/http/sse.ts';
+import { ScriptedPort } from '../scripted-port.ts';
+import { answering, gateway, gatewayOptions } from '../world.ts';
+
+const closing: (() => unknown)[] = [];
+afterEach(async () => {
+  for (const close of closing.splice(0).toReversed()) await close();
+});
+
+function open(port: number): Promise<Socket> {
+  return new Promise((resolve) => {
+    const socket = connect(port, '127.0.0.1', () => resolve(socket));
+    socket.on('error', () => {});
+    closing.push(() => socket.destroy());
+  });
+}
+
+it('closes connections above the limit, and serves the others', async () => {
+  const options = gatewayOptions(new ScriptedPort(answering('yes')), { connectionsMax: 1 });
+  const server = await listen(options, '127.0.0.1', 0);
+  closing.push(() => server.drain({ waitMs: 0, timeoutMs: 0 }));
+  const first = await open(server.port);
+  const answered = new Promise<string>((resolve) => first.once('data', (bytes) => resolve(bytes.toString())));
+  first.write('GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n');
+  expect(await answered).toMatch(/^HTTP\/1.1 200 /);
+  const second = await open(server.port);
+  await new Promise((resolve) => second.once('close', resolve));
+  expect(first.destroyed).toBe(false);
+});
+
+it('bodies in flight have a budget; one of unknown length counts as the longest', () => {
+  const budget = new BodyBudget(100, 60);
+  const of = (length?: string) => new Headers(length === undefined ? {} : { 'content-length': length });
+  const release = budget.reserve(of('40'));
+  const longest = budget.reserve(of());
+  expect(() => budget.reserve(of('1'))).toThrow('Cannot read request: bodies in flight have 100 bytes: retry later');
+  release();
+  budget.reserve(of('40'))();
+  // A longer one is refused when it is read.
+  expect(() => budget.reserve(of('1000'))).toThrow('bodies in flight');
+  longest();
+  budget.reserve(of('1000'));
+});
+
+it('ends the connection of a client that takes nothing', async () => {
+  const why = new Promise<string>((resolve) => {
+    const server = createServer((_, outgoing) => {
+      const stream = new SseStream({ bufferBytesMax: 1 << 30, stalledMs: 20, onDisconnect: resolve });
+      outgoing.writeHead(200);
+      stream.writeTo(outgoing);
+      stream.send({ text: 'x'.repeat(32 << 20) });
+    }).listen(0, '127.0.0.1', async () => {
+      const client = await open((server.address() as AddressInfo).port);
+      client.pause();
+      client.write('GET / HTTP/1.1\r\nHost: localhost\r\n\r\n');
+    });
+    closing.push(() => server.close());
+  });
+  expect(await why).toBe('closed');
+});
+
+it('refuses a text that cannot fit before it is tokenised', async () => {
+  let tokenised = 0;
+  const encode = async (text: string): Promise<Int32Array> => {
+    tokenised++;
+    return new Int32Array(text.length);
+  };
+  const { post } = gateway(answering('yes'), { encode, bodyBytesMax: 100_000 });
+  const long = 'x'.repeat(100 * 4 * 100);
+  for (const [path, body] of [
+    ['/v1/completions', { prompt: long }],
+    ['/v1/chat/completions', { messages: [{ role: 'user', content: long }] }],
+  ] as const) {
+    const response = await post(path, { model: 'bytes', ...body }, { 'content-type': 'application/json' });
+    const { error } = (await response.json()) as { error: { message: string; code: string } };
+    expect([response.status, error.code]).toEqual([400, 'context_length_exceeded']);
+    expect(error.message).toMatch(
+      /^Cannot fit request: the context is 100 tokens of at most \d+ bytes, the text has 4/,
+    );
+  }
+  expect(tokenised).toBe(0);
+});
