@@ -97,26 +97,29 @@ interface LinearMemory {
   grow(pages: number): number;
 }
 
-interface Instantiated {
-  readonly instance: { readonly exports: Readonly<Record<string, unknown>> };
+interface Instance {
+  readonly exports: Readonly<Record<string, unknown>>;
 }
 
 interface Assembly {
-  instantiate(source: Uint8Array, imports: object): Promise<Instantiated>;
+  readonly Memory: new (...args: never[]) => LinearMemory;
+  compile(source: Uint8Array): Promise<object>;
+  instantiate(module: object, imports: object): Promise<Instance>;
 }
+
+/** The compiled module of the package, which all instances of a thread share. */
+const compiledModules: Promise<object>[] = [];
 
 /** WebAssembly with instances whose memory stays below a bound. */
 function boundedAssembly(bytesMax: number) {
-  const global: Assembly & { readonly Memory: new (...args: never[]) => LinearMemory } = Reflect.get(
-    globalThis,
-    'WebAssembly',
-  );
+  const global: Assembly = Reflect.get(globalThis, 'WebAssembly');
   const bound: { memory: LinearMemory | undefined; assembly: object } = { memory: undefined, assembly: {} };
-  const instantiate: Assembly['instantiate'] = async (source, imports) => {
-    const result = await global.instantiate(source, imports);
-    bound.memory = Object.values(result.instance.exports).find((each) => each instanceof global.Memory);
+  const instantiate = async (source: Uint8Array, imports: object) => {
+    compiledModules[0] ??= global.compile(source);
+    const instance = await global.instantiate(await compiledModules[0], imports);
+    bound.memory = Object.values(instance.exports).find((each) => each instanceof global.Memory);
     if (bound.memory !== undefined) limitMemory(bound.memory, bytesMax);
-    return result;
+    return { instance };
   };
   bound.assembly = Object.create(global, { instantiate: { value: instantiate } });
   return bound;

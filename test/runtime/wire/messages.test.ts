@@ -20,7 +20,7 @@ import { liveRequest } from '../threads/instances.ts';
 
 const submit = {
   kind: 'submit',
-  request: liveRequest('r1', [1, 2, 3], 7),
+  request: { ...liveRequest('r1', [1, 2, 3], 7), grammar: { kind: 'regex', text: 'a+' } },
   decodeAt: { name: 'b', incarnation: 3, session: 1 },
   prefix: { name: 'c', incarnation: 4, blocks: 5, patienceUs: 6.5 },
   group: {
@@ -108,6 +108,8 @@ describe('messages', () => {
     [submitWith({ id: 'x'.repeat(300) }), 'request.id'],
     [submitWith({ maxTokens: -1 }), 'request.maxTokens'],
     [submitWith({ surprise: 1 }), 'surprise'],
+    [submitWith({ grammar: { kind: 'lark', text: '' } }), 'request.grammar.kind'],
+    [submitWith({ grammar: { kind: 'regex', text: 'x'.repeat(65_537) } }), 'request.grammar.text'],
     [{ ...submit, decodeAt: { name: 'a.b', incarnation: 3, session: 1 } }, 'decodeAt.name'],
     [submitWith({ sampling: { ...submit.request.sampling, seed: [1] } }), 'request.sampling.seed'],
     [submitWith({ sampling: { ...submit.request.sampling, topLogprobs: 99 } }), 'request.sampling.topLogprobs'],
