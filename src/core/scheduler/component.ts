@@ -154,6 +154,9 @@ export abstract class InstanceComponent<Request extends Identified, S extends Ru
   /** A request is about to join the waiting list. */
   accepted(_running: S, _request: Request, _continuation: Continuation): void {}
 
+  /** A request that another instance has begun is about to join the waiting list. */
+  resumed(_running: S): void {}
+
   /** A request starts: its blocks are allocated. */
   started(_running: S): void {}
 

@@ -20,6 +20,14 @@ export class Grammars<Request extends Identified, S extends RunningRequest> exte
   }
 
   override accepted(running: S): void {
+    this.#hold(running);
+  }
+
+  override resumed(running: S): void {
+    this.#hold(running);
+  }
+
+  #hold(running: S): void {
     const { id, grammar, sequence } = running;
     if (grammar === undefined) return;
     sequence.waitsForGrammar = true;

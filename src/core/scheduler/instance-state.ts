@@ -133,6 +133,7 @@ export class InstanceState<Request extends Identified, S extends RunningRequest>
   resume(request: Request, events: readonly GenerationEvent[], inParts: boolean): S {
     const running = this.executor.resume(request, this.#arrivals++, events, inParts);
     running.received = events;
+    for (const component of this.hooks.resumed) component.resumed(running);
     return running;
   }
 

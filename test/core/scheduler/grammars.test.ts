@@ -7,9 +7,9 @@ import { promptOf, request, World } from '../instance-world.ts';
 
 const grammar: Grammar = { kind: 'regex', text: 'a+' };
 
-function grammarWorld() {
+function grammarWorld(config: ConstructorParameters<typeof World>[0] = {}) {
   const effects: string[] = [];
-  const world = new World({}, (effect: InstanceEffect) => {
+  const world = new World(config, (effect: InstanceEffect) => {
     if (effect.kind === 'compileGrammar') effects.push(`compile ${effect.id} ${effect.grammar.text}`);
     else if (effect.kind === 'releaseGrammar') effects.push(`release ${effect.id}`);
   });
@@ -116,5 +116,22 @@ describe('a request with a grammar', () => {
     expect([...(world.running?.plan.grammarRows?.[0]?.output ?? [])]).toEqual([7, 8]);
     world.finishAll();
     expect(effects).toEqual(['compile a a+', 'release a']);
+  });
+
+  test('waits for the compilation where it decodes, and continues from the token of its prefill instance', () => {
+    const handOff = { layerWise: true, receiveTokens: 400, receivePages: 40, rechecksAdmission: false };
+    const { world, effects, compiled } = grammarWorld({ handOff });
+    const received = request('a', promptOf(1, 40), { grammar });
+    world.deliver({ kind: 'peer', from: 1, message: { kind: 'reserve', id: 'a', request: received } });
+    const firstEvents = [
+      { kind: 'started', cachedTokens: 0 },
+      { kind: 'tokens', tokens: Int32Array.of(7), logprobs: undefined },
+    ] as const;
+    world.deliver({ kind: 'promptReceived', from: 1, id: 'a', firstEvents });
+    expect(effects).toEqual(['compile a a+']);
+    expect(world.running).toBeUndefined();
+    compiled('a');
+    expect([...(world.running?.plan.grammarRows?.[0]?.output ?? [])]).toEqual([7]);
+    expect(world.of('a').tokens).toEqual([7]);
   });
 });
