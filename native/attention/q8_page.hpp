@@ -1,5 +1,6 @@
 // Pages of 8-bit K and V. K and V of a KV head are blocks of 32 tokens by 32 dimensions: levels, then one bf16 scale for
-// each token. Levels of K lie as (8, 32 tokens, 4 dimensions), those of V as (8, 32 dimensions, 4 tokens).
+// each token. Levels of K lie as (8, 32 tokens, 4 dimensions), those of V as (8, 32 dimensions, 4 tokens). Of every four
+// the second follows the third: so the even bytes of a dword, and the odd ones, are neighbours.
 #pragma once
 #include "base/types.hpp"
 #include "simd/float_bits.hpp"
@@ -13,6 +14,9 @@ constexpr int kQ8Zero = 128;                               // levels are stored 
 constexpr int kQ8Quad = 4;                                 // levels in a dword
 
 namespace {
+
+/** The byte of a dword that holds the i-th of four levels. */
+constexpr int q8_place(int i) { return i % 4 == 1 ? i + 1 : i % 4 == 2 ? i - 1 : i; }
 
 /** 32 values of one token: value = scale x (level - 128). */
 struct Q8Values {
@@ -77,12 +81,16 @@ struct Q8Page {
   /** Other threads may write other slots at once. */
   void write_key(int block, int slot, const Q8Values& values) const {
     uint8_t* to = k + static_cast<ptrdiff_t>(block) * kQ8BlockBytes;
-    for (int d = 0; d < kQ8Dims; d += kQ8Quad) std::memcpy(to + d * kPageTokens + kQ8Quad * slot, values.levels + d, kQ8Quad);
+    for (int d = 0; d < kQ8Dims; d += kQ8Quad) {
+      const uint8_t* of = values.levels + d;
+      const uint8_t four[kQ8Quad] = {of[0], of[2], of[1], of[3]};
+      std::memcpy(to + d * kPageTokens + kQ8Quad * slot, four, kQ8Quad);
+    }
     std::memcpy(to + kQ8LevelBytes + 2 * slot, &values.scale, 2);
   }
   void write_value(int block, int slot, const Q8Values& values) const {
     uint8_t* to = v + static_cast<ptrdiff_t>(block) * kQ8BlockBytes;
-    uint8_t* levels = to + slot / kQ8Quad * (kQ8Quad * kQ8Dims) + slot % kQ8Quad;
+    uint8_t* levels = to + slot / kQ8Quad * (kQ8Quad * kQ8Dims) + q8_place(slot % kQ8Quad);
     for (int d = 0; d < kQ8Dims; d++) levels[kQ8Quad * d] = values.levels[d];
     std::memcpy(to + kQ8LevelBytes + 2 * slot, &values.scale, 2);
   }
@@ -96,13 +104,13 @@ struct Q8Page {
   Q8Values key(int block, int slot) const {
     const uint8_t* from = k + static_cast<ptrdiff_t>(block) * kQ8BlockBytes;
     Q8Values values;
-    for (int d = 0; d < kQ8Dims; d += kQ8Quad) std::memcpy(values.levels + d, from + d * kPageTokens + kQ8Quad * slot, kQ8Quad);
+    for (int d = 0; d < kQ8Dims; d++) values.levels[d] = from[d / kQ8Quad * kQ8Quad * kPageTokens + kQ8Quad * slot + q8_place(d % kQ8Quad)];
     std::memcpy(&values.scale, from + kQ8LevelBytes + 2 * slot, 2);
     return values;
   }
   Q8Values value(int block, int slot) const {
     const uint8_t* from = v + static_cast<ptrdiff_t>(block) * kQ8BlockBytes;
-    const uint8_t* levels = from + slot / kQ8Quad * (kQ8Quad * kQ8Dims) + slot % kQ8Quad;
+    const uint8_t* levels = from + slot / kQ8Quad * (kQ8Quad * kQ8Dims) + q8_place(slot % kQ8Quad);
     Q8Values values;
     for (int d = 0; d < kQ8Dims; d++) values.levels[d] = levels[kQ8Quad * d];
     std::memcpy(&values.scale, from + kQ8LevelBytes + 2 * slot, 2);

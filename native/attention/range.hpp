@@ -8,7 +8,7 @@ namespace kvasir {
 constexpr int kRangePages = kRangeTokens / kPageTokens;
 // elements of a row of scores or weights; not a power of two, to spread rows over cache sets
 constexpr int kRangeStride = kRangeTokens + 32;
-constexpr int kPrefetchPages = 2;  // how many pages ahead the loops may prefetch
+constexpr int kPrefetchPages = 8;  // at most so many pages ahead the loops prefetch
 
 /**
  * A tile (tokens x group rows; the heads of a token are adjacent) against the keys of one range. Inputs: query,

@@ -6,8 +6,10 @@
 namespace kvasir {
 namespace {
 
-// Bytes of K and V between a prefetch and its use; more would only pollute the L1 cache.
+// Bytes of K and V between a prefetch and its use; more would only pollute the L1 cache. Kernels of q8 prefetch to the L2
+// cache, a whole range ahead: memory is read while weights are computed too.
 constexpr size_t kPrefetchBytes = 8192;
+constexpr int kNearPages = 2;
 
 }  // namespace
 
@@ -49,7 +51,7 @@ void TileStream::run_range(const TileRows& tile, int kv_head, int range, int end
   work.first_key = first_block * kPageTokens;
   work.page_count = range_end - first_block;
   work.pages = pages;
-  work.prefetch_pages = head_bytes < kPrefetchBytes ? kPrefetchPages : 1;
+  work.prefetch_pages = args_.layout.type == KvType::q8 ? kPrefetchPages : head_bytes < kPrefetchBytes ? kNearPages : 1;
   work.query = workspace.query;
   work.o_stride = shape.o_stride;
   work.scores = workspace.scores;

@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url';
 
 /**
  * @param {string} folder where `npm install node-llama-cpp` was run
- * @param {'peer' | 'values'} program
+ * @param {'peer' | 'values' | 'attention'} program
  * @returns {{ binary: string, libraries: string }}
  */
 export function buildPeer(folder, program = 'peer') {

@@ -73,19 +73,18 @@ struct Words {
   static __m256 weigh(__m256 weight, __m256 scale) {
     return _mm256_and_ps(_mm256_cmp_ps(weight, _mm256_setzero_ps(), _CMP_NEQ_UQ), _mm256_mul_ps(weight, scale));
   }
-  static Int largest_bits(Int largest, __m256 v) { return _mm256_max_epi32(largest, _mm256_castps_si256(Lanes::magnitude(v))); }
+  /** The larger of positive values or NaN, as bits. */
+  static Int largest_bits(Int largest, __m256 v) { return _mm256_max_epu32(largest, _mm256_castps_si256(v)); }
   static uint32_t highest(Int largest) {
-    const __m128i four = _mm_max_epi32(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1));
-    const __m128i two = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
-    return static_cast<uint32_t>(_mm_cvtsi128_si32(_mm_max_epi32(two, _mm_shuffle_epi32(two, 0xb1))));
+    const __m128i four = _mm_max_epu32(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1));
+    const __m128i two = _mm_max_epu32(four, _mm_shuffle_epi32(four, 0x4e));
+    return static_cast<uint32_t>(_mm_cvtsi128_si32(_mm_max_epu32(two, _mm_shuffle_epi32(two, 0xb1))));
   }
-  /** Levels of two vectors; adds them to `sums`. */
-  static Int store_levels(const float* values, __m256 inverse, int16_t* out, Int sums) {
-    const Int a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(values), inverse));
-    const Int b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(values + 8), inverse));
-    const Int words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8);
-    _mm256_storeu_si256(reinterpret_cast<Int*>(out), _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8));
-    return _mm256_add_epi32(sums, _mm256_add_epi32(a, b));
+  /** Stores the nearest integers of two vectors; adds them to `sums`. */
+  static Int store_levels(__m256 a, __m256 b, int16_t* out, Int sums) {
+    const Int words = _mm256_permute4x64_epi64(_mm256_packs_epi32(_mm256_cvtps_epi32(a), _mm256_cvtps_epi32(b)), 0xd8);
+    _mm256_storeu_si256(reinterpret_cast<Int*>(out), words);
+    return _mm256_add_epi32(sums, _mm256_madd_epi16(words, _mm256_set1_epi16(1)));
   }
 };
 

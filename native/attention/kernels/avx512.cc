@@ -30,15 +30,15 @@ struct Words {
   static __m512 weigh(__m512 weight, __m512 scale) {
     return _mm512_maskz_mul_ps(_mm512_cmp_ps_mask(weight, _mm512_setzero_ps(), _CMP_NEQ_UQ), weight, scale);
   }
-  static Int largest_bits(Int largest, __m512 v) { return _mm512_max_epi32(largest, _mm512_castps_si512(_mm512_abs_ps(v))); }
-  static uint32_t highest(Int largest) { return static_cast<uint32_t>(_mm512_reduce_max_epi32(largest)); }
-  /** Levels of two vectors; adds them to `sums`. */
-  static Int store_levels(const float* values, __m512 inverse, int16_t* out, Int sums) {
-    const Int a = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(values), inverse));
-    const Int b = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(values + 16), inverse));
-    const Int words = _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi32_epi16(a)), _mm512_cvtepi32_epi16(b), 1);
-    _mm512_storeu_si512(out, _mm512_shufflehi_epi16(_mm512_shufflelo_epi16(words, 0xd8), 0xd8));
-    return _mm512_add_epi32(sums, _mm512_add_epi32(a, b));
+  /** The larger of positive values or NaN, as bits. */
+  static Int largest_bits(Int largest, __m512 v) { return _mm512_max_epu32(largest, _mm512_castps_si512(v)); }
+  static uint32_t highest(Int largest) { return _mm512_reduce_max_epu32(largest); }
+  /** Stores the nearest integers of two vectors; adds them to `sums`. */
+  static Int store_levels(__m512 a, __m512 b, int16_t* out, Int sums) {
+    const Int packed = _mm512_packs_epi32(_mm512_cvtps_epi32(a), _mm512_cvtps_epi32(b));
+    const Int words = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), packed);
+    _mm512_storeu_si512(out, words);
+    return _mm512_dpwssd_epi32(sums, words, _mm512_set1_epi16(1));
   }
 };
 

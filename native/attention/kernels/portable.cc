@@ -86,6 +86,7 @@ struct Words {
   }
   /** weight x scale, 0 where the weight is 0 */
   static Lanes::Vec weigh(Lanes::Vec weight, Lanes::Vec scale) { return Lanes::select(weight == Lanes::zero(), Lanes::zero(), weight * scale); }
+  /** The larger of positive values or NaN, as bits. */
   static Int largest_bits(Int largest, Lanes::Vec v) {
     const Int bits = (Int)Lanes::magnitude(v), larger = bits > largest;
     return (larger & bits) | (~larger & largest);
@@ -95,12 +96,14 @@ struct Words {
     for (int i = 1; i < Lanes::kWidth; i++) best = largest[i] > best ? largest[i] : best;
     return static_cast<uint32_t>(best);
   }
-  /** Levels of two vectors; adds them to `sums`. */
-  static Int store_levels(const float* values, Lanes::Vec inverse, int16_t* out, Int sums) {
-    for (int half = 0; half < 2; half++) {
-      const Int levels = __builtin_convertvector(Lanes::round(Lanes::load(values + 4 * half) * inverse), Int);
-      constexpr int kPlace[] = {0, 2, 1, 3};
-      for (int i = 0; i < 4; i++) out[4 * half + kPlace[i]] = static_cast<int16_t>(levels[i]);
+  /** Stores the nearest integers of two vectors; adds them to `sums`. */
+  static Int store_levels(Lanes::Vec a, Lanes::Vec b, int16_t* out, Int sums) {
+    typedef int16_t Four __attribute__((vector_size(8)));
+    for (const Lanes::Vec& values : {a, b}) {
+      const Int levels = __builtin_convertvector(Lanes::round(values), Int);
+      const Four words = __builtin_convertvector(levels, Four);
+      std::memcpy(out, &words, sizeof words);
+      out += Lanes::kWidth;
       sums += levels;
     }
     return sums;

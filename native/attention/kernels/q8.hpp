@@ -13,9 +13,6 @@ namespace {
 
 constexpr float kQ8LevelMax = 32639.0f;  // of i16 inputs too: 127 x 257
 
-/** Pairs of words lie as even and odd bytes of a dword do: levels 0 and 2, then 1 and 3. */
-constexpr int kQ8Pairs = kQ8Dims / 2;
-
 /** A scale, and the sum of the levels that it belongs to. */
 struct Q8Scale {
   float scale;
@@ -41,37 +38,55 @@ struct Q8Weights {
 };
 static_assert(sizeof(Q8Weights) <= sizeof(float) * kRangeStride, "weights fit in place of scores");
 
+/** To the L2 cache: a range is more than the L1 cache holds. */
+inline void prefetch_to_l2(const uint8_t* from) { __builtin_prefetch(from, 0, 2); }
+
 inline int32_t pair_at(const int16_t* levels, int pair) {
   int32_t two;
   std::memcpy(&two, levels + 2 * pair, sizeof two);
   return two;
 }
 
-/** Levels of `count` finite values, a multiple of two vectors; `largest` is their largest magnitude, as bits. */
-template <class Words>
-Q8Scale round_words(const float* values, int count, uint32_t largest, int16_t* out) {
-  constexpr float kTiny = 1e-30f;
-  constexpr int kStep = 2 * Words::Lanes::kWidth;
-  const bool finite = largest < 0x7f800000u;
-  if (!finite || bits_float(largest) < kTiny) {
-    std::memset(out, 0, sizeof(int16_t) * static_cast<size_t>(count));
-    return {finite ? 0.0f : std::numeric_limits<float>::quiet_NaN(), 0};
+/** The scale of values by their largest magnitude, as bits. NaN and infinity make it NaN. */
+struct Q8Rounding {
+  bool has_levels;  // false: all are 0
+  float scale, inverse;
+
+  explicit Q8Rounding(uint32_t largest) {
+    constexpr float kTiny = 1e-30f;
+    const bool finite = largest < 0x7f800000u;
+    has_levels = finite && bits_float(largest) >= kTiny;
+    scale = !finite ? std::numeric_limits<float>::quiet_NaN() : has_levels ? bits_float(largest) / kQ8LevelMax : 0.0f;
+    inverse = has_levels ? kQ8LevelMax / bits_float(largest) : 0.0f;
   }
-  const auto inverse = Words::Lanes::set(kQ8LevelMax / bits_float(largest));
+};
+
+/** Levels of `count` values, a multiple of two vectors. */
+template <class Words>
+Q8Scale round_words(const float* values, int count, const Q8Rounding& rounding, int16_t* out) {
+  using Lanes = typename Words::Lanes;
+  if (!rounding.has_levels) {
+    std::memset(out, 0, sizeof(int16_t) * static_cast<size_t>(count));
+    return {rounding.scale, 0};
+  }
+  const auto inverse = Lanes::set(rounding.inverse);
   auto sums = Words::set_int(0);
-  for (int i = 0; i < count; i += kStep) sums = Words::store_levels(values + i, inverse, out + i, sums);
-  return {bits_float(largest) / kQ8LevelMax, Words::sum(sums)};
+  for (int i = 0; i < count; i += 2 * Lanes::kWidth) {
+    sums = Words::store_levels(Lanes::multiply(Lanes::load(values + i), inverse), Lanes::multiply(Lanes::load(values + i + Lanes::kWidth), inverse), out + i, sums);
+  }
+  return {rounding.scale, Words::sum(sums)};
 }
 
 /** Rounds `count` float32 values of query heads. */
 template <class Words>
 void load_query_q8(const void* row, int count, void* out) {
+  using Lanes = typename Words::Lanes;
   const auto* values = static_cast<const float*>(row);
   auto* query = static_cast<Q8Query*>(out);
   for (int i = 0; i < count; i += kQ8Dims, query++) {
     auto largest = Words::set_int(0);
-    for (int d = 0; d < kQ8Dims; d += Words::Lanes::kWidth) largest = Words::largest_bits(largest, Words::Lanes::load(values + i + d));
-    query->scale = round_words<Words>(values + i, kQ8Dims, Words::highest(largest), query->levels);
+    for (int d = 0; d < kQ8Dims; d += Lanes::kWidth) largest = Words::largest_bits(largest, Lanes::magnitude(Lanes::load(values + i + d)));
+    query->scale = round_words<Words>(values + i, kQ8Dims, Q8Rounding(Words::highest(largest)), query->levels);
   }
 }
 
@@ -158,7 +173,7 @@ class Q8Run : RangeRows<Q8Form<typename Words::Lanes>> {
         sums.start(r, queries[r]->scale.minus_zero());
       }
       multiply<R>(block + kQ8Quad * column, ahead, [&](int r, int pair) { return pair_at(queries[r]->levels, pair); }, sums);
-      if (ahead != 0) __builtin_prefetch(block + ahead + kQ8LevelBytes);
+      if (ahead != 0) prefetch_to_l2(block + ahead + kQ8LevelBytes);
       KVASIR_UNROLL
       for (int n = 0; n < kVectors; n++) {
         const auto scale = Words::widen(block + kQ8LevelBytes + 2 * (column + n * kWidth));
@@ -196,23 +211,50 @@ class Q8Run : RangeRows<Q8Form<typename Words::Lanes>> {
     }
   }
 
-  /** Weights of keys [first, keys) of the range, whole pages; all others are 0. Scales of unseen keys may be NaN. */
+  /** Weights of keys [first, keys) of the range times their scales; all others are 0. */
   void round_weights(int row, int first, int keys, const float* scales) const {
     Q8Weights& out = *levels_of(row);
-    const int count = work_.page_count * kPageTokens;
+    const float* weights = Rows::weights_of(row);
+    if constexpr (kRangeTokens / kWidth <= 16) {
+      if (first == 0 && keys == kRangeTokens) return round_whole(weights, scales, out);
+    }
     const int begin = first < keys ? first / kPageTokens * kPageTokens : 0;
     const int end = first < keys ? (keys + kPageTokens - 1) / kPageTokens * kPageTokens : 0;
     std::memset(out.levels, 0, sizeof(int16_t) * static_cast<size_t>(begin));
-    std::memset(out.levels + end, 0, sizeof(int16_t) * static_cast<size_t>(count - end));
+    std::memset(out.levels + end, 0, sizeof(int16_t) * static_cast<size_t>(work_.page_count * kPageTokens - end));
     float products[kRangeTokens];
-    const float* weights = Rows::weights_of(row);
     auto largest = Words::set_int(0);
     for (int key = begin; key < end; key += kWidth) {
-      const auto product = Words::weigh(Lanes::load(weights + key), Lanes::load(scales + key));
+      const auto weight = Lanes::load(weights + key), scale = Lanes::load(scales + key);
+      // Scales of keys that the row does not see may be NaN.
+      const bool seen = key >= first && key + kWidth <= keys;
+      const auto product = seen ? Lanes::multiply(weight, scale) : Words::weigh(weight, scale);
       Lanes::store(products + key, product);
       largest = Words::largest_bits(largest, product);
     }
-    out.scale = round_words<Words>(products + begin, end - begin, Words::highest(largest), out.levels + begin);
+    out.scale = round_words<Words>(products + begin, end - begin, Q8Rounding(Words::highest(largest)), out.levels + begin);
+  }
+
+  /** For a row that sees the whole range: products stay in registers. */
+  static void round_whole(const float* weights, const float* scales, Q8Weights& out) {
+    constexpr int kCount = kRangeTokens / kWidth;
+    typename Lanes::Vec products[kCount];
+    auto largest = Words::set_int(0);
+    KVASIR_UNROLL
+    for (int i = 0; i < kCount; i++) {
+      products[i] = Lanes::multiply(Lanes::load(weights + i * kWidth), Lanes::load(scales + i * kWidth));
+      largest = Words::largest_bits(largest, products[i]);
+    }
+    const Q8Rounding rounding(Words::highest(largest));
+    out.scale = {rounding.scale, 0};
+    if (!rounding.has_levels) return void(std::memset(out.levels, 0, sizeof out.levels));
+    const auto inverse = Lanes::set(rounding.inverse);
+    auto sums = Words::set_int(0);
+    KVASIR_UNROLL
+    for (int i = 0; i < kCount; i += 2) {
+      sums = Words::store_levels(Lanes::multiply(products[i], inverse), Lanes::multiply(products[i + 1], inverse), out.levels + i * kWidth, sums);
+    }
+    out.scale.sum = Words::sum(sums);
   }
 
   template <int R>
@@ -228,7 +270,7 @@ class Q8Run : RangeRows<Q8Form<typename Words::Lanes>> {
       const uint8_t* from = work_.pages[page] + offset;
       const ptrdiff_t ahead = prefetch ? work_.pages[page + work_.prefetch_pages] - work_.pages[page] : 0;
       multiply<R>(from + kQ8Quad * column, ahead, [&](int r, int pair) { return pair_at(weights[r]->levels + page * kPageTokens, pair); }, sums);
-      if (prefetch) __builtin_prefetch(from + ahead + kQ8LevelBytes);
+      if (prefetch) prefetch_to_l2(from + ahead + kQ8LevelBytes);
     }
     KVASIR_UNROLL
     for (int r = 0; r < R; r++) {
@@ -266,7 +308,7 @@ class Q8Run : RangeRows<Q8Form<typename Words::Lanes>> {
       KVASIR_UNROLL
       for (int n = 0; n < kVectors; n++) {
         const uint8_t* from = levels + kQ8Quad * n * kWidth;
-        if (ahead != 0 && (n * kWidth) % 16 == 0) __builtin_prefetch(from + ahead);
+        if (ahead != 0 && (n * kWidth) % 16 == 0) prefetch_to_l2(from + ahead);
         bytes[n] = Words::load(from);
       }
       KVASIR_UNROLL

@@ -56,11 +56,17 @@ async function answersOf(cluster: LiveCluster, round: string, tokens = 6) {
   return answers;
 }
 
-describe.each(['bf16', 'f32'] as const)('tiers of an instance with %s inputs', (inputs) => {
+const forms = [
+  { inputs: 'bf16', kvType: undefined, valueBits: 16 },
+  { inputs: 'f32', kvType: undefined, valueBits: 32 },
+  { inputs: 'bf16', kvType: 'q8', valueBits: 8.5 },
+] as const;
+
+describe.each(forms)('tiers of an instance with $inputs inputs and KV $kvType', ({ inputs, kvType, valueBits }) => {
   it('change no bit of the answers under evictions', async () => {
     // A block of kvasir-tiny has 6 pages of 16 KiB with 16-bit values.
-    const blockBytes = (inputs === 'f32' ? 2 : 1) * 6 * 2 ** 14;
-    const small = { inputs, contextTokens: 256, kvBytes: 18 * blockBytes };
+    const blockBytes = (valueBits / 16) * 6 * 2 ** 14;
+    const small = { inputs, kvType, contextTokens: 256, kvBytes: 18 * blockBytes };
     const tiers = { hostBytes: 14 * blockBytes, ssd: { path: ssd().path, bytes: 40 * blockBytes } };
     const [alone, tiered] = [await started(small), await started({ ...small, tiers })];
     let drawn = 0;

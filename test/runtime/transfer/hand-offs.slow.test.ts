@@ -39,8 +39,9 @@ describe.skipIf(native === undefined)('hand-offs between instances of a process'
   const best = isas.at(-1) ?? 'portable';
   // Copies do not depend on the kernels: every form on the best instruction set, one form on the simplest.
   const forms = [
-    ...(['bf16', 'int8', 'f32'] as const).map((inputs) => ({ inputs, isa: best })),
-    ...isas.slice(0, 1).map((isa) => ({ inputs: 'bf16' as const, isa })),
+    ...(['bf16', 'int8', 'f32'] as const).map((inputs) => ({ inputs, kvType: undefined, isa: best })),
+    { inputs: 'bf16' as const, kvType: 'q8' as const, isa: best },
+    ...isas.slice(0, 1).map((isa) => ({ inputs: 'bf16' as const, kvType: undefined, isa })),
   ];
 
   /** One instance with the default settings. Its tokens and log-probabilities depend on no request before. */
@@ -54,11 +55,11 @@ describe.skipIf(native === undefined)('hand-offs between instances of a process'
   const crashed = Array.from({ length: 12 }, (_, i) => liveRequest(`d${i}`, livePrompt(i, 60 + 30 * i), 30));
   let crashAnswers: Promise<readonly Answer[]> | undefined;
 
-  it.each(forms)('give the bits of one instance: inputs $inputs, $isa', async ({ inputs, isa }) => {
+  it.each(forms)('give the bits of one instance: inputs $inputs, KV $kvType, $isa', async ({ isa, ...own }) => {
     const before = process.env.KVASIR_ISA;
     process.env.KVASIR_ISA = isa;
     try {
-      const [alone, pair] = [await started({ inputs }), await started(...apart.map(({ role }) => ({ role, inputs })))];
+      const [alone, pair] = [await started(own), await started(...apart.map(({ role }) => ({ role, ...own })))];
       const ask = (cluster: LiveCluster) => Promise.all(requests.map((request) => answerOf(cluster, request)));
       const [expected, answers] = await Promise.all([ask(alone), ask(pair)]);
       expect(answers).toEqual(expected);
