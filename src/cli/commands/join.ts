@@ -62,7 +62,14 @@ export function joinCommand(): Command {
     .option('--host-memory <size>', 'Cache blocks in this much host memory (default: none)')
     .option('--ssd <folder>', 'Cache blocks on SSD in this folder, also across restarts (default: none)')
     .option('--ssd-size <size>', 'Allocate this much SSD at start (default: 10g)');
-  addLogFlags(addLiveBorrowFlags(addWatchdogFlag(command)));
+  addLogFlags(
+    addLiveBorrowFlags(
+      addWatchdogFlag(command).option(
+        '--drain-timeout <seconds>',
+        'When stopping, let running requests finish for this time (default: 30)',
+      ),
+    ),
+  );
   return addHelpAll(
     command,
     groups.sparse,
@@ -156,7 +163,10 @@ async function serveInstance(nats: NatsServers, options: InstanceJoinOptions): P
     process.send?.({ joined: member.description, incarnation: member.incarnation } satisfies JoinedMessage);
     const end = await Promise.race([stopSignal(), member.ended]);
     if (typeof end === 'string') throw new Error(`Cannot continue serving: ${end}`);
-    log('Leaving: running requests continue on other instances');
+    log(`Draining: new requests go elsewhere, and running ones finish within ${options.drainTimeout} s`);
+    // Without its parent the process has no supervisor that waits for it.
+    const finished = await member.drain(end.stop === 'disconnect' ? 0 : 1000 * options.drainTimeout);
+    log(finished ? 'Leaving' : 'Leaving: running requests continue on other instances');
   } finally {
     await member.close();
     await close();

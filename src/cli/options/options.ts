@@ -41,6 +41,8 @@ export const modelOptionsSchema = z.object({
   warmUp: z.boolean().optional(),
 });
 
+/** Seconds in which requests may finish when a process stops. */
+const drainTimeout = count(0, 86_400).default(30);
 /** A compute thread that does not advance for so many seconds hangs; 0: never. */
 const watchdog = count(0, 86_400).default(defaultWatchdog.floorUs / 1e6);
 
@@ -124,7 +126,7 @@ export const serveOptionsSchema = modelOptionsSchema.extend({
   queue: count(1).default(256),
   watchdog,
   drainWait: count(0, 3_600).default(5),
-  drainTimeout: count(0, 86_400).default(30),
+  drainTimeout,
   otlpEndpoint: z
     .string()
     .regex(/^https?:\/\/[^\s]+$/, 'write http://HOST:4318')
@@ -148,6 +150,7 @@ export const joinOptionsSchema = modelOptionsSchema.extend({
   shard,
   recheck: z.boolean().default(false),
   watchdog,
+  drainTimeout,
   roleSwitch: z.boolean().default(false),
   pinMemory,
   stepMs,

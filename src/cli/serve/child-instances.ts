@@ -11,8 +11,8 @@ import { computes, type InstanceOptions, type ServeOptions, toFlag } from '../op
 import { tierSettings } from './instance-tiers.ts';
 
 const command = fileURLToPath(new URL('../main.js', import.meta.url));
-/** Time to leave the cluster after SIGTERM, before SIGKILL. */
-const killAfterMs = 5_000;
+/** Time to leave the cluster after SIGTERM and the drain, before SIGKILL. */
+const leaveMs = 5_000;
 
 /** The message of a child to its parent after joining. */
 export interface JoinedMessage {
@@ -54,7 +54,7 @@ export class ChildInstances {
         env: { KVASIR_NATS: nats.urls, ...(options.token !== undefined && { KVASIR_TOKEN: options.token }) },
         ready: () => 'has joined',
         exited: ({ incarnation }) => observer.exited(name, incarnation),
-        killAfterMs,
+        killAfterMs: 1000 * options.drainTimeout + leaveMs,
         log: observer.log,
       });
     });
@@ -75,7 +75,7 @@ function flagsOf(options: ServeOptions, own: InstanceOptions, instances: number)
   const { model, weights, inputs, kvType, context, eviction, cluster, pinMemory, admission, transport } = options;
   const threads = own.threads ?? Math.max(1, Math.floor(options.threads / instances));
   const kvMemory = own.kvMemory ?? options.kvMemory;
-  const { logLevel, logFormat, stepMs, watchdog } = options;
+  const { logLevel, logFormat, stepMs, watchdog, drainTimeout } = options;
   const shared = {
     model,
     weights,
@@ -86,6 +86,7 @@ function flagsOf(options: ServeOptions, own: InstanceOptions, instances: number)
     cluster,
     pinMemory,
     watchdog,
+    drainTimeout,
     logLevel,
     logFormat,
     transport,

@@ -75,6 +75,11 @@ export class ReliableChannel {
     return { sent: this.#sent, received: this.#received };
   }
 
+  /** The other side has acknowledged all parts. */
+  get isDelivered(): boolean {
+    return this.#unacknowledged.length === 0;
+  }
+
   /** Handles one event. The caller performs the effects in order. */
   step(event: ChannelEvent): readonly ChannelEffect[] {
     this.#effects = [];

@@ -324,6 +324,8 @@ export type ConductorEvent<Request = GenerationRequest> =
       readonly keepsRole?: boolean;
       readonly kernels?: string | undefined;
     }
+  /** The instance ends when its requests have ended: it gets no others. Duplicate: ignored. Lost: its requests are retried. */
+  | { readonly kind: 'instanceDraining'; readonly instance: InstanceIndex }
   /** All instances to which this one cannot send pages. Late or duplicate: the last list counts. */
   | { readonly kind: 'unreachable'; readonly instance: InstanceIndex; readonly peers: readonly InstanceIndex[] }
   /** The heartbeat of an instance. Late or duplicate: ignored. The next one replaces a lost one. */

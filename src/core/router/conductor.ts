@@ -83,6 +83,9 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       case 'wake':
         this.#recovery.handle(event);
         break;
+      case 'instanceDraining':
+        router.roles.drain(event.instance);
+        break;
       case 'switchRole':
         if (!router.roles.switch(event.instance, event.role))
           this.#context.ignore(`switchRole: instance ${event.instance} cannot change to ${event.role}`);

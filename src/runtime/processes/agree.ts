@@ -4,7 +4,7 @@ import { type Agreement, agree, type FreshSecrets, type JoiningProcess } from '.
 import type { Bus } from '../bus/bus.ts';
 import { nowUs } from '../threads/alarm.ts';
 import { readAgreement, readAnyAgreement } from '../wire/agreement-record.ts';
-import { wireVersion } from '../wire/frames.ts';
+import { commonVersion, describeVersions } from '../wire/versions.ts';
 import {
   AgreementKeeper,
   agreementKey,
@@ -93,11 +93,11 @@ interface KnownRecord {
 
 /** From a record of another version only the block hash key is used, once all its processes have ended. */
 async function readOurs(bus: Bus, record: Uint8Array): Promise<KnownRecord> {
-  const { version, hashKey } = readAnyAgreement(record);
-  if (version === wireVersion) return { agreement: readAgreement(record) };
+  const { hashKey, ...versions } = readAnyAgreement(record);
+  if (commonVersion(versions) !== undefined) return { agreement: readAgreement(record) };
   if (!(await hasTraffic(bus, 'beat.*', discoveryMs))) return { hashKey };
   return {
-    foreign: `its processes have wire version ${version ?? 'none'}, this one ${wireVersion}: all must be of one release`,
+    foreign: `its processes have wire version ${describeVersions(versions)}, this one ${describeVersions()}: none is common`,
   };
 }
 

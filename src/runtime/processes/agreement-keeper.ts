@@ -3,7 +3,7 @@ import { type Agreement, isCompatible, reconcile } from '../../core/membership/a
 import type { Bus } from '../bus/bus.ts';
 import { nowUs } from '../threads/alarm.ts';
 import { encodeAgreement, readAgreement, readAnyAgreement } from '../wire/agreement-record.ts';
-import { wireVersion } from '../wire/frames.ts';
+import { commonVersion } from '../wire/versions.ts';
 import { announceMissing, RecordReconciler } from './record-reconciler.ts';
 
 export const agreementKey = 'agreement';
@@ -159,7 +159,7 @@ export class AgreementKeeper {
 
 /** Undefined for a record of another wire version. */
 function readOurs(bytes: Uint8Array): Agreement | undefined {
-  return readAnyAgreement(bytes).version === wireVersion ? readAgreement(bytes) : undefined;
+  return commonVersion(readAnyAgreement(bytes)) === undefined ? undefined : readAgreement(bytes);
 }
 
 /** Undefined also for malformed bytes. */

@@ -206,6 +206,16 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
     this.feed({ kind: 'switchRole', instance, role });
   }
 
+  #onDraining(instance: InstanceIndex, peer: Peer<InstanceAnnouncement>): void {
+    const slot = this.#slots[instance];
+    // As a store it computes nothing for this gateway.
+    slot.role = 'store';
+    this.log(`Instance ${slot.name} drains: ${this.#serving} serve`);
+    this.feed({ kind: 'instanceDraining', instance });
+    // The instance waits for this: no request that was sent before is left out.
+    this.#session.acknowledge(peer);
+  }
+
   #joined(): readonly Slot[] {
     return this.#slots.filter(({ peer }) => peer !== undefined);
   }
@@ -356,8 +366,9 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
   onMessage(peer: Peer<InstanceAnnouncement>, message: Uint8Array): void {
     const instance = this.#slotOf(peer);
     if (instance === undefined) return;
-    const { steps, role, kvEvents, kvSnapshot, snapshotNumber, ...outputs } = readOutputs(message);
+    const { steps, role, draining, kvEvents, kvSnapshot, snapshotNumber, ...outputs } = readOutputs(message);
     if (role !== undefined) this.#followRole(instance, role);
+    if (draining === true) this.#onDraining(instance, peer);
     this.recordSteps(instance, steps);
     this.#catchUp.feed({
       kind: 'received',

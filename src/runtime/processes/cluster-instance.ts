@@ -4,7 +4,12 @@ import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { KvEventBatch } from '../../core/protocol/kv-events.ts';
 import type { PinState } from '../../core/protocol/pin-order.ts';
-import type { GenerationEvent, GenerationRequest, InstanceSnapshot } from '../../core/protocol/ports.ts';
+import type {
+  GenerationEvent,
+  GenerationRequest,
+  InstanceSnapshot,
+  LendingSnapshot,
+} from '../../core/protocol/ports.ts';
 import { assertNever } from '../../util/assert-never.ts';
 import { ArchiveDriver, limitSnapshot } from '../snapshots/archive-driver.ts';
 import { emptySnapshot } from '../snapshots/metric-snapshots.ts';
@@ -53,6 +58,8 @@ export interface ClusterInstanceOptions extends ClusterProcess {
 
 type Gateway = Peer<GatewayAnnouncement>;
 
+const drainPollMs = 20;
+
 interface Progress {
   /** Output tokens sent to the gateway. */
   outputs: number;
@@ -95,6 +102,7 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
   /** Number of the last batch of KV events that was sent. */
   #kvEventNumber = 0;
   #traces = false;
+  #draining = false;
   readonly readAnnouncement = readGateway;
 
   constructor(options: ClusterInstanceOptions) {
@@ -129,6 +137,31 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
     this.#session.start();
   }
 
+  /** Gateways send no further requests. Resolves when all requests have ended and no memory is lent, or borrowed. */
+  async drain(): Promise<void> {
+    if (!this.#draining) {
+      this.#draining = true;
+      for (const { peer } of this.#clients.values()) this.#send(peer, { ...noOutputs, draining: true });
+      // Later gateways read it from the announcement.
+      this.#session.announce();
+    }
+    await new Promise<void>((resolve) => {
+      const timer = setInterval(() => {
+        if (!this.#isDrained) return;
+        clearInterval(timer);
+        resolve();
+      }, drainPollMs);
+      timer.unref();
+    });
+  }
+
+  /** A gateway that has acknowledged the drain sends nothing more; what it sent before has arrived. */
+  get #isDrained(): boolean {
+    const { lending } = this.#snapshot;
+    const isKnown = [...this.#clients.keys()].every((peer) => this.#session.hasDelivered(peer));
+    return isKnown && this.#owners.size === 0 && (lending === undefined || owesNothing(lending));
+  }
+
   /** Gateways retry their requests elsewhere. Resolves when the stored snapshot is removed, or cannot be. */
   close(): Promise<void> {
     this.#session.close();
@@ -142,7 +175,7 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
     const { unreachable } = this.#reachability;
     return {
       ...{ root, identity: this.#identity, canSwitchRole, capacityTokens, fetchBytesPerToken, stageLayers },
-      ...{ role: this.#role, isa, pages: pagesAddress, unreachable },
+      ...{ role: this.#draining ? ('store' as const) : this.#role, isa, pages: pagesAddress, unreachable },
     };
   }
 
@@ -402,6 +435,11 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
   #send(peer: Gateway, outputs: InstanceOutputs): void {
     this.#session.send(peer, encode(outputs));
   }
+}
+
+/** Cached blocks are not waited for: they can be computed again. */
+function owesNothing({ lentBlocks, remoteBlocks, remoteCachedBlocks }: LendingSnapshot): boolean {
+  return lentBlocks === 0 && remoteBlocks === remoteCachedBlocks;
 }
 
 /** Outputs of one iteration of the loop for one client. */

@@ -3,8 +3,8 @@ import { type Agreement, formsDiffer } from '../../core/membership/agreement.ts'
 import type { Bus } from '../bus/bus.ts';
 import { probePages } from '../transfer/page-reachability.ts';
 import { readAgreement, readAnyAgreement } from '../wire/agreement-record.ts';
-import { wireVersion } from '../wire/frames.ts';
 import { type InstanceAnnouncement, readAnyAnnouncement, readInstance } from '../wire/messages.ts';
+import { commonVersion, describeVersions, type StatedVersions } from '../wire/versions.ts';
 import { agreementKey } from './agreement-keeper.ts';
 
 /** Three heartbeats. */
@@ -14,7 +14,7 @@ const listenMs = 1_600;
 export interface Examined {
   readonly process: string;
   readonly role: string;
-  readonly version: number | undefined;
+  readonly version: string;
   readonly isa: string | undefined;
   readonly inputs: string | undefined;
   readonly pages: string | undefined;
@@ -44,8 +44,8 @@ export async function examineCluster(bus: Bus, probe: Probe = probePages): Promi
     ...instances.flatMap((instance) => instanceFindings(instance, record, reached)),
     ...mixedSets(instances),
   ];
-  const processes = announced.map(({ name, kind, version, instance }) => ({
-    ...{ process: name, role: instance?.role ?? kind, version, isa: instance?.isa },
+  const processes = announced.map(({ name, kind, versions, instance }) => ({
+    ...{ process: name, role: instance?.role ?? kind, version: describeVersions(versions), isa: instance?.isa },
     ...{ inputs: instance?.root.inputForm, pages: instance?.pages },
     reached: instance?.pages === undefined ? undefined : (reached.get(name) ?? 'yes'),
   }));
@@ -55,7 +55,7 @@ export async function examineCluster(bus: Bus, probe: Probe = probePages): Promi
 interface Announced {
   readonly name: string;
   readonly kind: string;
-  readonly version: number | undefined;
+  readonly versions: StatedVersions;
   /** Undefined for gateways, and for instances of another version. */
   readonly instance: InstanceAnnouncement | undefined;
 }
@@ -66,11 +66,11 @@ async function listen(bus: Bus): Promise<readonly Announced[]> {
     const kind = subject.slice('beat.'.length);
     if (kind !== 'instance' && kind !== 'gateway') return;
     try {
-      const { name, version } = readAnyAnnouncement(bytes);
-      const instance = kind === 'instance' && version === wireVersion ? readInstance(bytes) : undefined;
-      byName.set(name, { name, kind, version, instance });
+      const { name, incarnation: _, ...versions } = readAnyAnnouncement(bytes);
+      const isReadable = kind === 'instance' && commonVersion(versions) !== undefined;
+      byName.set(name, { name, kind, versions, instance: isReadable ? readInstance(bytes) : undefined });
     } catch {
-      byName.set(subject, { name: `a process on ${subject}`, kind, version: undefined, instance: undefined });
+      byName.set(subject, { name: `a process on ${subject}`, kind, versions: {}, instance: undefined });
     }
   });
   await new Promise((resolve) => setTimeout(resolve, listenMs));
@@ -83,9 +83,9 @@ type FoundRecord = Agreement | 'absent' | { readonly unreadable: string };
 function recordOf(bytes: Uint8Array | undefined): FoundRecord {
   if (bytes === undefined) return 'absent';
   try {
-    const { version } = readAnyAgreement(bytes);
-    if (version === wireVersion) return readAgreement(bytes);
-    return { unreadable: `it has wire version ${version ?? 'none'}, this release ${wireVersion}` };
+    const { hashKey: _, ...versions } = readAnyAgreement(bytes);
+    if (commonVersion(versions) !== undefined) return readAgreement(bytes);
+    return { unreadable: `it has wire version ${describeVersions(versions)}, this release ${describeVersions()}` };
   } catch (error) {
     return { unreadable: error instanceof Error ? error.message : String(error) };
   }
@@ -102,8 +102,10 @@ function recordFindings(record: FoundRecord, announced: readonly Announced[]): r
 }
 
 function versionFindings(announced: readonly Announced[]): readonly string[] {
-  return announced.flatMap(({ name, version }) =>
-    version === wireVersion ? [] : [`${name} has wire version ${version ?? 'none'}, this release ${wireVersion}`],
+  return announced.flatMap(({ name, versions }) =>
+    commonVersion(versions) === undefined
+      ? [`${name} has wire version ${describeVersions(versions)}, this release ${describeVersions()}`]
+      : [],
   );
 }
 

@@ -42,6 +42,8 @@ export interface JoinedInstance {
   readonly ended: Promise<string>;
   /** True while its compute thread hangs: the process cannot exit by itself. */
   readonly isHung: () => boolean;
+  /** Accepts no further requests; resolves when those that run have ended, or after the time. Returns whether they have ended. */
+  drain(timeoutMs: number): Promise<boolean>;
   /** Announces the departure, so that gateways retry its requests elsewhere, and ends the thread. The bus stays open. */
   close(): Promise<void>;
 }
@@ -84,7 +86,6 @@ function agreed(settings: JoinSettings, stopped: Completion): Promise<Agreement>
 async function join(settings: JoinSettings, agreement: Agreement, stopped: Completion): Promise<JoinedInstance> {
   const { root, role, pages, roleSwitch = false, keepsRole = false, lending: manager } = settings;
   const canSwitchRole = !keepsRole && (role === 'prefill' || role === 'decode' || (role === 'mixed' && roleSwitch));
-  const token = tokenOf(pages, agreement);
   const hub = new MemoryHub();
   const threads = hub.connect();
   const onTaken = (): void => stopped.end('another instance has its lender number');
@@ -102,7 +103,7 @@ async function join(settings: JoinSettings, agreement: Agreement, stopped: Compl
       // If the role may change, prompts are received in every role.
       receivesPrompts: canSwitchRole || role === 'decode',
       peers: 'processes',
-      pages: { ...pages, token },
+      pages: { ...pages, token: tokenOf(pages, agreement) },
       lender: lenders?.instance,
       traces: false,
       hashKey: Uint32Array.from(agreement.hashKey),
@@ -138,7 +139,20 @@ async function join(settings: JoinSettings, agreement: Agreement, stopped: Compl
     await Promise.all([left, lenders?.close()]);
     await threads.close();
   };
-  return { description, ended: Promise.race([stopped.ended, stops]), isHung: () => thread.isHung, close };
+  const ended = Promise.race([stopped.ended, stops]);
+  const drain = (timeoutMs: number) => endsWithin(Promise.race([joined.drain(), ended]), timeoutMs);
+  return { description, ended, isHung: () => thread.isHung, drain, close };
+}
+
+/** Whether the promise resolves within the time. */
+async function endsWithin(done: Promise<unknown>, ms: number): Promise<boolean> {
+  let timer: NodeJS.Timeout | undefined;
+  const timeout = new Promise<boolean>((resolve) => {
+    timer = setTimeout(() => resolve(false), ms);
+  });
+  const inTime = await Promise.race([done.then(() => true), timeout]);
+  clearTimeout(timer);
+  return inTime;
 }
 
 /** Why the thread does not serve any more. */

@@ -11,8 +11,9 @@ import { assertNever } from '../../util/assert-never.ts';
 import type { Bus } from '../bus/bus.ts';
 import { Alarm, carryOutStep, nowUs } from '../threads/alarm.ts';
 import { encode } from '../wire/codec.ts';
-import { decodeFrame, encodeFrame, type Frame, wireVersion } from '../wire/frames.ts';
+import { decodeFrame, encodeFrame, type Frame } from '../wire/frames.ts';
 import { readAnyAnnouncement, readDeparture } from '../wire/messages.ts';
+import { commonVersion, describeVersions, statedVersions, type WireVersions, wireVersions } from '../wire/versions.ts';
 
 /** Interval of announcements, and of acks in each session. */
 const heartbeatMs = 500;
@@ -26,6 +27,8 @@ export interface ClusterProcess {
   /** Increases with each start of a process of this name. */
   readonly incarnation: number;
   log(message: string): void;
+  /** Those of this release unless given. */
+  readonly versions?: WireVersions;
 }
 
 /** The other end of a session. */
@@ -86,7 +89,10 @@ export class PeerSession<Theirs extends Announcement> {
   readonly #sessions = new Map<string, Session<Theirs>>();
   /** By name: the last session number, and the incarnation that it was with. */
   readonly #lastSessions = new Map<string, { readonly incarnation: number; readonly session: number }>();
-  /** By name: the last incarnation of another wire version. */
+  readonly #versions: WireVersions;
+  /** By name: the wire version that both sides have. */
+  readonly #common = new Map<string, number>();
+  /** By name: the last incarnation without a common wire version. */
   readonly #foreign = new Map<string, number>();
   readonly #alarm = new Alarm(() => this.#wake());
   readonly #stops: (() => void)[] = [];
@@ -99,6 +105,7 @@ export class PeerSession<Theirs extends Announcement> {
   constructor(process: ClusterProcess, role: PeerRole, handler: PeerHandler<Theirs>) {
     this.#process = process;
     this.#role = role;
+    this.#versions = process.versions ?? wireVersions;
     this.#handler = handler;
     this.#membership = new Membership({ timeoutUs: silentUs, refuses: (member) => handler.refuses?.(member) });
   }
@@ -139,12 +146,23 @@ export class PeerSession<Theirs extends Announcement> {
     announceDeparture(bus, this.#role, name, incarnation);
   }
 
+  /** True once the peer has received all messages, and this process all that it had sent before it received them. */
+  hasDelivered({ member }: Peer<Theirs>): boolean {
+    return this.#sessions.get(member.name)?.channel.isDelivered !== false;
+  }
+
+  /** Acknowledges what has been received now instead of at the next heartbeat. */
+  acknowledge({ member }: Peer<Theirs>): void {
+    const session = this.#sessions.get(member.name);
+    if (session !== undefined) this.#ack(session);
+  }
+
   /** Announces now instead of at the next heartbeat. */
   announce(): void {
     const { bus, name, incarnation } = this.#process;
     const number = ++this.#announcements;
     const own = this.#handler.announcement?.() ?? {};
-    bus.publish(`beat.${this.#role}`, encode({ version: wireVersion, name, incarnation, number, ...own }));
+    bus.publish(`beat.${this.#role}`, encode({ ...statedVersions(this.#versions), name, incarnation, number, ...own }));
   }
 
   #sendHeartbeats(): void {
@@ -198,11 +216,15 @@ export class PeerSession<Theirs extends Announcement> {
 
   /** Logged once for each incarnation. */
   #isForeign(bytes: Uint8Array): boolean {
-    const { name, incarnation, version } = readAnyAnnouncement(bytes);
-    if (version === wireVersion) return false;
+    const { name, incarnation, ...theirs } = readAnyAnnouncement(bytes);
+    const common = commonVersion(theirs, this.#versions);
+    if (common !== undefined) {
+      this.#common.set(name, common);
+      return false;
+    }
     if (this.#foreign.get(name) !== incarnation)
       this.#process.log(
-        `Refused ${name}: its wire version is ${version ?? 'none'}, that of this process ${wireVersion}`,
+        `Refused ${name}: its wire version is ${describeVersions(theirs)}, that of this process ${describeVersions(statedVersions(this.#versions))}`,
       );
     this.#foreign.set(name, incarnation);
     return true;
@@ -265,7 +287,7 @@ export class PeerSession<Theirs extends Announcement> {
     const member = this.#members.get(name);
     // A frame may precede the announcement or follow the departure; the channel repeats what matters.
     if (member === undefined || String(member.incarnation) !== incarnation) return;
-    const frame = decodeFrame(payload);
+    const frame = decodeFrame(payload, this.#versions);
     const current = this.#sessionOf(member, frame);
     if (current === undefined) return;
     if (frame.kind === 'ended') {
@@ -336,7 +358,7 @@ export class PeerSession<Theirs extends Announcement> {
     const { bus, name, incarnation } = this.#process;
     bus.publish(
       `${roles[this.#role].sends}.${member.name}.${member.incarnation}.${name}.${incarnation}`,
-      encodeFrame(frame),
+      encodeFrame(frame, this.#common.get(member.name)),
     );
   }
 }

@@ -1,7 +1,6 @@
 // Frames of a channel on the bus: a fixed head, then the bytes of a part, or the status that an ack carries.
 
-/** Version of all messages between processes of a cluster. Processes of different versions do not communicate. */
-export const wireVersion = 16;
+import { describeVersions, type WireVersions, wireVersion, wireVersions } from './versions.ts';
 
 /** The leading side numbers sessions: a higher number starts a session, and ends all earlier ones. */
 export type Frame =
@@ -27,11 +26,12 @@ export type Frame =
 const kinds = ['part', 'ack', 'nack', 'ended'] as const;
 const headBytes = 16;
 
-export function encodeFrame(frame: Frame): Uint8Array {
+/** @param version that of the session */
+export function encodeFrame(frame: Frame, version = wireVersion): Uint8Array {
   const tail = 'bytes' in frame ? frame.bytes : new Uint8Array();
   const bytes = new Uint8Array(headBytes + tail.length);
   const view = new DataView(bytes.buffer);
-  view.setUint8(0, wireVersion);
+  view.setUint8(0, version);
   view.setUint8(1, kinds.indexOf(frame.kind));
   view.setUint32(4, frame.session, true);
   const [a, b] = figuresOf(frame);
@@ -55,10 +55,12 @@ function figuresOf(frame: Frame): readonly [number, number] {
 }
 
 /** The bytes share memory with the payload. @throws Error for a malformed frame */
-export function decodeFrame(payload: Uint8Array): Frame {
-  const version = payload[0];
-  if (version !== wireVersion)
-    throw new Error(`Cannot read a frame: its wire version is ${version}, that of this process ${wireVersion}`);
+export function decodeFrame(payload: Uint8Array, { min, max }: WireVersions = wireVersions): Frame {
+  const version = payload[0] ?? 0;
+  if (version < min || version > max) {
+    const own = describeVersions({ version: max, versionMin: min });
+    throw new Error(`Cannot read a frame: its wire version is ${version}, that of this process ${own}`);
+  }
   const kind = kinds[payload[1] ?? kinds.length];
   if (payload.length < headBytes || kind === undefined) throw new Error('Cannot read a frame: its head is malformed');
   const view = new DataView(payload.buffer, payload.byteOffset);

@@ -5,7 +5,6 @@ import type { LeaseRecord } from '../../core/membership/election.ts';
 import type { Announcement } from '../../core/membership/liveness.ts';
 import type { LendingWire } from '../lending/lending-wire.ts';
 import { encode } from './codec.ts';
-import type { wireVersion } from './frames.ts';
 import { memberFields, reader } from './messages.ts';
 
 const count = z.number().int().min(0);
@@ -26,7 +25,7 @@ const lenderWire = z.discriminatedUnion('kind', [
 ]);
 
 export interface LenderAnnouncement extends Announcement {
-  readonly version: typeof wireVersion;
+  readonly version: number;
   /** The lender number. */
   readonly instance: number;
   /** Identity of its blocks and kernels, which must be the same for all lenders. */
@@ -43,7 +42,7 @@ export interface LenderEntry {
   readonly incarnation: number;
 }
 
-const lender = z.strictObject({
+const lender = z.object({
   ...memberFields,
   instance: count.max(0xffff),
   identity: z.string().max(512),

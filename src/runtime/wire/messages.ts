@@ -11,9 +11,9 @@ import { topLogprobsMax } from '../../util/step.ts';
 import type { BlockRoot, OutputsMessage } from '../threads/thread-protocol.ts';
 import type { ReceiveBufferHandle } from '../transfer/messenger.ts';
 import { decode } from './codec.ts';
-import { wireVersion } from './frames.ts';
 import { instanceSnapshot } from './instance-snapshot.ts';
 import { type NamedGroup, name, namedGroup, type SessionName, sessionName } from './names.ts';
+import { type StatedVersions, wireVersions } from './versions.ts';
 
 const count = z.number().int().min(0);
 const figure = z.number().min(0);
@@ -201,6 +201,7 @@ const outputs = z.strictObject({
   kvSnapshot: kvSnapshot.optional(),
   steps: z.array(step),
   role: switchableRole.exactOptional(),
+  draining: z.literal(true).exactOptional(),
   snapshotNumber: count.exactOptional(),
 });
 
@@ -263,7 +264,8 @@ const fetch = z.discriminatedUnion('kind', [
 
 const role = z.enum(['mixed', 'prefill', 'decode', 'store']);
 export const memberFields = {
-  version: z.literal(wireVersion),
+  version: count.min(wireVersions.min),
+  versionMin: count.optional(),
   name,
   incarnation: count,
   number: count,
@@ -276,7 +278,7 @@ export const root = z.strictObject({
   rope: text,
   sparseLayers: text.optional(),
 });
-const instanceAnnouncement = z.strictObject({
+const instanceAnnouncement = z.object({
   ...memberFields,
   role,
   root,
@@ -289,11 +291,14 @@ const instanceAnnouncement = z.strictObject({
   pages: z.string().max(300).optional(),
   unreachable: z.array(name).max(1024).optional(),
 });
-const gatewayAnnouncement = z.strictObject({ ...memberFields, traces: z.boolean() });
+const gatewayAnnouncement = z.object({ ...memberFields, traces: z.boolean() });
 // Announcements of releases before version 12 have `life`; they are read so that the log can name their version.
 const named = z.preprocess(
   (sent) => (typeof sent === 'object' && sent !== null && 'life' in sent ? { ...sent, incarnation: sent.life } : sent),
-  z.object({ name: memberFields.name, incarnation: count, version: count.optional() }),
+  z.object({
+    ...{ name: memberFields.name, incarnation: count },
+    ...{ version: count.optional(), versionMin: count.optional() },
+  }),
 );
 const departure = z.strictObject({ name: memberFields.name, incarnation: count });
 
@@ -372,6 +377,8 @@ export type InstanceCommand =
 export interface InstanceOutputs extends Omit<OutputsMessage, 'kind' | 'snapshot'> {
   /** The new role. */
   readonly role?: InstanceRole;
+  /** The instance ends when its requests have ended: it accepts no others. */
+  readonly draining?: true;
   /** A snapshot of this number or a later one is stored; `kvEvents` are the batches since. */
   readonly snapshotNumber?: number;
 }
@@ -390,13 +397,13 @@ export interface InstanceStatus {
 }
 
 export interface GatewayAnnouncement extends Announcement {
-  readonly version: typeof wireVersion;
+  readonly version: number;
   /** The gateway collects traces, and needs the steps. */
   readonly traces: boolean;
 }
 
 export interface InstanceAnnouncement extends Announcement {
-  readonly version: typeof wireVersion;
+  readonly version: number;
   readonly role: InstanceRole;
   /** The role may change. */
   readonly canSwitchRole: boolean;
@@ -419,7 +426,7 @@ export interface InstanceAnnouncement extends Announcement {
 
 /** Announcement of an instance to other instances. */
 export interface PeerAnnouncement extends Announcement {
-  readonly version: typeof wireVersion;
+  readonly version: number;
 }
 
 /** Announcement of an instance that fetches prefixes or is a source of them. */
@@ -434,17 +441,18 @@ export const readOutputs = reader<InstanceOutputs>("an instance's outputs", outp
 export const readStatus = reader<InstanceStatus>("an instance's status", status);
 export const readGateway = reader<GatewayAnnouncement>("a gateway's announcement", gatewayAnnouncement);
 export const readInstance = reader<InstanceAnnouncement>("an instance's announcement", instanceAnnouncement);
-export const readPeer = reader<PeerAnnouncement>("a peer's announcement", z.strictObject(memberFields));
+export const readPeer = reader<PeerAnnouncement>("a peer's announcement", z.object(memberFields));
 export const readFetcher = reader<FetcherAnnouncement>(
   "an instance's announcement",
-  z.strictObject({ ...memberFields, isStore: z.boolean() }),
+  z.object({ ...memberFields, isStore: z.boolean() }),
 );
 export const readFetch = reader<FetchWire>('a prefix message', fetch);
 export const readHandOff = reader<HandOffWire>('a hand-off', handOff);
 /** Reads the announcement of any role and version. */
-export const readAnyAnnouncement = reader<
-  Pick<Announcement, 'name' | 'incarnation'> & { readonly version: number | undefined }
->('an announcement', named);
+export const readAnyAnnouncement = reader<Pick<Announcement, 'name' | 'incarnation'> & StatedVersions>(
+  'an announcement',
+  named,
+);
 export const readDeparture = reader<Pick<Announcement, 'name' | 'incarnation'>>('a departure', departure);
 
 /** The type of a decoded message: undefined fields are not sent. */

@@ -2,8 +2,8 @@
 import { z } from 'zod';
 import type { KvSnapshot } from '../../core/protocol/kv-events.ts';
 import { encode } from './codec.ts';
-import { wireVersion } from './frames.ts';
 import { kvSnapshot, memberFields, reader } from './messages.ts';
+import { wireVersion } from './versions.ts';
 
 /** Bounds the memory of a reader. */
 export const partsMax = 1024;

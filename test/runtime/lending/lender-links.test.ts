@@ -10,8 +10,8 @@ import { announceDeparture, silentUs } from '../../../src/runtime/processes/peer
 import { announceMissing } from '../../../src/runtime/processes/record-reconciler.ts';
 import { ownAddress, publishTo, subscribeTo } from '../../../src/runtime/threads/thread-bus.ts';
 import { encode } from '../../../src/runtime/wire/codec.ts';
-import { wireVersion } from '../../../src/runtime/wire/frames.ts';
 import { readLenderRecord } from '../../../src/runtime/wire/lending-messages.ts';
+import { wireVersion } from '../../../src/runtime/wire/versions.ts';
 import { settled } from '../bus/settled.ts';
 import { removeRecord, UnreliableBus } from '../processes/unreliable-bus.ts';
 

@@ -7,7 +7,7 @@ import type { KeepOptions } from '../../../src/runtime/processes/agreement-keepe
 import { announceMissing } from '../../../src/runtime/processes/record-reconciler.ts';
 import { encodeAgreement, readAgreement } from '../../../src/runtime/wire/agreement-record.ts';
 import { encode } from '../../../src/runtime/wire/codec.ts';
-import { wireVersion } from '../../../src/runtime/wire/frames.ts';
+import { wireVersion } from '../../../src/runtime/wire/versions.ts';
 import { settled } from '../bus/settled.ts';
 import { removeRecord, UnreliableBus } from './unreliable-bus.ts';
 

@@ -214,7 +214,7 @@ describe('a cluster over a bus', () => {
     const revision = await bus.records.write('agreement', encode(older), record?.revision);
     const joining = { ...own, root, entry: dyingWorker, settings: () => liveSettings };
     await expect(joinCluster(joining)).rejects.toThrow(
-      `Cannot join the cluster: its processes have wire version none, this one ${version}: all must be of one release`,
+      `Cannot join the cluster: its processes have wire version none, this one ${version}: none is common`,
     );
     await bus.records.write('agreement', record?.value ?? new Uint8Array(), revision);
     for (const payload of [new Uint8Array(), Uint8Array.of(1, 2, 3), encode({ name: 'x' }), encode({ version: 7 })]) {

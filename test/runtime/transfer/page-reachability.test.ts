@@ -11,8 +11,8 @@ import { PeerSession } from '../../../src/runtime/processes/peer-session.ts';
 import { emptySnapshot } from '../../../src/runtime/snapshots/metric-snapshots.ts';
 import { PageReachability, probePages } from '../../../src/runtime/transfer/page-reachability.ts';
 import { encode } from '../../../src/runtime/wire/codec.ts';
-import { wireVersion } from '../../../src/runtime/wire/frames.ts';
 import { readGateway } from '../../../src/runtime/wire/messages.ts';
+import { wireVersion } from '../../../src/runtime/wire/versions.ts';
 import { settled } from '../bus/settled.ts';
 import { admitAll } from '../threads/instances.ts';
 

@@ -3,7 +3,7 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { emptySnapshot } from '../../../src/runtime/snapshots/metric-snapshots.ts';
 import { decode, encode } from '../../../src/runtime/wire/codec.ts';
-import { decodeFrame, encodeFrame, type Frame, wireVersion } from '../../../src/runtime/wire/frames.ts';
+import { decodeFrame, encodeFrame, type Frame } from '../../../src/runtime/wire/frames.ts';
 import {
   type FetchWire,
   type HandOffWire,
@@ -14,8 +14,10 @@ import {
   readHandOff,
   readInstance,
   readOutputs,
+  readPeer,
   readStatus,
 } from '../../../src/runtime/wire/messages.ts';
+import { commonVersion, describeVersions, statedVersions, wireVersion } from '../../../src/runtime/wire/versions.ts';
 import { liveRequest } from '../threads/instances.ts';
 
 const submit = {
@@ -185,6 +187,33 @@ describe('messages', () => {
     expect(() => decodeFrame(frame)).toThrow(
       `its wire version is ${wireVersion + 1}, that of this process ${wireVersion}`,
     );
+  });
+
+  test('processes use the highest version that both have, and refuse each other without one', () => {
+    const own = { min: 17, max: 19 };
+    expect(commonVersion(statedVersions({ min: 18, max: 30 }), own)).toBe(19);
+    expect(commonVersion(statedVersions({ min: 2, max: 17 }), own)).toBe(17);
+    expect(commonVersion({ version: 18 }, own)).toBe(18);
+    for (const none of [
+      { min: 20, max: 21 },
+      { min: 1, max: 16 },
+    ])
+      expect(commonVersion(statedVersions(none), own)).toBeUndefined();
+    expect(commonVersion({}, own)).toBeUndefined();
+    expect(['17 to 19', '17', 'none']).toEqual([
+      ...[statedVersions(own), { version: 17, versionMin: 17 }, {}].map(describeVersions),
+    ]);
+    const frame = encodeFrame({ kind: 'ended', session: 1 }, 18);
+    expect(decodeFrame(frame, own)).toEqual({ kind: 'ended', session: 1 });
+    expect(() => decodeFrame(frame, { min: 19, max: 20 })).toThrow('is 18, that of this process 19 to 20');
+    // A newer release adds fields to its announcement.
+    const newer = {
+      ...statedVersions({ min: wireVersion, max: wireVersion + 1 }),
+      name: 'a',
+      incarnation: 1,
+      number: 1,
+    };
+    expect(readPeer(encode({ ...newer, addition: true }))).toEqual(newer);
   });
 
   test('frames round-trip', () => {

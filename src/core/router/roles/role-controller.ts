@@ -64,6 +64,13 @@ export class RoleController<Request extends { readonly id: RequestId }> {
     this.#changed(instance, role);
   }
 
+  /** The instance gets no further requests until another incarnation joins: as a store it computes none. */
+  drain(instance: InstanceIndex): void {
+    if (!this.#context.instances.isUp(instance)) return;
+    this.assign(instance, 'store');
+    this.replaceFailed();
+  }
+
   /** The new role applies to new requests; those that the instance has end there. */
   #changed(instance: InstanceIndex, role: InstanceRole): void {
     const { placer, admission, jobs } = this.#parts;
