@@ -126,6 +126,12 @@ describe('a message', () => {
     expect(world.prompt).toMatch(/<think>\n\n<\/think>\n\n$/);
   });
 
+  it('follows the schema of output_config.format', async () => {
+    const schema = { type: 'object', properties: { n: { type: 'integer' } } };
+    await create({ output_config: { format: { type: 'json_schema', schema } } });
+    expect(world.request.grammar?.text).toContain(JSON.stringify(schema));
+  });
+
   it('accepts metadata and a service tier', async () => {
     expect((await create({ metadata: { user_id: 'u' }, service_tier: 'auto' })).type).toBe('message');
   });
@@ -183,6 +189,16 @@ describe('tools', () => {
     expect((await create({ tools: [weather] })).content).toHaveLength(2);
     const tool_choice = { type: 'auto', disable_parallel_tool_use: true } as const;
     expect((await create({ tools: [weather], tool_choice })).content).toHaveLength(1);
+  });
+
+  it.each([
+    ['any', { type: 'any' }],
+    ['tool', { type: 'tool', name: 'weather' }],
+  ] as const)('are required by the choice %s: a grammar constrains the output', async (_, tool_choice) => {
+    world.outputs(callText('weather', { place: 'Rome' }));
+    const { stop_reason } = await create({ tools: [weather], tool_choice });
+    expect(stop_reason).toBe('tool_use');
+    expect(world.request.grammar?.text).toContain('weather');
   });
 
   it('are text where the choice is none', async () => {

@@ -68,7 +68,8 @@ export class ProtocolWorld {
     const model = { ...base.model, contextTokens, chatTemplate: new ChatTemplate(toolTemplates.qwen3) };
     const keys = new ApiKeys({ users: [apiKey], admins: [] });
     const cluster = new RecordingCluster();
-    const gateway = await listen({ ...base, model, keys, cluster }, '127.0.0.1', 0);
+    const grammars = { compile: () => Promise.resolve(undefined) };
+    const gateway = await listen({ ...base, model, keys, cluster, grammars }, '127.0.0.1', 0);
     world = new ProtocolWorld(port, cluster, gateway);
     return world;
   }

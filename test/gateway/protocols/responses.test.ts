@@ -132,6 +132,20 @@ describe('a response', () => {
     expect(output_text).toBe('Hello');
   });
 
+  it('follows the schema of text.format', async () => {
+    const schema = { type: 'object', properties: { n: { type: 'integer' } } };
+    const format = { type: 'json_schema' as const, name: 'out', schema, strict: true };
+    expect((await create({ text: { format } })).text?.format).toMatchObject({ type: 'json_schema', name: 'out' });
+    expect(world.request.grammar?.text).toContain(JSON.stringify(schema));
+    await create({ text: { format: { type: 'json_object' } } });
+    expect(world.request.grammar?.text).toContain('{"type":"object"}');
+    const wrong = { ...format, schema: { type: 'nope' } };
+    await expect(create({ text: { format: wrong } })).rejects.toMatchObject({
+      status: 400,
+      param: 'text.format.schema',
+    });
+  });
+
   it('returns metadata, and accepts fields without effect', async () => {
     const neutral = { user: 'u', service_tier: 'auto', truncation: 'disabled', prompt_cache_key: 'k' } as const;
     const include = ['reasoning.encrypted_content' as const];
@@ -197,6 +211,16 @@ describe('tools', () => {
     expect((await create({ tools: [weather] })).output).toHaveLength(2);
     expect((await create({ tools: [weather], parallel_tool_calls: false })).output).toHaveLength(1);
   });
+
+  it.each(['required', { type: 'function', name: 'weather' }] as const)(
+    'are required by the choice %j',
+    async (choice) => {
+      world.outputs(callText('weather', { place: 'Rome' }));
+      const { output } = await create({ tools: [weather], tool_choice: choice });
+      expect(output).toMatchObject([{ type: 'function_call' }]);
+      expect(world.request.grammar?.text).toContain('weather');
+    },
+  );
 
   it('are text where the choice is none', async () => {
     expect((await create({ tools: [weather], tool_choice: 'none' })).output_text).toBe('Hello');
