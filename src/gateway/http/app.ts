@@ -19,7 +19,7 @@ import { checkModel, type EndpointCall, type EndpointContext } from '../openai/e
 import { parseBody, type UnknownFields } from '../openai/fields.ts';
 import type { Encode } from '../openai/prompt.ts';
 import { detokenize, tokenize } from '../openai/tokenize.ts';
-import { createResponse } from '../responses/responses.ts';
+import { countInputTokens, createResponse } from '../responses/responses.ts';
 import type { OtlpExporter } from '../tracing/otlp-exporter.ts';
 import { describeRequest } from '../tracing/request-trace.ts';
 import { exportTraces } from '../tracing/spans.ts';
@@ -142,6 +142,7 @@ const endpoints: Readonly<Record<string, Endpoint>> = {
   '/v1/chat/completions': chatCompletions,
   '/v1/completions': completions,
   '/v1/responses': createResponse,
+  '/v1/responses/input_tokens': countInputTokens,
   '/v1/messages': createMessage,
   '/v1/messages/count_tokens': countTokens,
   '/tokenize': tokenize,

@@ -126,6 +126,11 @@ export const responsesSchema = z.object({
   conversation: z.unknown().optional(),
   prompt: z.unknown().optional(),
 });
+/** The fields that make up a prompt. */
+export const inputSchema = responsesSchema.pick({
+  ...{ model: true, input: true, instructions: true, tools: true, tool_choice: true, parallel_tool_calls: true },
+  ...{ reasoning: true, text: true, chat_template_kwargs: true, conversation: true, previous_response_id: true },
+});
 export type ResponsesBody = z.infer<typeof responsesSchema>;
 
 export const responsesDialect: Dialect = {

@@ -4,6 +4,7 @@ import type { SseStream } from '../http/sse.ts';
 import { type AnswerPart, AnswerParts, type PartListener } from '../openai/answer-parts.ts';
 import { planChat } from '../openai/chat.ts';
 import {
+  checkModel,
   type EndpointCall,
   type EndpointContext,
   runToEnd,
@@ -11,8 +12,9 @@ import {
   streamResponse,
 } from '../openai/endpoint.ts';
 import { parseBody } from '../openai/fields.ts';
+import { chatPrompt } from '../openai/prompt.ts';
 import type { ChoiceHandler, FinishReason, Usage } from '../openai/run-choices.ts';
-import { type ResponsesBody, responsesDialect, responsesSchema } from './response-schema.ts';
+import { inputSchema, type ResponsesBody, responsesDialect, responsesSchema } from './response-schema.ts';
 import { chatOf, refuseState } from './to-chat.ts';
 
 export async function createResponse(json: unknown, context: EndpointContext, call: EndpointCall): Promise<Response> {
@@ -31,6 +33,17 @@ export async function createResponse(json: unknown, context: EndpointContext, ca
   const usage = await runToEnd(choices, shape.collector, context, call);
   keep();
   return Response.json(shape.whole(usage));
+}
+
+/** The tokens of the prompt that a request would have. */
+export async function countInputTokens(json: unknown, context: EndpointContext): Promise<Response> {
+  const body = parseBody(inputSchema, json, context, responsesDialect);
+  refuseState(body);
+  checkModel(body.model, context.model);
+  const { tokens } = await chatPrompt(chatOf(body), context.model, context.encode).catch((error: unknown) => {
+    throw withFieldNames(error);
+  });
+  return Response.json({ object: 'response.input_tokens', input_tokens: tokens.length });
 }
 
 /** The prompt of a request with a time is pinned after its output. */

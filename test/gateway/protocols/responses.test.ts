@@ -349,6 +349,20 @@ describe('an error', () => {
   });
 });
 
+describe('input_tokens', () => {
+  it('counts the prompt of a response', async () => {
+    const fields = { model: 'bytes', input: 'hi', instructions: 'Be brief.', tools: [weather] };
+    const counted = await client.responses.inputTokens.count(fields);
+    await create(fields);
+    expect(counted).toEqual({ object: 'response.input_tokens', input_tokens: world.prompt.length });
+  });
+
+  it('refuses fields that need stored responses', async () => {
+    const counted = client.responses.inputTokens.count({ model: 'bytes', input: 'hi', previous_response_id: 'resp-1' });
+    await expect(counted).rejects.toMatchObject({ status: 400, param: 'previous_response_id' });
+  });
+});
+
 describe('a cancel', () => {
   const patience = { timeout: 60_000 };
   const cancels = async (act: () => Promise<void>): Promise<void> => {
