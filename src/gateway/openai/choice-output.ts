@@ -71,6 +71,7 @@ export class ChoiceOutput {
   #decoded = 0;
   /** Length of the output before any possible stop string. */
   #passed = 0;
+  #reasoningTokens = 0;
 
   constructor(tokenizer: Tokenizer | undefined, { stops, stopIds, atStart, parsing }: ChoiceOutputOptions) {
     const visible = parsing?.markerIds;
@@ -88,6 +89,11 @@ export class ChoiceOutput {
   /** True if the output has a tool call. */
   get hasCalls(): boolean {
     return (this.#parsing?.parser.callCount ?? 0) > 0;
+  }
+
+  /** Tokens of reasoning so far. */
+  get reasoningTokens(): number {
+    return this.#reasoningTokens;
   }
 
   push(tokens: Int32Array, logprobs: TokenLogprobs | undefined): Delta {
@@ -156,6 +162,7 @@ export class ChoiceOutput {
 
   #marked({ entry }: PendingEntry): TokenEntry {
     const part = this.#parsing?.parser.partAt(entry.start) ?? 'text';
+    if (part === 'reasoning') this.#reasoningTokens++;
     return part === 'text' ? entry : { ...entry, isText: false };
   }
 

@@ -294,7 +294,7 @@ function start(
   try {
     running = new RunningChoices(port, choices, handler, times);
   } catch (error) {
-    record('failed', { promptTokens, cachedTokens: 0, completionTokens: 0 });
+    record('failed', { promptTokens, cachedTokens: 0, completionTokens: 0, reasoningTokens: 0 });
     throw error;
   }
   const { usage: used } = running;
@@ -383,5 +383,6 @@ export function usageBody(usage: Usage): object {
       cached_tokens: usage.cachedTokens,
       ...(usage.keptTokens !== undefined && { kept_tokens: usage.keptTokens }),
     },
+    ...(usage.reasoningTokens > 0 && { completion_tokens_details: { reasoning_tokens: usage.reasoningTokens } }),
   };
 }

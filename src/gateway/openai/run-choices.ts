@@ -28,13 +28,15 @@ export interface Usage {
   /** Prompt tokens kept in sparse layers, averaged over these layers; undefined: all. */
   keptTokens?: number;
   completionTokens: number;
+  /** Of those, tokens of reasoning. */
+  reasoningTokens: number;
 }
 
 /** Running choices. */
 export class RunningChoices {
   /** Resolves when all choices have finished; rejects with the first failure, after which the others are cancelled. */
   readonly done: Promise<void>;
-  readonly usage: Usage = { promptTokens: 0, cachedTokens: 0, completionTokens: 0 };
+  readonly usage: Usage = { promptTokens: 0, cachedTokens: 0, completionTokens: 0, reasoningTokens: 0 };
   readonly #port: InferencePort;
   readonly #handler: ChoiceHandler;
   readonly #times: RequestClock;
@@ -156,6 +158,7 @@ export class RunningChoices {
 
   #finish(choice: Choice, reason: 'stop' | 'length', rest: Delta): void {
     this.#open.delete(choice.request.id);
+    this.usage.reasoningTokens += choice.output.reasoningTokens;
     this.#handler.delta(choice, rest);
     this.#handler.finished(choice, reason === 'stop' && choice.output.hasCalls ? 'tool_calls' : reason);
     if (--this.#left > 0) return;

@@ -430,6 +430,11 @@ describe('reasoning', () => {
     expect(deltas.map((delta) => delta.content ?? '').join('')).toBe('Cold.');
     const first = deltas.findIndex((delta) => (delta.content ?? '') !== '');
     expect(deltas.slice(first).every((delta) => delta.reasoning_content === undefined)).toBe(true);
+    const { usage } = (await (await world.post(path, { model: 'bytes', messages: [user] })).json()) as {
+      usage: object;
+    };
+    const reasoning_tokens = output.indexOf('Cold.');
+    expect(usage).toMatchObject({ completion_tokens_details: { reasoning_tokens } });
   });
 
   it('begins in the prompt where the template begins it there', async () => {

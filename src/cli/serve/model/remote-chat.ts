@@ -6,7 +6,9 @@ import type { LocalSettings } from './local-generation.ts';
 
 const modelsSchema = z.object({ data: z.array(z.object({ id: z.string() })).min(1) });
 const chunkSchema = z.object({
-  choices: z.array(z.object({ delta: z.object({ content: z.string().nullish() }) })).default([]),
+  choices: z
+    .array(z.object({ delta: z.object({ content: z.string().nullish(), reasoning_content: z.string().nullish() }) }))
+    .default([]),
   error: z.object({ message: z.string() }).optional(),
 });
 const errorSchema = z.object({ error: z.object({ message: z.string(), code: z.string().nullish() }) });
@@ -62,6 +64,7 @@ async function streamed(
   if (!response.ok || response.body === null) throw await refusalOf(response);
   let text = '';
   let rest = '';
+  let hasReasoned = false;
   const decoder = new TextDecoder();
   try {
     for await (const bytes of response.body) {
@@ -71,9 +74,14 @@ async function streamed(
         if (!line.startsWith('data: {')) continue;
         const { choices, error } = chunkSchema.parse(JSON.parse(line.slice('data: '.length)));
         if (error !== undefined) throw new Error(error.message);
-        const piece = choices[0]?.delta.content ?? '';
-        text += piece;
-        if (piece !== '') onText(piece);
+        const { content, reasoning_content: reasoning } = choices[0]?.delta ?? {};
+        if (reasoning) onText(reasoning);
+        hasReasoned ||= Boolean(reasoning);
+        if (!content) continue;
+        // Reasoning is shown, and no part of the answer that later turns repeat.
+        if (hasReasoned && text === '') onText('\n\n');
+        text += content;
+        onText(content);
       }
     }
   } catch (error) {
