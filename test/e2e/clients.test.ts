@@ -1,6 +1,7 @@
 // Common clients, unmodified, against a real server of the embedded model.
+import { fileURLToPath } from 'node:url';
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
-import { generateText, streamText } from 'ai';
+import { generateText, streamText, tool } from 'ai';
 import OpenAI from 'openai';
 import { zodResponseFormat } from 'openai/helpers/zod';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -12,7 +13,8 @@ const recall = 'Remember: the code for zebra is 4821. The code for apple is 9077
 let server: RunningServer;
 
 beforeAll(async () => {
-  server = await startServer([]);
+  // The model's own template, and tools in Hermes' format.
+  server = await startServer(['--chat-template', fileURLToPath(new URL('./tool-template.jinja', import.meta.url))]);
 });
 afterAll(() => server.stop());
 
@@ -118,6 +120,54 @@ describe('openai client', () => {
     });
   });
 
+  it('gets tool calls that follow the schema, and runs their functions', async () => {
+    const weather = z.strictObject({ place: z.enum(['Oslo', 'Rome']), days: z.int().min(1).max(9) });
+    const parameters = z.toJSONSchema(weather) as Record<string, unknown>;
+    const now = {
+      type: 'function' as const,
+      function: { name: 'now', parameters: { type: 'object', properties: {} } },
+    };
+    const tools = [{ type: 'function' as const, function: { name: 'get_weather', strict: true, parameters } }, now];
+    const messages = [{ role: 'user' as const, content: 'Is it cold in Oslo?' }];
+    const asked = { model, messages, tools, max_tokens: 100, seed: 5 };
+    const [required, named, single] = await Promise.all([
+      client().chat.completions.create({ ...asked, tool_choice: 'required', n: 2, parallel_tool_calls: false }),
+      client().chat.completions.create({ ...asked, tool_choice: { type: 'function', function: { name: 'now' } } }),
+      client()
+        .chat.completions.stream({ ...asked, tool_choice: 'required', parallel_tool_calls: false })
+        .finalChatCompletion(),
+    ]);
+    for (const { finish_reason, message } of [...required.choices, ...single.choices]) {
+      expect(finish_reason).toBe('tool_calls');
+      const [call] = message.tool_calls ?? [];
+      if (call?.type !== 'function') throw new Error('the answer has no call');
+      if (call.function.name === 'get_weather') weather.parse(JSON.parse(call.function.arguments));
+      else expect(call.function).toEqual({ name: 'now', arguments: expect.stringMatching(/^\{\s*\}$/) });
+    }
+    expect(named.choices[0]?.message.tool_calls).toMatchObject([{ function: { name: 'now' } }]);
+    const days: number[] = [];
+    const runner = client().chat.completions.runTools({
+      ...{
+        model,
+        messages,
+        max_tokens: 40,
+        tool_choice: { type: 'function' as const, function: { name: 'get_weather' } },
+      },
+      tools: [
+        {
+          type: 'function',
+          function: {
+            ...{ name: 'get_weather', description: 'The weather of a place.', parameters },
+            parse: (text: string) => weather.parse(JSON.parse(text)),
+            function: (args: z.infer<typeof weather>) => void days.push(args.days),
+          },
+        },
+      ],
+    });
+    await runner.done();
+    expect(days).toHaveLength(1);
+  });
+
   it('samples the same tokens from one seed, others from another', async () => {
     const story = (seed: number) =>
       client().completions.create({ model, prompt: 'Once upon a time', max_tokens: 24, temperature: 1.5, seed });
@@ -141,6 +191,17 @@ describe('openai client', () => {
 
 describe('Vercel AI SDK', () => {
   const provider = () => createOpenAICompatible({ name: 'kvasir', baseURL: `${server.url}/v1`, includeUsage: true });
+
+  it('calls a tool', async () => {
+    const input = z.strictObject({ place: z.enum(['Oslo', 'Rome']) });
+    const { toolCalls, finishReason } = await generateText({
+      ...{ model: provider()(model), prompt: 'Is it cold in Oslo?', toolChoice: 'required', maxOutputTokens: 60 },
+      tools: { get_weather: tool({ description: 'The weather of a place.', inputSchema: input }) },
+    });
+    expect(finishReason).toBe('tool-calls');
+    expect(toolCalls.length).toBeGreaterThan(0);
+    for (const call of toolCalls) input.parse(call.input);
+  });
 
   it('generates', async () => {
     const { text, usage } = await generateText({ model: provider()(model), prompt: recall, temperature: 0 });

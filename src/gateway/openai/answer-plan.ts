@@ -3,6 +3,7 @@
 import { randomBytes } from 'node:crypto';
 import type { Tokenizer } from '../../text/tokenizer.ts';
 import { markerOf, type ReasoningFormat } from '../../text/tools/call-format.ts';
+import { markerTokens } from '../../text/tools/marker-tokens.ts';
 import { OutputFormats, type TemplateOwner } from '../../text/tools/output-formats.ts';
 import { OutputParser } from '../../text/tools/output-parser.ts';
 import type { Tool, ToolChoice } from '../../text/tools/tool.ts';
@@ -73,12 +74,7 @@ export function parsingOf(
 ): (() => ChoiceParser) | undefined {
   const isCalling = tools.length > 0 && calls !== undefined && choice !== 'none';
   if (!isCalling && reasoning === undefined) return undefined;
-  const markers = [
-    ...(isCalling ? callMarkers(calls) : []),
-    ...(reasoning === undefined ? [] : [reasoning.open, reasoning.close]),
-  ];
-  const ids = markers.flatMap((marker) => tokenizer.encode(marker, { addSpecial: false }));
-  const markerIds = new Set(ids.filter((id) => tokenizer.isSpecial(id)));
+  const markerIds = markerTokens({ calls: isCalling ? calls.format : undefined, reasoning }, tokenizer);
   const options = {
     reasoning,
     hasReasoningBegun,
@@ -87,14 +83,6 @@ export function parsingOf(
   };
   const hasShortIds = calls?.style.hasShortIds === true;
   return () => ({ parser: new OutputParser(options), markerIds, newCallId: () => newCallId(hasShortIds) });
-}
-
-function callMarkers({ format }: NonNullable<TemplateCalls>): string[] {
-  const { sectionOpen, callOpen, callClose, sectionClose, shape } = format;
-  const inner = shape.kind === 'json' ? [] : [shape.nameEnd];
-  if (shape.kind === 'named' && shape.idOpen !== undefined) inner.push(shape.idOpen);
-  if (shape.kind === 'pairs') inner.push(shape.keyOpen, shape.keyEnd, shape.valueEnd);
-  return [sectionOpen, callOpen, callClose, sectionClose, ...inner].map((text) => text.trim()).filter(Boolean);
 }
 
 /** True if the prompt ends inside the reasoning. */

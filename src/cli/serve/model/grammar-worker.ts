@@ -3,6 +3,7 @@ import { type MessagePort, workerData } from 'node:worker_threads';
 import { textOf } from '../../../engine/model-text.ts';
 import { GrammarHost, type GrammarVocabulary } from '../../../runtime/grammars/grammar-host.ts';
 import type { GrammarThreadData, ToGrammarThread } from '../../../runtime/grammars/grammar-protocol.ts';
+import { markerTokensOf } from '../../../text/tools/marker-tokens.ts';
 import { openModel } from '../../../weights/open-model.ts';
 import { eosIdsOf } from './served-model.ts';
 
@@ -11,10 +12,13 @@ const { model, memory, port } = workerData as GrammarThreadData & { readonly por
 function readVocabulary(): GrammarVocabulary {
   const files = openModel(model);
   try {
-    const tokenizer = textOf(files)?.tokenizer;
-    if (tokenizer === undefined) throw new Error('Cannot compile grammars: the model has no tokenizer');
-    const eosIds = eosIdsOf(files, tokenizer);
-    return { size: files.config.vocabSize, bytesOf: (id) => tokenizer.decodeBytes(id), eosIds };
+    const text = textOf(files);
+    if (text === undefined) throw new Error('Cannot compile grammars: the model has no tokenizer');
+    const { tokenizer, chatTemplate } = text;
+    const markers = chatTemplate === undefined ? new Set() : markerTokensOf({ ...text, chatTemplate });
+    // A special token has no text in an output, but for markers of calls and reasoning.
+    const bytesOf = (id: number) => (markers.has(id) ? tokenizer.tokenBytes(id) : tokenizer.decodeBytes(id));
+    return { size: files.config.vocabSize, bytesOf, eosIds: eosIdsOf(files, tokenizer) };
   } finally {
     files.close();
   }
