@@ -103,10 +103,10 @@ class GrammarBench {
       let tokens = new Int32Array(0);
       const maskedMs = this.#time(() => {
         const startMs = performance.now();
-        const { step, unmasked } = this.#matchers.masked(plan);
+        let masked = this.#matchers.masked(plan);
+        for (; masked.unmasked !== undefined; masked = this.#matchers.masked(plan)) this.#matchers.poll();
         maskMs = performance.now() - startMs;
-        if (unmasked !== undefined) throw new Error('Cannot bench: masks were not ready in time');
-        tokens = this.#run(step);
+        tokens = this.#run(masked.step);
       });
       const freeMs = this.#time(() => this.#run(plan));
       this.#matchers.sampled(plan, tokens);

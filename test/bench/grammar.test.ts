@@ -10,9 +10,9 @@ test.skipIf(loadNative() === undefined)('a row for each batch, over outputs that
   try {
     const { rows } = await benchGrammar(backend, {
       ...{ model: 'models/kvasir-tiny/kvasir-tiny-q8_0.gguf', weights: 'native', inputs: 'bf16', entry },
-      ...{ batch: [1, 3], depth: 5, generate: 12, schema: '{"enum":[1,22]}' },
+      ...{ batch: [3], depth: 5, generate: 12, schema: '{"enum":[1,22]}' },
     });
-    expect(rows.map(({ batch }) => batch)).toEqual([1, 3]);
+    expect(rows.map(({ batch }) => batch)).toEqual([3]);
     for (const { freeMs, maskedMs, maskMs } of rows) {
       expect(Math.min(freeMs, maskedMs, maskMs)).toBeGreaterThan(0);
       expect(maskedMs).toBeGreaterThan(maskMs);

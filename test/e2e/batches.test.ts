@@ -58,11 +58,7 @@ describe('/v1/batches', () => {
   it('returns the response of the endpoint for every line, and reports failed lines', async () => {
     const prompts = Array.from({ length: 20 }, (_, i) => promptOf(i, 30 + 5 * i));
     // Some requests have a KV budget.
-    const greedy = (i: number) => ({
-      ...{ max_tokens: 6, temperature: 0, ...(i % 4 === 3 && { kv_budget: 16 }) },
-      // Others are constrained.
-      ...(i % 8 === 5 && { structured_outputs: { regex: '[0-9]{4}' } }),
-    });
+    const greedy = (i: number) => ({ max_tokens: 6, temperature: 0, ...(i % 4 === 3 && { kv_budget: 16 }) });
     const expected = await Promise.all(
       prompts.map((prompt, i) => client.completions.create({ model, prompt, ...greedy(i) })),
     );
@@ -78,7 +74,6 @@ describe('/v1/batches', () => {
     expect(prompts.map((_, i) => byId.get(`job-${i}`)?.body.choices[0]?.text)).toEqual(
       expected.map(({ choices }) => choices[0]?.text),
     );
-    expect(byId.get('job-5')?.body.choices[0]?.text).toMatch(/^[0-9]{4}$/);
     expect(byId.get('job-7')?.body.usage?.prompt_tokens_details).toMatchObject({ kept_tokens: 16 });
     const errors = await linesOf(batch.error_file_id);
     expect(errors.map(({ custom_id }) => custom_id).sort()).toEqual(['job-100', 'job-101', 'job-102', 'job-103']);
