@@ -21,14 +21,18 @@ const threadsMax = 3;
 /** How long a step waits for masks: while their thread compiles, the other requests must go on. */
 const waitMs = 2000;
 const waitMsCompiling = 5;
+/** Grammars whose texts are remembered for each thread. */
+const numbersMax = 256;
 /** Steps without an answer after which a thread counts as failed. */
 const unansweredMax = 3;
 
 interface MatcherThread {
   readonly thread: GrammarThread;
   readonly memory: MaskMemory;
-  /** Grammars that it has compiled, or will. */
+  /** Grammars that it has compiled, or will, in the order of their last use. */
   readonly numbers: Map<string, GrammarNumber>;
+  /** Those that it has not answered. */
+  readonly compiling: Set<GrammarNumber>;
   readonly requests: Set<RequestId>;
   batch: number;
   unanswered: number;
@@ -37,6 +41,8 @@ interface MatcherThread {
 interface ConstrainedRequest {
   readonly grammar: Grammar;
   readonly owner: MatcherThread;
+  /** Of the grammar at its thread. */
+  number: GrammarNumber;
   /** Output tokens that the thread has. */
   sent: number;
   /** Where the thread returns the mask that was requested last. */
@@ -75,13 +81,13 @@ export class GrammarMatchers {
   /** Answered by `poll`. */
   compile(id: RequestId, grammar: Grammar): void {
     const owner = this.#threadFor(grammar);
-    this.#requests.set(id, { grammar, owner, sent: 0, batch: 0, place: 0 });
-    owner.requests.add(id);
-    this.#compileAt(owner, grammar, (fault) => {
+    const number = this.#compileAt(owner, grammar, (fault) => {
       if (!this.#requests.has(id)) return;
       this.#events.push({ kind: 'grammarCompiled', id, fault });
       this.#wake();
     });
+    this.#requests.set(id, { grammar, owner, number, sent: 0, batch: 0, place: 0 });
+    owner.requests.add(id);
   }
 
   release(id: RequestId): void {
@@ -183,14 +189,13 @@ export class GrammarMatchers {
     for (const { request, length, since } of rows) {
       const known = this.#requests.get(request);
       if (known === undefined) continue;
-      const { owner, grammar } = known;
+      const { owner, number } = known;
       const batch = batches.get(owner) ?? [];
       batches.set(owner, batch);
       // A token whose step did not count is taken back.
       if (known.sent > length) known.sent = 0;
       known.place = batch.length;
       known.batch = owner.batch + 1;
-      const number = owner.numbers.get(keyOf(grammar)) ?? 0;
       batch.push({ request, grammar: number, from: known.sent, tokens: since(known.sent) });
       known.sent = length;
     }
@@ -221,15 +226,31 @@ export class GrammarMatchers {
     if (known === undefined) return;
     known.sent = 0;
     known.batch = 0;
-    known.owner.numbers.delete(keyOf(known.grammar));
-    this.#compileAt(known.owner, known.grammar, () => {});
+    const { owner, grammar, number } = known;
+    if (owner.compiling.has(number)) return;
+    const key = keyOf(grammar);
+    if (owner.numbers.get(key) === number) owner.numbers.delete(key);
+    known.number = this.#compileAt(owner, grammar, () => {});
   }
 
-  #compileAt(owner: MatcherThread, grammar: Grammar, done: (fault: string | undefined) => void): void {
+  /** A thread that still has the grammar answers at once. */
+  #compileAt(owner: MatcherThread, grammar: Grammar, done: (fault: string | undefined) => void): GrammarNumber {
+    const { numbers, compiling, thread } = owner;
     const key = keyOf(grammar);
-    const number = owner.numbers.get(key) ?? ++this.#compilations;
-    owner.numbers.set(key, number);
-    owner.thread.compile({ number, grammar, keeps: true, done });
+    const number = numbers.get(key) ?? ++this.#compilations;
+    numbers.delete(key);
+    numbers.set(key, number);
+    for (const oldest of numbers.keys()) {
+      if (numbers.size <= numbersMax) break;
+      numbers.delete(oldest);
+    }
+    compiling.add(number);
+    const onAnswer = (fault: string | undefined): void => {
+      compiling.delete(number);
+      done(fault);
+    };
+    thread.compile({ number, grammar, keeps: true, done: onAnswer });
+    return number;
   }
 
   /** A thread that has the grammar, else one without requests, else another one, else the one with the fewest requests. */
@@ -246,7 +267,7 @@ export class GrammarMatchers {
     const memory = createMaskMemory(this.#rowsMax, this.#words);
     const own: MatcherThread = {
       thread: this.#createThread(memory, () => this.#lost(own)),
-      ...{ memory, numbers: new Map(), requests: new Set(), batch: 0, unanswered: 0 },
+      ...{ memory, numbers: new Map(), compiling: new Set(), requests: new Set(), batch: 0, unanswered: 0 },
     };
     this.#threads.push(own);
     return own;
