@@ -119,7 +119,14 @@ class MessageShape implements StreamShape {
 
   #message(usage: Usage): object {
     const id = answerId('msg', this.#requestId);
-    return { id, type: 'message', role: 'assistant', model: this.#model, content: [], usage: usageOf(usage) };
+    return {
+      id,
+      type: 'message',
+      role: 'assistant',
+      model: this.#model,
+      content: [],
+      usage: usageOf(usage),
+    };
   }
 
   #finished({ output: { stopString } }: Choice, reason: FinishReason): void {
@@ -135,12 +142,13 @@ class MessageShape implements StreamShape {
 }
 
 /** `input_tokens` counts the computed tokens of the prompt. */
-function usageOf({ promptTokens, cachedTokens, completionTokens }: Usage): object {
+function usageOf({ promptTokens, cachedTokens, completionTokens, reasoningTokens }: Usage): object {
   return {
     input_tokens: promptTokens - cachedTokens,
     cache_creation_input_tokens: 0,
     cache_read_input_tokens: cachedTokens,
     output_tokens: completionTokens,
+    output_tokens_details: { thinking_tokens: reasoningTokens },
   };
 }
 

@@ -236,12 +236,12 @@ function inContent({ kind }: AnswerPart): object {
   return { content_index: 0, ...(kind === 'text' && { logprobs: [] }) };
 }
 
-function usageOf({ promptTokens, cachedTokens, completionTokens }: Usage): object {
+function usageOf({ promptTokens, cachedTokens, completionTokens, reasoningTokens }: Usage): object {
   return {
     input_tokens: promptTokens,
     input_tokens_details: { cached_tokens: cachedTokens },
     output_tokens: completionTokens,
-    output_tokens_details: { reasoning_tokens: 0 },
+    output_tokens_details: { reasoning_tokens: reasoningTokens },
     total_tokens: promptTokens + completionTokens,
   };
 }

@@ -117,7 +117,8 @@ describe('a message', () => {
 
   it('has reasoning as a thinking block, which a request may turn off', async () => {
     world.outputs('<think>\nwhy\n</think>\n\nHello');
-    const { content } = await create({ thinking: { type: 'enabled', budget_tokens: 1024 } });
+    const { content, usage } = await create({ thinking: { type: 'enabled', budget_tokens: 1024 } });
+    expect(usage.output_tokens_details?.thinking_tokens).toBe(usage.output_tokens - 'Hello'.length);
     expect(content).toMatchObject([
       { type: 'thinking', thinking: expect.stringContaining('why') },
       { type: 'text', text: 'Hello' },

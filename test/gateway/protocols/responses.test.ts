@@ -124,7 +124,8 @@ describe('a response', () => {
 
   it('has reasoning as an item of its own', async () => {
     world.outputs('<think>\nwhy\n</think>\n\nHello');
-    const { output, output_text } = await create({ reasoning: { effort: 'low', summary: 'auto' } });
+    const { output, output_text, usage } = await create({ reasoning: { effort: 'low', summary: 'auto' } });
+    expect(usage?.output_tokens_details.reasoning_tokens).toBe((usage?.output_tokens ?? 0) - 'Hello'.length);
     expect(output).toMatchObject([
       { type: 'reasoning', summary: [], content: [{ type: 'reasoning_text', text: expect.stringContaining('why') }] },
       { type: 'message' },
