@@ -103,6 +103,8 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
   #kvEventNumber = 0;
   #traces = false;
   #draining = false;
+  #isConnected = true;
+  readonly #unwatch: () => void;
   readonly readAnnouncement = readGateway;
 
   constructor(options: ClusterInstanceOptions) {
@@ -112,6 +114,9 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
     this.#role = role;
     const process = { bus, name, incarnation, log: (line: string): void => options.log(line) };
     this.#session = new PeerSession(process, 'instance', this);
+    this.#unwatch = bus.watchConnection((up) => {
+      this.#isConnected = up;
+    });
     this.#reachability = new PageReachability({ ...process, own: options.pagesAddress });
     const requests: RequestRegistry = {
       register: (gateway, request, receiving) => this.#register(gateway, request, receiving),
@@ -157,6 +162,8 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
 
   /** A gateway that has acknowledged the drain sends nothing more; what it sent before has arrived. */
   get #isDrained(): boolean {
+    // No gateway receives the outputs of its requests: they continue elsewhere.
+    if (!this.#isConnected) return true;
     const { lending } = this.#snapshot;
     const isKnown = [...this.#clients.keys()].every((peer) => this.#session.hasDelivered(peer));
     return isKnown && this.#owners.size === 0 && (lending === undefined || owesNothing(lending));
@@ -164,6 +171,7 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
 
   /** Gateways retry their requests elsewhere. Resolves when the stored snapshot is removed, or cannot be. */
   close(): Promise<void> {
+    this.#unwatch();
     this.#session.close();
     this.#reachability.close();
     this.#peers.close();

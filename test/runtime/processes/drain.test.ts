@@ -7,6 +7,7 @@ import { type PeerAnnouncement, readPeer } from '../../../src/runtime/wire/messa
 import type { WireVersions } from '../../../src/runtime/wire/versions.ts';
 import { type Answer, answerOf, livePrompt, liveRequest } from '../threads/instances.ts';
 import { busMembers, serving, until } from './bus-members.ts';
+import { UnreliableBus } from './unreliable-bus.ts';
 
 const members = busMembers();
 
@@ -52,6 +53,17 @@ it('an instance whose request does not end in time leaves after the time', async
   await until(() => serving(gateway) === 1);
   gateway.submit(liveRequest('long', livePrompt(1, 40), 4000), () => {});
   expect(await instance.drain(0)).toBe(false);
+});
+
+it('an instance without a connection to its gateways leaves at once', async () => {
+  const hub = new MemoryHub();
+  const gateway = await members.gateway(hub.connect());
+  const bus = new UnreliableBus(hub.connect());
+  const instance = await members.instance(bus, 'a', { settings: { contextTokens: 4096 } });
+  await until(() => serving(gateway) === 1);
+  gateway.submit(liveRequest('long', livePrompt(1, 40), 4000), () => {});
+  bus.setConnected(false);
+  expect(await instance.drain(1_000_000)).toBe(true);
 });
 
 it.each([
