@@ -19,6 +19,11 @@ import { commonVersion, describeVersions, statedVersions, type WireVersions, wir
 const heartbeatMs = 500;
 /** A peer is declared lost after seven missed heartbeats. */
 export const silentUs = 3_500_000;
+/**
+ * For gateways: their heartbeats share the event loop with HTTP, which a large request or a slow disk stalls for seconds. A dead gateway
+ * costs its instances only the work for its requests until then.
+ */
+export const gatewaySilentUs = 15_000_000;
 
 /** One start of a process of the cluster. */
 export interface ClusterProcess {
@@ -107,7 +112,8 @@ export class PeerSession<Theirs extends Announcement> {
     this.#role = role;
     this.#versions = process.versions ?? wireVersions;
     this.#handler = handler;
-    this.#membership = new Membership({ timeoutUs: silentUs, refuses: (member) => handler.refuses?.(member) });
+    const timeoutUs = roles[role].peers === 'gateway' ? gatewaySilentUs : silentUs;
+    this.#membership = new Membership({ timeoutUs, refuses: (member) => handler.refuses?.(member) });
   }
 
   /** Announces this process, and sends and receives from now on. */
