@@ -58,6 +58,9 @@ void quantise_block(const float* x, int count, Int16Block& out) {
     sums[k / 16] += q;
   }
   out.finish(scale.scale, sums[0], sums[1]);
+  uint32_t products[2] = {0, 0};
+  for (int k = 0; k < kBlock; k += 2) products[k / 16] += static_cast<uint32_t>(out.values[word_at(k)] * out.values[word_at(k + 1)]);
+  out.finish_products(products[0], products[1]);
 }
 
 /** Whole blocks by the function of the instruction set, where there is one; the rest one by one. */

@@ -30,6 +30,7 @@ struct Int16Block {
   float scaled_sum;    // scale * sum(values), which minima multiply
   int32_t minus8;      // -8 * sum(values)
   int32_t sums[2];     // sums of the first and the last 16 values
+  int32_t products[3];  // minus the sums of x[2i] x[2i + 1], modulo 2^32: of all values, of the first 16, of the last 16
 
   KVASIR_INLINE void finish(float of, int first, int second) {
     scale = of;
@@ -38,8 +39,13 @@ struct Int16Block {
     sums[0] = first;
     sums[1] = second;
   }
+  /** Crossed products subtract these; only their kernels need them. */
+  KVASIR_INLINE void finish_products(uint32_t first, uint32_t second) {
+    const uint32_t all[3] = {0 - first - second, 0 - first, 0 - second};
+    __builtin_memcpy(products, all, sizeof products);
+  }
 };
-static_assert(sizeof(Int16Block) == 84, "kernels step by this size");
+static_assert(sizeof(Int16Block) == 96, "kernels step by this size");
 
 /** The scale of a block of integers by the bits of its largest magnitude; a NaN or infinity makes the scale NaN. */
 struct InputScale {

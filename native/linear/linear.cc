@@ -177,7 +177,7 @@ KernelChoice avx512_kernel(InputForm inputs) {
 #if KVASIR_HAVE_AVX2
 KernelChoice avx2_kernel(InputForm inputs) {
   if (inputs == InputForm::int8) return {linear_int8_avx2, Order::quads, Order::rows, 96, 6, 1};
-  if (inputs == InputForm::i16) return {linear_i16_avx2, Order::quads, Order::rows, 96, 6, 1};
+  if (inputs == InputForm::i16) return {linear_i16_avx2, Order::quads, Order::rows, 96, 4, 1};
   return {linear_chain_avx2, Order::quads, Order::rows, 256, 1, 2};
 }
 #endif

@@ -1,13 +1,17 @@
 // i16 inputs: exact int32 sums of 16-bit products, one scale per sum. A tile of few rows unpacks the weights in registers;
-// for many rows a chunk of a panel is unpacked once. Instantiated for lanes V once per instruction set; internal linkage.
+// for many rows a chunk of a panel is unpacked once, and lanes with kCrossed multiply by crossed products (Winograd 1968):
+// x0 w0 + x1 w1 = (x0 + w1) (x1 + w0) - x0 x1 - w0 w1, one product for two. The last two terms are sums of a row's block
+// and of a column's block. Levels of at most 32,639 and weights of at most 128 add up within 16 bits; sums wrap in 32
+// bits, and their difference is exact. Instantiated for lanes V once per instruction set; internal linkage.
 #pragma once
 #include "linear/kernels/planes.hpp"
 
 // V has, beside what planes.hpp requires: Int (a sum of each column); kDirectRows, the most rows of a tile that unpacks
 // weights in registers, and kDirectPlaneRows for types of planes; kDirectRowsMax, up to which such tiles take less time
-// than chunks (types of planes: one tile); kTileRows and kTilePanels of a tile over unpacked weights;
+// than chunks (types of planes: one tile); kTileRows and kTilePanels of a tile over unpacked weights,
+// and kChunkBlocks of a chunk;
 // keep_words (and with a word in both positions), subtract_words, store_words, multiply_add (both products of a dword
-// of two words), scaled_int (an int of memory times 1, 2, 4, ...), set_int, add, to_float.
+// of two words), with kCrossed crossed_add, subtract_products, load_ints and store_ints, scaled_int (an int of memory times 1, 2, 4, ...), set_int, add, to_float.
 
 namespace kvasir {
 namespace {
@@ -57,17 +61,16 @@ struct WordProducts {
 
   /** Weights of some blocks of a panel: pairs of words without their zero, in the order of an input block; scales. */
   struct Chunk {
-    static constexpr int kBlocks = 8;
+    static constexpr int kBlocks = V::kChunkBlocks;
     alignas(64) uint8_t pairs[kBlocks][kPairs][4 * kPanel];
     alignas(64) float scales[kBlocks][2][kPanel];  // of each part
     alignas(64) float minima[kBlocks][2][kPanel];
+    alignas(64) int32_t products[kBlocks][2][kPanel];  // minus the sums of w0 w1, with kCrossed
   };
 
-  /** Blocks [first, first + count) of the inputs; sums of earlier blocks are in y. */
-  struct ChunkRange {
-    int first, count;
-    bool last;
-  };
+  static constexpr int kRowsMax = 96;  // with sums held at once
+  template <int NP>
+  using Sums = float (*)[NP * kPanel];
 
   static KVASIR_INLINE float scaled_sum(const Int16Block& x, int parts, int part) {
     return parts == 1 ? x.scaled_sum : x.scale * static_cast<float>(x.sums[part]);
@@ -173,22 +176,29 @@ struct WordProducts {
     direct<TYPE, MAX>(s, p, panel, row);
   }
 
+  /** Unpacks `blocks` blocks of a panel from `first` on. */
   template <TensorType TYPE>
-  static void unpack(const Segment& s, int panel, const ChunkRange& range, Chunk& chunk) {
+  static void unpack(const Segment& s, int panel, int first, int blocks, Chunk& chunk) {
     using Codes = WordCodes<V, TYPE>;
-    BlockWalk<TYPE> walk(s, panel, range.first);
-    for (int b = 0; b < range.count; b++, walk.next()) {
+    BlockWalk<TYPE> walk(s, panel, first);
+    for (int b = 0; b < blocks; b++, walk.next()) {
       prefetch<static_cast<int>(Segment::block_bytes(TYPE))>(walk.block + kPrefetchBytes);
       for (int lane = 0; lane < kPanel; lane += V::kLanes) {
+        Int products[Codes::kParts];
+        for (Int& sum : products) sum = V::set_int(0);
 #pragma GCC unroll 8
         for (int g = 0; g < kBlock / 4; g++) {
+          Word w[2];
 #pragma GCC unroll 2
           for (int half = 0; half < 2; half++) {
-            V::store_words(&chunk.pairs[b][2 * g + half][4 * lane], V::subtract_words(Codes::pair(walk.block, g, half, lane), Codes::kZero));
+            w[half] = V::subtract_words(Codes::pair(walk.block, g, half, lane), Codes::kZero);
+            V::store_words(&chunk.pairs[b][2 * g + half][4 * lane], w[half]);
           }
+          if constexpr (V::kCrossed) products[g * Codes::kParts / 8] = V::subtract_products(products[g * Codes::kParts / 8], w[0], w[1]);
         }
 #pragma GCC unroll 2
         for (int part = 0; part < Codes::kParts; part++) {
+          if constexpr (V::kCrossed) V::store_ints(&chunk.products[b][part][lane], products[part]);
           const typename Codes::Scale scale(walk, part, lane);
           V::store_floats(&chunk.scales[b][part][lane], scale.scale);
           if constexpr (Codes::kMinima) V::store_floats(&chunk.minima[b][part][lane], scale.minimum);
@@ -197,32 +207,45 @@ struct WordProducts {
     }
   }
 
-  /** MT rows x NP panels over a chunk. Not inlined: one copy serves several types. */
+  template <int PARTS>
+  static KVASIR_INLINE Int first_chunk_sum(const Chunk& chunk, int b, int part, int v, const Int16Block& x) {
+    if constexpr (V::kCrossed) return V::add(V::load_ints(&chunk.products[b][part][v * V::kLanes]), V::set_int(x.products[PARTS == 1 ? 0 : 1 + part]));
+    else return V::set_int(0);
+  }
+
+  /** MT rows x NP panels over a chunk; adds to `sums`. Not inlined: one copy serves several types. */
   template <int PARTS, bool MINIMA, int MT, int NP>
-  static __attribute__((noinline)) void tile(const Segment& s, const Product& p, const Chunk* chunks, const ChunkRange& range, int panel, int row) {
+  static __attribute__((noinline)) void tile(const uint8_t* input, size_t row_bytes, const Chunk* chunks, int blocks, Sums<NP> sums) {
     constexpr int N = NP * kVectors;
-    RowPointers<MT> x(p.input + p.row_bytes * static_cast<size_t>(row) + sizeof(Int16Block) * static_cast<size_t>(range.first), p.row_bytes);
-    alignas(64) float sums[MT][NP * kPanel];
-    load_sums<MT, NP>(s, p, range, panel, row, sums);
-    for (int b = 0; b < range.count; b++, x.advance(sizeof(Int16Block))) {
+    RowPointers<MT> x(input, row_bytes);
+    for (int b = 0; b < blocks; b++, x.advance(sizeof(Int16Block))) {
 #pragma GCC unroll 2
       for (int part = 0; part < PARTS; part++) {
-        constexpr int kPartPairs = kPairs / PARTS;
         Int sum[MT][N];
 #pragma GCC unroll 16
         for (int m = 0; m < MT; m++)
 #pragma GCC unroll 4
-          for (int n = 0; n < N; n++) sum[m][n] = V::set_int(0);
+          for (int n = 0; n < N; n++) sum[m][n] = first_chunk_sum<PARTS>(chunks[n / kVectors], b, part, n % kVectors, block_at(x.row(m)));
+        constexpr int kStep = V::kCrossed ? 2 : 1;  // pairs
+        constexpr int kPartPairs = kPairs / PARTS;
 #pragma GCC unroll 16
-        for (int i = kPartPairs * part; i < kPartPairs * (part + 1); i++) {
-          Word w[N];
+        for (int i = kPartPairs * part; i < kPartPairs * (part + 1); i += kStep) {
+          Word w[kStep][N];
 #pragma GCC unroll 4
-          for (int n = 0; n < N; n++) w[n] = V::load(&chunks[n / kVectors].pairs[b][i][4 * V::kLanes * (n % kVectors)]);
+          for (int n = 0; n < N; n++)
+#pragma GCC unroll 2
+            for (int step = 0; step < kStep; step++) w[step][n] = V::load(&chunks[n / kVectors].pairs[b][i + step][4 * V::kLanes * (n % kVectors)]);
 #pragma GCC unroll 16
           for (int m = 0; m < MT; m++) {
-            const int32_t values = pair_at(block_at(x.row(m)), i);
+            const int32_t first = pair_at(block_at(x.row(m)), i);
+            if constexpr (V::kCrossed) {
+              const Int x0 = V::set_int(first), x1 = V::set_int(pair_at(block_at(x.row(m)), i + 1));
 #pragma GCC unroll 4
-            for (int n = 0; n < N; n++) sum[m][n] = V::multiply_add(sum[m][n], w[n], values);
+              for (int n = 0; n < N; n++) sum[m][n] = V::crossed_add(sum[m][n], w[0][n], w[1][n], x0, x1);
+            } else {
+#pragma GCC unroll 4
+              for (int n = 0; n < N; n++) sum[m][n] = V::multiply_add(sum[m][n], w[0][n], first);
+            }
           }
         }
 #pragma GCC unroll 4
@@ -240,47 +263,40 @@ struct WordProducts {
         }
       }
     }
-    Product out = p;
-    if (!range.last) out.bias = nullptr;
-    for (int m = 0; m < MT; m++) {
-      for (int n = 0; n < NP; n++) store_row(s, out, row + m, panel + n, &sums[m][kPanel * n]);
-    }
-  }
-
-  template <int MT, int NP>
-  static KVASIR_INLINE void load_sums(const Segment& s, const Product& p, const ChunkRange& range, int panel, int row, float (&sums)[MT][NP * kPanel]) {
-    const int left = s.rows - panel * kPanel;
-    const size_t columns = static_cast<size_t>(left < NP * kPanel ? left : NP * kPanel);
-    for (int m = 0; m < MT; m++) {
-      const float* y = p.y + static_cast<size_t>(row + m) * p.ld + panel * kPanel;
-      if (range.first == 0) std::memset(sums[m], 0, sizeof sums[m]);
-      else if (columns == static_cast<size_t>(NP * kPanel)) std::memcpy(sums[m], y, sizeof sums[m]);
-      else std::memcpy(sums[m], y, sizeof(float) * columns);
-    }
   }
 
   /** The tile for `rows` <= MAX rows. */
   template <int PARTS, bool MINIMA, int MAX, int NP>
-  static void tile_rows(int rows, const Segment& s, const Product& p, const Chunk* chunks, const ChunkRange& range, int panel, int row) {
+  static void tile_rows(int rows, const uint8_t* input, size_t row_bytes, const Chunk* chunks, int blocks, Sums<NP> sums) {
     if constexpr (MAX > 1) {
-      if (rows < MAX) return tile_rows<PARTS, MINIMA, MAX - 1, NP>(rows, s, p, chunks, range, panel, row);
+      if (rows < MAX) return tile_rows<PARTS, MINIMA, MAX - 1, NP>(rows, input, row_bytes, chunks, blocks, sums);
     }
-    tile<PARTS, MINIMA, MAX, NP>(s, p, chunks, range, panel, row);
+    tile<PARTS, MINIMA, MAX, NP>(input, row_bytes, chunks, blocks, sums);
   }
 
-  /** NP panels and all rows of the share. */
+  /** NP panels and at most kRowsMax rows. */
   template <TensorType TYPE, int NP>
-  static void panels(const Segment& s, const Product& p, int panel, const Share& share, Chunk* chunks) {
+  static void panels(const Segment& s, const Product& p, int panel, int first_row, int rows, Chunk* chunks) {
     using Codes = WordCodes<V, TYPE>;
+    alignas(64) float sums[kRowsMax][NP * kPanel];
+    std::memset(sums, 0, sizeof sums[0] * static_cast<size_t>(rows));
     const int parts = (s.blocks + Chunk::kBlocks - 1) / Chunk::kBlocks;
     for (int c = 0; c < parts; c++) {
-      const int first = s.blocks * c / parts, end = s.blocks * (c + 1) / parts;
-      const ChunkRange range{first, end - first, end == s.blocks};
-      for (int n = 0; n < NP; n++) unpack<TYPE>(s, panel + n, range, chunks[n]);
-      for_tiles<V::kTileRows>(share.row, share.row_end, [&](int row, int rows) {
-        tile_rows<Codes::kParts, Codes::kMinima, V::kTileRows, NP>(rows, s, p, chunks, range, panel, row);
+      const int first = s.blocks * c / parts, blocks = s.blocks * (c + 1) / parts - first;
+      for (int n = 0; n < NP; n++) unpack<TYPE>(s, panel + n, first, blocks, chunks[n]);
+      const uint8_t* input = p.input + p.row_bytes * static_cast<size_t>(first_row) + sizeof(Int16Block) * static_cast<size_t>(first);
+      for_tiles<V::kTileRows>(0, rows, [&](int row, int count) {
+        tile_rows<Codes::kParts, Codes::kMinima, V::kTileRows, NP>(count, input + p.row_bytes * static_cast<size_t>(row), p.row_bytes, chunks, blocks, sums + row);
       });
     }
+    for (int m = 0; m < rows; m++) {
+      for (int n = 0; n < NP; n++) store_row(s, p, first_row + m, panel + n, &sums[m][kPanel * n]);
+    }
+  }
+
+  template <TensorType TYPE, int NP>
+  static void panels(const Segment& s, const Product& p, int panel, const Share& share, Chunk* chunks) {
+    for_tiles<kRowsMax>(share.row, share.row_end, [&](int row, int rows) { panels<TYPE, NP>(s, p, panel, row, rows, chunks); });
   }
 
   template <TensorType TYPE>

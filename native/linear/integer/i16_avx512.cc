@@ -6,13 +6,23 @@ namespace kvasir {
 namespace {
 
 struct WordsAvx512 : PlanesAvx512 {
-  static constexpr int kDirectRows = 12, kDirectPlaneRows = 4, kDirectRowsMax = INT32_MAX;
-  static constexpr int kTileRows = 6, kTilePanels = 2;
+  static constexpr int kDirectRows = 12, kDirectPlaneRows = 4, kDirectRowsMax = 48;
+  static constexpr int kTileRows = 8, kTilePanels = 2, kChunkBlocks = 4;
+  static constexpr bool kCrossed = true;
 
   static KVASIR_INLINE Word keep_words(Word w, int mask) { return _mm512_and_si512(w, _mm512_set1_epi16(static_cast<int16_t>(mask))); }
   static KVASIR_INLINE Word subtract_words(Word w, int n) { return n == 0 ? w : _mm512_sub_epi16(w, _mm512_set1_epi16(static_cast<int16_t>(n))); }
   static KVASIR_INLINE void store_words(uint8_t* p, Word w) { _mm512_store_si512(p, w); }
   static KVASIR_INLINE Int multiply_add(Int sum, Word w, int32_t values) { return _mm512_dpwssd_epi32(sum, w, _mm512_set1_epi32(values)); }
+  /** Adds (x0 + w1) (x1 + w0) of both words of a dword. */
+  static KVASIR_INLINE Int crossed_add(Int sum, Word w0, Word w1, Word x0, Word x1) {
+    Int next = _mm512_dpwssd_epi32(sum, _mm512_add_epi16(x0, w1), _mm512_add_epi16(x1, w0));
+    asm("" : "+x"(next));
+    return next;
+  }
+  static KVASIR_INLINE Int subtract_products(Int sum, Word a, Word b) { return _mm512_sub_epi32(sum, _mm512_madd_epi16(a, b)); }
+  static KVASIR_INLINE Int load_ints(const int32_t* p) { return _mm512_load_si512(p); }
+  static KVASIR_INLINE void store_ints(int32_t* p, Int v) { _mm512_store_si512(p, v); }
   static KVASIR_INLINE Int set_int(int32_t value) { return _mm512_set1_epi32(value); }
   template <int FACTOR>
   static KVASIR_INLINE Int scaled_int(const int32_t* value) {
@@ -35,8 +45,13 @@ void quantise_words_avx512(int columns, const float* x, Int16Block* out) {
     __mmask16 keep = scale.finite ? 0xffff : 0;
     __m512i qa = _mm512_maskz_cvtps_epi32(keep, _mm512_mul_ps(a, inverse)), qb = _mm512_maskz_cvtps_epi32(keep, _mm512_mul_ps(b, inverse));
     __m512i words = _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi32_epi16(qa)), _mm512_cvtepi32_epi16(qb), 1);
-    _mm512_storeu_si512(out->values, _mm512_shufflehi_epi16(_mm512_shufflelo_epi16(words, 0xd8), 0xd8));
+    words = _mm512_shufflehi_epi16(_mm512_shufflelo_epi16(words, 0xd8), 0xd8);
+    _mm512_storeu_si512(out->values, words);
     out->finish(scale.scale, _mm512_reduce_add_epi32(qa), _mm512_reduce_add_epi32(qb));
+    // The products of neighbouring pairs appear twice.
+    const __m512i products = _mm512_madd_epi16(words, _mm512_shuffle_epi32(words, _MM_PERM_CDAB));
+    const auto sum_of = [&](__mmask16 which) { return static_cast<uint32_t>(_mm512_mask_reduce_add_epi32(which, products)); };
+    out->finish_products(sum_of(0x0055), sum_of(0x5500));
   }
 }
 

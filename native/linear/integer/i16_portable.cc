@@ -15,7 +15,8 @@ struct WordsPortable : PlanesPortable {
   using Int = Signed;
   typedef uint16_t Halves __attribute__((vector_size(16)));
   static constexpr int kDirectRows = 2, kDirectPlaneRows = 1, kDirectRowsMax = kDirectRows;
-  static constexpr int kTileRows = 3, kTilePanels = 1;
+  static constexpr int kTileRows = 3, kTilePanels = 1, kChunkBlocks = 8;
+  static constexpr bool kCrossed = false;
 
   static KVASIR_INLINE Word keep_words(Word w, int mask) { return w & (0x00010001u * static_cast<uint32_t>(mask)); }
   static KVASIR_INLINE Word subtract_words(Word w, int n) { return (Word)((Halves)w - static_cast<uint16_t>(n)); }
