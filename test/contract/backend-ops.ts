@@ -308,10 +308,22 @@ export function testOps(backend: Backend): void {
         const weights = segments.flatMap(({ type }, i) => [...dequantise(type, bytes[i])]);
         expectClose(got, wanted, productTolerance(x, weights, columns, outputs, given.form), 'out');
       }),
-      { numRuns, examples: [[behindHalfLine, 11, 1]] },
+      {
+        numRuns,
+        examples: [
+          [behindHalfLine, 11, 1],
+          [wordChunks, 100, 2],
+        ],
+      },
     );
   });
 }
+
+/** Enough rows that weights are unpacked by chunks on every instruction set, with one and two scales of a block. */
+const wordChunks = {
+  ...{ form: 'i16', types: ['q8_0', 'q4_1', 'q6_k'], blocks: 11, bias: true },
+  rows: [33, 16, 5],
+} satisfies LinearShape;
 
 /** A segment of whole cache lines behind one of four and a half lines. */
 const behindHalfLine = {
