@@ -288,7 +288,7 @@ const unknownPath: Kind = (prng) => {
       '/v2/completions',
     ],
     ...[
-      '/v1/responses',
+      '/v1/images/generations',
       '/v1/files/file-x/contents',
       '/v1/audio/speech',
       '/V1/COMPLETIONS',
