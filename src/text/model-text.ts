@@ -7,23 +7,30 @@ import { createGgufTokenizer } from './vocabulary/gguf-tokenizer.ts';
 import type { GgufTokenizerData } from './vocabulary/gguf-tokenizer-data.ts';
 import { createHuggingFaceTokenizer } from './vocabulary/hugging-face-tokenizer.ts';
 
+interface Templates {
+  /** The model's template for chat. */
+  readonly chatTemplate?: string;
+  /** Its template for chat with tools, if it is another. */
+  readonly toolTemplate?: string;
+}
+
 /** Text data of a model's files, read but not interpreted. */
 export type TextSource =
-  | { readonly kind: 'gguf'; readonly data: GgufTokenizerData & { readonly chatTemplate?: string } }
-  | {
+  | { readonly kind: 'gguf'; readonly data: GgufTokenizerData & Templates }
+  | ({
       readonly kind: 'huggingface';
       /** Text of tokenizer.json. */
       readonly tokenizerJson: string;
       /** Parsed tokenizer_config.json and special_tokens_map.json. */
       readonly tokenizerConfig?: unknown;
       readonly specialTokensMap?: unknown;
-      /** The model's template for chat. */
-      readonly chatTemplate?: string;
-    };
+    } & Templates);
 
 export interface ModelText {
   readonly tokenizer: Tokenizer;
   readonly chatTemplate: ChatTemplate | undefined;
+  /** The template of chats with tools, if it is another. */
+  readonly toolTemplate: ChatTemplate | undefined;
   /** Begin and end tokens as the template spells them. */
   readonly bosToken: string | undefined;
   readonly eosToken: string | undefined;
@@ -32,11 +39,13 @@ export interface ModelText {
 /** @throws Error `Cannot build tokenizer: ...` for an unusable vocabulary */
 export function createModelText(source: TextSource): ModelText {
   const tokenizer = source.kind === 'gguf' ? createGgufTokenizer(source.data) : readTokenizerJson(source);
-  const template = source.kind === 'gguf' ? source.data.chatTemplate : source.chatTemplate;
+  const { chatTemplate, toolTemplate } = source.kind === 'gguf' ? source.data : source;
+  const parsed = (template: string | undefined) => (template === undefined ? undefined : new ChatTemplate(template));
   const spell = (id: number | undefined) => (id === undefined ? undefined : decodeUtf8(tokenizer.tokenBytes(id)));
   return {
     tokenizer,
-    chatTemplate: template === undefined ? undefined : new ChatTemplate(template),
+    chatTemplate: parsed(chatTemplate),
+    toolTemplate: parsed(toolTemplate),
     bosToken: spell(tokenizer.bosId),
     eosToken: spell(tokenizer.eosIds[0]),
   };

@@ -76,6 +76,8 @@ export interface GgufTokenizerData {
   /** Special tokens absorb the white space after them: Phi-3's tokenizer does, and no key states it. */
   readonly stripAfterSpecial?: boolean;
   readonly chatTemplate?: string;
+  /** The template of chats with tools, if it is another. */
+  readonly toolTemplate?: string;
 }
 
 export type TokenizerSource =
@@ -86,6 +88,8 @@ export type TokenizerSource =
       readonly tokenizerConfig?: unknown;
       readonly specialTokensMap?: unknown;
       readonly chatTemplate?: string;
+      /** The template of chats with tools, if it is another. */
+      readonly toolTemplate?: string;
     };
 
 /** An opened model. Opening reads only headers; every getter and method may throw ModelFileError. */

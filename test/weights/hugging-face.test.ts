@@ -248,6 +248,8 @@ describe('generation_config.json and tokenizer files', () => {
       { name: 'default', template: 'b' },
     ];
     expect(tokenizer({ 'tokenizer_config.json': { chat_template: named } })).toMatchObject({ chatTemplate: 'b' });
+    const tools = [...named, { name: 'tool_use', template: 'c' }];
+    expect(tokenizer({ 'tokenizer_config.json': { chat_template: tools } })).toMatchObject({ toolTemplate: 'c' });
     const both = { 'tokenizer_config.json': { chat_template: 'one' }, 'chat_template.jinja': 'two' };
     expect(tokenizer(both)).toMatchObject({ chatTemplate: 'two', tokenizerConfig: { chat_template: 'one' } });
     expect(withModel(directory(), (model) => model.tokenizer)).toBeUndefined();

@@ -202,12 +202,12 @@ async function serveCluster(nats: NatsServers, options: ServeOptions, context: S
 function openGateway(
   { model, cluster, encode, grammars }: TextSide & { readonly cluster: InferencePort & ClusterPort },
   options: ServeOptions,
-  { logger, data, keys, chatTemplate = model.chatTemplate }: ServerContext,
+  { logger, data, keys, chatTemplate }: ServerContext,
 ): Promise<Gateway> {
   const { version } = JSON.parse(readFileSync(packageFile('package.json'), 'utf8')) as { version: string };
   const settings = {
     version,
-    model: { ...model, chatTemplate },
+    model: chatTemplate === undefined ? model : { ...model, chatTemplate, toolTemplate: undefined },
     port: cluster,
     cluster,
     encode,

@@ -23,6 +23,8 @@ export interface ServedModel {
   /** Undefined: the model serves token ids only. */
   readonly tokenizer: Tokenizer | undefined;
   readonly chatTemplate: ChatTemplate | undefined;
+  /** The template of chats with tools, if it is another. */
+  readonly toolTemplate?: ChatTemplate | undefined;
   /** The texts of the beginning and end of a sequence in the template. */
   readonly bosToken: string | undefined;
   readonly eosToken: string | undefined;

@@ -5,7 +5,7 @@ import type { Tokenizer } from '../../text/tokenizer.ts';
 import { ApiError, badField } from '../http/errors.ts';
 import type { ServedModel } from '../http/served-model.ts';
 import { type AnswerPlan, hasReasoningBegun, parsingOf, planAnswer } from './answer-plan.ts';
-import { templateMessages, templateTools } from './chat-messages.ts';
+import { hasToolMessages, templateMessages, templateTools } from './chat-messages.ts';
 import type { ChoiceParser } from './choice-output.ts';
 import { checkTokenId } from './params.ts';
 import type { ChatBody, CompletionBody } from './schema.ts';
@@ -30,7 +30,9 @@ export async function chatPrompt(body: PromptBody, model: ServedModel, encode: E
   if (model.chatTemplate === undefined) {
     throw badField('messages', `Cannot chat: model '${model.id}' has no chat template; use /v1/completions`);
   }
-  const { chatTemplate, tokenizer } = model;
+  const { tokenizer } = model;
+  const hasTools = (body.tools ?? []).length > 0 || hasToolMessages(body.messages);
+  const chatTemplate = (hasTools ? model.toolTemplate : undefined) ?? model.chatTemplate;
   const answer = planAnswer(body, { ...model, chatTemplate, tokenizer });
   const text = render(chatTemplate, body, answer, model);
   refuseLongText(text, 'messages', model);

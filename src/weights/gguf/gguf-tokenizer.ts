@@ -36,6 +36,7 @@ export function ggufTokenizer(metadata: GgufMetadata): GgufTokenizerData | undef
   set('addSpacePrefix', metadata.boolean(`${prefix}add_space_prefix`));
   if (model === 'llama' && metadata.string('general.architecture') === 'phi3') data.stripAfterSpecial = true;
   set('chatTemplate', metadata.string('tokenizer.chat_template'));
+  set('toolTemplate', metadata.string('tokenizer.chat_template.tool_use'));
   return data;
 }
 

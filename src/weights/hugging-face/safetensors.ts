@@ -164,21 +164,25 @@ function tokenizerOf(path: string): TokenizerSource | undefined {
   if (tokenizerJson === undefined) return undefined;
   const tokenizerConfig = readOptionalJson(join(path, 'tokenizer_config.json'), tokenizerConfigBytesMax);
   const specialTokensMap = readOptionalJson(join(path, 'special_tokens_map.json'), tokenizerConfigBytesMax);
-  const chatTemplate =
-    readOptionalText(join(path, 'chat_template.jinja'), templateBytesMax) ?? templateOf(path, tokenizerConfig);
+  const templates = templatesOf(path, tokenizerConfig);
+  const chatTemplate = readOptionalText(join(path, 'chat_template.jinja'), templateBytesMax) ?? templates.chatTemplate;
+  const { toolTemplate } = templates;
   return {
     kind: 'huggingface',
     tokenizerJson,
     ...(tokenizerConfig === undefined ? {} : { tokenizerConfig }),
     ...(specialTokensMap === undefined ? {} : { specialTokensMap }),
     ...(chatTemplate === undefined ? {} : { chatTemplate }),
+    ...(toolTemplate === undefined ? {} : { toolTemplate }),
   };
 }
 
-/** Some configurations hold several templates; the one named default is for chat. */
-function templateOf(path: string, tokenizerConfig: unknown): string | undefined {
-  if (tokenizerConfig === undefined) return undefined;
+/** Some configurations hold several templates: the one named default is for chat, tool_use for chat with tools. */
+function templatesOf(path: string, tokenizerConfig: unknown): { chatTemplate?: string; toolTemplate?: string } {
+  if (tokenizerConfig === undefined) return {};
   const template = validate(join(path, 'tokenizer_config.json'), templateSchema, tokenizerConfig).chat_template;
-  if (typeof template !== 'object' || template === null) return template ?? undefined;
-  return template.find(({ name }) => name === 'default')?.template;
+  if (typeof template === 'string') return { chatTemplate: template };
+  const named = (wanted: string) => template?.find(({ name }) => name === wanted)?.template;
+  const [chatTemplate, toolTemplate] = [named('default'), named('tool_use')];
+  return { ...(chatTemplate !== undefined && { chatTemplate }), ...(toolTemplate !== undefined && { toolTemplate }) };
 }

@@ -250,6 +250,15 @@ describe('requests with tools', () => {
     expect(promptOf(world.port.requests[1] as GenerationRequest)).not.toContain('tools');
   });
 
+  it('use the template for tools of a model that has one of its own', async () => {
+    const { model } = server('hermes', () => callText).options;
+    const templates = { chatTemplate: new ChatTemplate('{{ messages[0].content }}'), toolTemplate: model.chatTemplate };
+    const world = server('hermes', () => callText, 3, { model: { ...model, ...templates } });
+    expect((await choicesOf(world, { tools: [weather] }))[0]?.finish_reason).toBe('tool_calls');
+    await choicesOf(world, {});
+    expect(promptOf(world.port.requests[1] as GenerationRequest)).toBe('Weather in Oslo?');
+  });
+
   it('take earlier calls with malformed or no arguments, and ids of other servers', async () => {
     const call = (args: string) => ({
       id: 'toolu_01',

@@ -14,8 +14,9 @@ function readVocabulary(): GrammarVocabulary {
   try {
     const text = textOf(files);
     if (text === undefined) throw new Error('Cannot compile grammars: the model has no tokenizer');
-    const { tokenizer, chatTemplate } = text;
-    const markers = chatTemplate === undefined ? new Set() : markerTokensOf({ ...text, chatTemplate });
+    const { tokenizer, toolTemplate, chatTemplate = toolTemplate } = text;
+    const templates = chatTemplate === undefined ? [] : [chatTemplate, toolTemplate ?? chatTemplate];
+    const markers = new Set(templates.flatMap((template) => [...markerTokensOf({ ...text, chatTemplate: template })]));
     // A special token has no text in an output, but for markers of calls and reasoning.
     const bytesOf = (id: number) => (markers.has(id) ? tokenizer.tokenBytes(id) : tokenizer.decodeBytes(id));
     return { size: files.config.vocabSize, bytesOf, eosIds: eosIdsOf(files, tokenizer) };

@@ -58,6 +58,7 @@ export function createServedModel(files: ModelFiles, context: number, name: stri
     vocabSize: config.vocabSize,
     tokenizer: text?.tokenizer,
     chatTemplate: text?.chatTemplate,
+    toolTemplate: text?.toolTemplate,
     bosToken: text?.bosToken,
     eosToken: text?.eosToken,
     eosIds: eosIdsOf(files, text?.tokenizer),
