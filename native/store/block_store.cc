@@ -1,9 +1,10 @@
-// The thread of an SSD tier: processes one block at a time, so that stopping a job waits for one block at most and
-// reads overtake writes.
+// The thread of an SSD tier: processes one block at a time, so that reads overtake writes. Blocks pass through a buffer
+// and the pool's pages are used under the lock, so that stopping a job never waits for the disk.
 #include "store/block_store.hpp"
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <stdexcept>
 
 namespace kvasir {
@@ -14,6 +15,7 @@ BlockStore::BlockStore(std::shared_ptr<KvPool> pool, int pages_of_block, const s
       pages_of_block_(pages_of_block),
       wake_(std::move(wake)),
       slab_(pool_->isa, path, {pool_->layout.page_bytes() * static_cast<uint64_t>(pages_of_block), static_cast<uint32_t>(slots), identity}),
+      buffer_(slab_.block_bytes()),
       thread_([this] { serve(); }) {}
 
 BlockStore::~BlockStore() {
@@ -55,17 +57,16 @@ void BlockStore::enqueue(Job job) {
 }
 
 void BlockStore::stop(int job) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   const auto is_job = [job](const Job& other) { return other.number == job; };
-  // The job in progress ends after its current block or page.
-  for (std::deque<Job>* queue : {&reads_, &writes_})
-    for (Job& each : *queue)
-      if (is_job(each)) each.stopped = true;
-  changed_.wait(lock, [&] { return current_job_ != job; });
   for (std::deque<Job>* queue : {&reads_, &writes_}) {
-    for (const Job& each : *queue)
-      if (is_job(each) && each.arrivals) each.arrivals->finish();
-    queue->erase(std::remove_if(queue->begin(), queue->end(), is_job), queue->end());
+    for (Job& each : *queue) {
+      if (!is_job(each)) continue;
+      each.stopped = true;
+      if (each.arrivals) each.arrivals->finish();
+    }
+    // The thread removes the job in progress after its current block or page.
+    if (current_job_ != job) queue->erase(std::remove_if(queue->begin(), queue->end(), is_job), queue->end());
   }
   results_.erase(std::remove_if(results_.begin(), results_.end(), [job](const BlockStoreResult& result) { return result.job == job; }), results_.end());
 }
@@ -97,13 +98,15 @@ void BlockStore::serve() {
     Job& job = queue_of(kind).front();
     const StoredBlock block = job.blocks[job.next];
     current_job_ = job.number;
+    if (kind == Kind::write) std::memcpy(buffer_.data(), pool_->page(block.page), slab_.block_bytes());
     lock.unlock();
     const auto begin = std::chrono::steady_clock::now();
-    // Other threads can only stop the job in progress, and they wait for its current block.
+    // Other threads can only mark the job in progress as stopped.
     const bool by_layer = job.arrivals != nullptr;
     const bool done = by_layer ? read_page(job) : execute(kind, block);
     const std::chrono::nanoseconds spent = std::chrono::steady_clock::now() - begin;
     lock.lock();
+    if (kind == Kind::read && done && !job.stopped) deliver(job, block);
     if (kind == Kind::read) counts_.read_nanoseconds += static_cast<uint64_t>(spent.count());
     const bool is_block = !by_layer || !done || job.layer == pages_of_block_ - 1;
     if (kind == Kind::read && is_block) done ? counts_.read_bytes += slab_.block_bytes() : counts_.bad_blocks++;
@@ -121,8 +124,8 @@ void BlockStore::serve() {
 
 bool BlockStore::execute(Kind kind, const StoredBlock& block) {
   if (kind == Kind::erase) slab_.erase(block.slot);
-  if (kind == Kind::write) return slab_.write(block.slot, block.digest, block.depth, pool_->page(block.page));
-  if (kind == Kind::read) return slab_.read(block.slot, block.digest, pool_->page(block.page));
+  if (kind == Kind::write) return slab_.write(block.slot, block.digest, block.depth, buffer_.data());
+  if (kind == Kind::read) return slab_.read(block.slot, block.digest, buffer_.data());
   return true;
 }
 
@@ -130,11 +133,20 @@ bool BlockStore::execute(Kind kind, const StoredBlock& block) {
 bool BlockStore::read_page(Job& job) {
   if (job.layer == 0) job.readings.push_back(slab_.begin_reading(job.blocks[job.next].slot, job.blocks[job.next].digest));
   Slab::Reading& reading = job.readings[job.next];
+  slab_.read_next(reading, buffer_.data(), pool_->layout.page_bytes());
+  return job.layer < pages_of_block_ - 1 || slab_.end_reading(reading);
+}
+
+/** Copies what was read to its pages. */
+void BlockStore::deliver(Job& job, const StoredBlock& block) {
+  if (!job.arrivals) {
+    std::memcpy(pool_->page(block.page), buffer_.data(), slab_.block_bytes());
+    return;
+  }
+  if (!job.readings[job.next].valid) return;
   const size_t place = job.next * static_cast<size_t>(pages_of_block_) + static_cast<size_t>(job.layer);
-  slab_.read_next(reading, pool_->page(job.pages[place]), pool_->layout.page_bytes());
-  if (job.layer == pages_of_block_ - 1 && !slab_.end_reading(reading)) return false;
-  if (reading.valid) job.arrivals->page_arrived(static_cast<int>(place));
-  return true;
+  std::memcpy(pool_->page(job.pages[place]), buffer_.data(), pool_->layout.page_bytes());
+  job.arrivals->page_arrived(static_cast<int>(place));
 }
 
 /** Records progress of the queue's first job; true if it has a result. */

@@ -61,7 +61,10 @@ class BlockStore {
    * block is valid. An invalid block ends the job.
    */
   void begin_by_layer(int job, std::vector<StoredBlock> blocks, std::vector<int32_t> pages, std::shared_ptr<LayerArrivals> arrivals);
-  /** Drops a job. None of its pages is read or written after the return, and it has no result. */
+  /**
+   * Drops a job. None of its pages is read or written after the return, and it has no result. It does not wait for the
+   * disk, which may have stalled.
+   */
   void stop(int job);
   /** Moves at most `limit` results into `out`; returns the count. */
   int take(BlockStoreResult* out, int limit);
@@ -87,6 +90,7 @@ class BlockStore {
   std::deque<Job>& queue_of(Kind kind) { return kind == Kind::read ? reads_ : writes_; }
   bool execute(Kind kind, const StoredBlock& block);
   bool read_page(Job& job);
+  void deliver(Job& job, const StoredBlock& block);
   bool has_slot(const StoredBlock& block) const { return block.slot >= 0 && block.slot < slab_.slots(); }
   void enqueue(Job job);
   bool advance(std::deque<Job>& queue, bool done);
@@ -103,6 +107,7 @@ class BlockStore {
   std::string error_;
   bool closing_ = false;
   Slab slab_;
+  std::vector<uint8_t> buffer_;  // a block on its way between the pool and the disk; of the thread alone
   std::thread thread_;
 };
 
