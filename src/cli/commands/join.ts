@@ -1,4 +1,5 @@
 // `kvasir join`: adds an instance on this or another machine to a cluster, until it is stopped.
+import { readFileSync } from 'node:fs';
 import { Command, Option } from 'commander';
 import type { NatsServers } from '../../runtime/bus/nats-connection.ts';
 import { addDopFlags } from '../options/attention-worker-flags.ts';
@@ -24,9 +25,11 @@ import {
   readOptions,
 } from '../options/options.ts';
 import { addSparseFlags, servedSparsity } from '../options/sparse-options.ts';
+import { packageFile } from '../package-root.ts';
 import type { JoinedMessage } from '../serve/child-instances.ts';
 import { describeInstances } from '../serve/describe-instances.ts';
 import { makeFolder } from '../serve/host/make-folder.ts';
+import type { ProbeServer } from '../serve/host/probe-server.ts';
 import { refuseTooMuchMemory } from '../serve/memory-limits.ts';
 import { exitAfterWrites, killAfterWrites, stopSignal } from '../serve/stop-signal.ts';
 import { addHelpAll, groups } from '../terminal/help.ts';
@@ -100,6 +103,8 @@ function addPagesFlags(command: Command): Command {
       '--pages-host <address>',
       'Announce this address for KV pages to other instances (default: the one towards NATS)',
     )
+    .option('--probe-port <n>', 'Serve /health, /ready and /metrics of this instance on this port (default: none)')
+    .option('--probe-host <address>', 'Listen for probes on this address (default: 127.0.0.1)')
     .option('--pages-port <n>', 'Listen for KV pages on this port; 0 selects a free one (default: 0)')
     .addOption(
       new Option('--transport <way>', 'Move KV pages to and from other processes this way (default: auto)').choices(
@@ -144,6 +149,12 @@ async function startAttentionWorkers(given: InstanceJoinOptions, log: (line: str
   return { instance: 'addresses' in settings ? { ...settings, waits: true } : settings, close };
 }
 
+async function openProbes(host: string, port: number): Promise<ProbeServer> {
+  const { ProbeServer } = await import('../serve/host/probe-server.ts');
+  const { version } = JSON.parse(readFileSync(packageFile('package.json'), 'utf8')) as { version: string };
+  return ProbeServer.open(host, port, version);
+}
+
 /** Serves until SIGTERM or SIGINT. @throws Error when the instance can no longer serve */
 async function serveInstance(nats: NatsServers, options: InstanceJoinOptions): Promise<void> {
   // These modules load slowly: invalid options are refused before.
@@ -152,6 +163,8 @@ async function serveInstance(nats: NatsServers, options: InstanceJoinOptions): P
     import('../serve/open-cluster.ts'),
   ]);
   const { log } = openLog(options, options.name === undefined ? {} : { instance: options.name });
+  const { probePort, probeHost } = options;
+  const probes = probePort === undefined ? undefined : await openProbes(probeHost, probePort);
   const { instance: attentionWorkers, close } = await startAttentionWorkers(options, log);
   const member = await openClusterInstance(nats, options, attentionWorkers, log).catch(async (error: unknown) => {
     await close();
@@ -159,6 +172,8 @@ async function serveInstance(nats: NatsServers, options: InstanceJoinOptions): P
   });
   try {
     console.log(describeInstances(member.modelId, [member.description]));
+    probes?.show(member);
+    if (probes !== undefined) console.log(`Probes on http://${probeHost}:${probes.port}`);
     console.log(`Joined as ${member.name}`);
     process.send?.({ joined: member.description, incarnation: member.incarnation } satisfies JoinedMessage);
     const end = await Promise.race([stopSignal(), member.ended]);
@@ -168,6 +183,7 @@ async function serveInstance(nats: NatsServers, options: InstanceJoinOptions): P
     const finished = await member.drain(end.stop === 'disconnect' ? 0 : 1000 * options.drainTimeout);
     log(finished ? 'Leaving' : 'Leaving: running requests continue on other instances');
   } finally {
+    probes?.close();
     await member.close();
     await close();
     if (member.isHung()) killAfterWrites();

@@ -146,6 +146,8 @@ export const serveOptionsSchema = modelOptionsSchema.extend({
 export const joinOptionsSchema = modelOptionsSchema.extend({
   ...natsFields,
   name: clusterName.optional(),
+  probePort: count(0, 65_535).optional(),
+  probeHost: z.string().min(1).default('127.0.0.1'),
   role: z.enum([...instanceRoles, 'attention']).default('mixed'),
   shard,
   recheck: z.boolean().default(false),

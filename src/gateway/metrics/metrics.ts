@@ -8,7 +8,7 @@ import { addBlockMetrics } from './block-metrics.ts';
 import { addLendingLinkMetrics, lendingCounters, lendingGauges } from './lending-metrics.ts';
 import { addPipelineMetrics } from './pipeline-metrics.ts';
 import { auditPredictions } from './prediction-metrics.ts';
-import { addProcessMetrics } from './process-metrics.ts';
+import { addProcessMetrics, type Workers } from './process-metrics.ts';
 import { addPerInstance, addPulled, type InstanceMetric, workerOf, workersOf } from './pulled-metric.ts';
 import { sparseCounters, sparseGauges } from './sparse-metrics.ts';
 import { tierCounters, tierGauges } from './tier-metrics.ts';
@@ -147,14 +147,7 @@ export class GatewayMetrics {
         addPulled(this.#registry, { name, help, kind, read: () => [[{}, read(port.snapshot())]] });
     addBlockMetrics(this.#registry, () => port.snapshot());
     addVllmMetrics(this.#registry, modelName, () => port.snapshot());
-    const instances = () => port.instances();
-    addPerInstance(this.#registry, 'gauge', instanceGauges, instances);
-    addPerInstance(this.#registry, 'counter', instanceCounters, instances);
-    addProcessMetrics(this.#registry, { version, instances, roles: () => cluster.roles() });
-    addLinkMetrics(this.#registry, instances);
-    addLendingLinkMetrics(this.#registry, instances);
-    addPipelineMetrics(this.#registry, instances);
-    addAttentionWorkerMetrics(this.#registry, instances);
+    addWorkers(this.#registry, { version, instances: () => port.instances(), roles: () => cluster.roles() });
     auditPredictions(this.#registry, cluster, { ttft: latencySeconds, tbt: gapSeconds });
   }
 
@@ -179,6 +172,34 @@ export class GatewayMetrics {
 
   response(endpoint: string, status: number): void {
     this.#responses.inc({ endpoint, status: String(status) });
+  }
+
+  async render(): Promise<{ contentType: string; text: string }> {
+    return { contentType: this.#registry.contentType, text: await this.#registry.metrics() };
+  }
+}
+
+/** Metrics by instance. */
+function addWorkers(registry: Registry, workers: Workers): void {
+  const { instances } = workers;
+  addPerInstance(registry, 'gauge', instanceGauges, instances);
+  addPerInstance(registry, 'counter', instanceCounters, instances);
+  addProcessMetrics(registry, workers);
+  addLinkMetrics(registry, instances);
+  addLendingLinkMetrics(registry, instances);
+  addPipelineMetrics(registry, instances);
+  addAttentionWorkerMetrics(registry, instances);
+}
+
+/** The metrics of an instance in a process of its own. */
+export class WorkerMetrics {
+  readonly #registry = new Registry();
+
+  constructor(workers: Workers) {
+    addWorkers(this.#registry, workers);
+    for (const [kind, metrics] of [['gauge', gauges] as const, ['counter', counters] as const])
+      for (const [name, help, read] of metrics)
+        addPulled(this.#registry, { name, help, kind, read: () => workers.instances().map((s) => [{}, read(s)]) });
   }
 
   async render(): Promise<{ contentType: string; text: string }> {

@@ -4,11 +4,12 @@ import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { InstanceSnapshot } from '../../core/protocol/ports.ts';
 import { addPulled, workerOf } from './pulled-metric.ts';
 
-interface Workers {
+/** Instances, as a gateway or an instance itself shows them. */
+export interface Workers {
   /** Of the release. */
   readonly version: string;
-  instances(): readonly InstanceSnapshot[];
-  roles(): readonly InstanceRole[];
+  readonly instances: () => readonly InstanceSnapshot[];
+  readonly roles: () => readonly InstanceRole[];
 }
 
 export function addProcessMetrics(registry: Registry, { version, instances, roles }: Workers): void {

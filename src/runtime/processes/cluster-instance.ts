@@ -178,6 +178,20 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
     return this.#archive.close();
   }
 
+  /** Latest figures of the thread. */
+  get snapshot(): InstanceSnapshot {
+    return this.#snapshot;
+  }
+
+  get role(): InstanceRole {
+    return this.#role;
+  }
+
+  /** Number of gateways with a session. */
+  get gateways(): number {
+    return this.#clients.size;
+  }
+
   announcement(): Omit<InstanceAnnouncement, 'version' | 'name' | 'incarnation' | 'number'> {
     const { root, canSwitchRole, capacityTokens, fetchBytesPerToken, stageLayers, isa, pagesAddress } = this.#options;
     const { unreachable } = this.#reachability;

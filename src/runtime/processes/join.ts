@@ -1,6 +1,7 @@
 // Joins an instance to a cluster: agrees with the running processes, loads the model on a thread, and announces the instance.
 import { type Agreement, identityOf } from '../../core/membership/agreement.ts';
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
+import type { InstanceSnapshot } from '../../core/protocol/ports.ts';
 import type { Bus } from '../bus/bus.ts';
 import { MemoryHub } from '../bus/memory-hub.ts';
 import { type Lender, LenderLinks, type LenderLinksOptions } from '../lending/lender-links.ts';
@@ -44,6 +45,10 @@ export interface JoinedInstance {
   readonly isHung: () => boolean;
   /** Accepts no further requests; resolves when those that run have ended, or after the time. Returns whether they have ended. */
   drain(timeoutMs: number): Promise<boolean>;
+  readonly snapshot: () => InstanceSnapshot;
+  readonly role: () => InstanceRole;
+  /** Why gateways cannot use the instance; undefined: they can. */
+  readonly notReadyReason: () => string | undefined;
   /** Announces the departure, so that gateways retry its requests elsewhere, and ends the thread. The bus stays open. */
   close(): Promise<void>;
 }
@@ -141,7 +146,24 @@ async function join(settings: JoinSettings, agreement: Agreement, stopped: Compl
   };
   const ended = Promise.race([stopped.ended, stops]);
   const drain = (timeoutMs: number) => endsWithin(Promise.race([joined.drain(), ended]), timeoutMs);
-  return { description, ended, isHung: () => thread.isHung, drain, close };
+  return {
+    ...{ description, ended, isHung: () => thread.isHung, drain, close },
+    ...{ snapshot: () => joined.snapshot, role: () => joined.role },
+    notReadyReason: readinessOf(settings.bus, thread, joined),
+  };
+}
+
+/** Returns the reason why gateways cannot use the instance. */
+function readinessOf(bus: Bus, thread: InstanceThread, joined: ClusterInstance): () => string | undefined {
+  let isConnected = true;
+  bus.watchConnection((up) => {
+    isConnected = up;
+  });
+  return () => {
+    if (!isConnected) return 'the NATS server is unreachable';
+    if (thread.isHung) return 'a compute thread hangs';
+    return joined.gateways === 0 ? 'no gateway has a session with the instance' : undefined;
+  };
 }
 
 /** Whether the promise resolves within the time. */
