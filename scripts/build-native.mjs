@@ -85,8 +85,10 @@ export async function buildNative(report, warn = () => {}, variant = optimised) 
     return;
   }
   const units = planUnits(compiler, sources, variant);
-  // Symbols are bound at load: a missing kernel fails the load, which is reported, instead of a call during a step.
-  const platformFlags = process.platform === 'darwin' ? ['-undefined', 'dynamic_lookup'] : ['-pthread', '-Wl,-z,now'];
+  // Symbols are bound at load: a missing kernel fails the load, which is reported, instead of a call during a step. Their
+  // table is read-only afterwards.
+  const elfFlags = ['-pthread', '-Wl,-z,now', '-Wl,-z,relro'];
+  const platformFlags = process.platform === 'darwin' ? ['-undefined', 'dynamic_lookup'] : elfFlags;
   const linkFlags = [...platformFlags, ...variant.linkFlags];
   const stamp = { text, units: hash([...units.map((unit) => unit.key), ...linkFlags]) };
   if (built.text === stamp.text && built.units === stamp.units) return;

@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <stdexcept>
+#include <system_error>
 
 #include "net/rdma_connection.hpp"
 #include "net/shared_memory_connection.hpp"
@@ -11,9 +12,11 @@
 namespace kvasir {
 namespace {
 
-constexpr int kHandshakeMs = 5000, kAgreementMs = 12000;
+constexpr int kHandshakeMs = 3000, kAgreementMs = 12000;
 constexpr int kWaitMs = 100;
 constexpr size_t kSessionsMax = 256;
+/** Of the sessions, those that have not proved the key: other connections cannot take the places of peers. */
+constexpr size_t kUnprovenMax = 32;
 
 std::unique_ptr<Connection> connect_over_shared_memory(Socket socket, const HashKey& key, const KvLayout& layout, Deadline deadline, const std::atomic<bool>& ended) {
   if (handshake_as_sender(socket, key, layout, deadline, ended) != HandshakeResult::done) return nullptr;
@@ -75,23 +78,41 @@ void Listener::accept_all() {
     for (const bool is_local : {false, true}) {
       if (waiting[is_local ? 1 : 0].revents == 0) continue;
       auto socket = std::make_shared<Socket>(is_local ? accept_locally(local_) : accept_from(listening_));
-      // Refused at the limit of sessions or descriptors: the peer retries.
-      if (!socket->is_open() || sessions_.size() >= kSessionsMax) continue;
+      // Refused at a limit, or without a descriptor: the peer retries.
+      if (!socket->is_open() || !has_room()) continue;
       Session& session = sessions_.emplace_back();
-      session.thread = std::thread([this, &session, socket, is_local] {
-        handle(std::move(*socket), is_local);
-        session.over = true;
-      });
+      try {
+        session.thread = std::thread([this, &session, socket, is_local] { serve_session(session, std::move(*socket), is_local); });
+      } catch (const std::system_error&) {
+        // No thread can start now: the connection is refused.
+        sessions_.pop_back();
+      }
     }
   }
 }
 
-void Listener::handle(Socket socket, bool is_local) {
+bool Listener::has_room() const {
+  size_t unproven = 0;
+  for (const Session& session : sessions_) unproven += session.proven || session.over ? 0 : 1;
+  return sessions_.size() < kSessionsMax && unproven < kUnprovenMax;
+}
+
+/** A session that lacks a thread or memory ends alone. */
+void Listener::serve_session(Session& session, Socket socket, bool is_local) {
+  try {
+    handle(session, std::move(socket), is_local);
+  } catch (const std::exception&) {
+  }
+  session.over = true;
+}
+
+void Listener::handle(Session& session, Socket socket, bool is_local) {
   const Deadline deadline = in_milliseconds(kHandshakeMs);
   bool rdma = device_ != nullptr && !is_local;
   const HandshakeResult result = handshake_as_receiver(socket, key_, layout_, deadline, ended_, &rdma);
   if (result == HandshakeResult::refused) refused_++;
   if (result != HandshakeResult::done) return;
+  session.proven = true;
   std::unique_ptr<Connection> connection;
   if (!is_local) socket.enlarge_receive_buffer();
   if (is_local) connection = SharedMemoryConnection::accept(std::move(socket), deadline, ended_);

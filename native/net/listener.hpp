@@ -41,12 +41,15 @@ class Listener {
  private:
   struct Session {
     std::thread thread;
+    std::atomic<bool> proven{false};  // the peer has proved the key
     std::atomic<bool> over{false};
   };
 
   void accept_all();
   void join_finished(bool all);
-  void handle(Socket socket, bool is_local);
+  bool has_room() const;
+  void serve_session(Session& session, Socket socket, bool is_local);
+  void handle(Session& session, Socket socket, bool is_local);
 
   const HashKey key_;
   const KvLayout layout_;

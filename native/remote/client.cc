@@ -1,6 +1,7 @@
 // Two threads: one sends queries, the other receives answers.
 #include "remote/client.hpp"
 
+#include <system_error>
 #include <utility>
 
 #include "base/spin.hpp"
@@ -94,7 +95,14 @@ bool RemoteAttentionClient::connect() {
     sequence_ = 0;
     broken_ = false;
   }
-  answer_thread_ = std::thread([this] { receive_answers(); });
+  try {
+    answer_thread_ = std::thread([this] { receive_answers(); });
+  } catch (const std::system_error&) {
+    // No thread can start now: as if the peer had not answered.
+    const std::lock_guard<std::mutex> sending(sending_);
+    connection_ = nullptr;
+    return false;
+  }
   return true;
 }
 

@@ -2,6 +2,7 @@
 #include "transfer/peer_page_sender.hpp"
 
 #include <algorithm>
+#include <system_error>
 #include <unordered_set>
 #include <utility>
 
@@ -116,11 +117,16 @@ bool PeerPageSender::connect() {
   writer_ = std::make_unique<FrameWriter>(*pool_, *connection_, broken_);
   sequence_ = 0;
   broken_ = false;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    connected_ = true;
+  try {
+    ack_thread_ = std::thread([this] { receive_acks(); });
+  } catch (const std::system_error&) {
+    // No thread can start now: as if the peer had not answered.
+    writer_ = nullptr;
+    connection_ = nullptr;
+    return false;
   }
-  ack_thread_ = std::thread([this] { receive_acks(); });
+  std::lock_guard<std::mutex> lock(mutex_);
+  connected_ = true;
   return true;
 }
 
