@@ -126,10 +126,7 @@ async function join(settings: JoinSettings, agreement: Agreement, stopped: Compl
   const onReplaced = (): void => stopped.end(`another process has joined as ${settings.name}`);
   const joined = new ClusterInstance({
     ...{ ...settings, agreement, capacityTokens, thread, canSwitchRole, onReplaced },
-    fetchBytesPerToken: description.fetchBytesPerToken,
-    stageLayers: description.stageLayers,
-    pagesAddress: description.pagesAddress,
-    isa: description.isa,
+    ...announcedOf(description),
     isManager: () => lenders?.isManager,
   });
   instance = joined;
@@ -148,9 +145,19 @@ async function join(settings: JoinSettings, agreement: Agreement, stopped: Compl
   const drain = (timeoutMs: number) => endsWithin(Promise.race([joined.drain(), ended]), timeoutMs);
   return {
     ...{ description, ended, isHung: () => thread.isHung, drain, close },
-    ...{ snapshot: () => joined.snapshot, role: () => joined.role },
-    notReadyReason: readinessOf(settings.bus, thread, joined),
+    ...shownOf(settings.bus, thread, joined),
   };
+}
+
+/** What of the description other processes need. */
+function announcedOf({ fetchBytesPerToken, stageLayers, pagesAddress, isa }: InstanceDescription) {
+  return { fetchBytesPerToken, stageLayers, pagesAddress, isa };
+}
+
+/** What the probes of the instance show. */
+function shownOf(bus: Bus, thread: InstanceThread, joined: ClusterInstance) {
+  const notReadyReason = readinessOf(bus, thread, joined);
+  return { snapshot: () => joined.snapshot, role: () => joined.role, notReadyReason };
 }
 
 /** Returns the reason why gateways cannot use the instance. */

@@ -1,7 +1,7 @@
 // The probes of an instance: not ready while it loads, ready in its cluster, and its metrics.
 import { afterEach, expect, test } from 'vitest';
-import { ProbeServer } from '../../src/cli/serve/host/probe-server.ts';
-import { emptySnapshot } from '../../src/runtime/snapshots/metric-snapshots.ts';
+import { ProbeServer } from '../../../src/cli/serve/host/probe-server.ts';
+import { emptySnapshot } from '../../../src/runtime/snapshots/metric-snapshots.ts';
 
 let probes: ProbeServer | undefined;
 afterEach(() => probes?.close());

@@ -1,9 +1,9 @@
 // Limits of control groups: their files in both versions, and what follows for threads and memory.
 import { availableParallelism } from 'node:os';
 import { expect, test } from 'vitest';
-import { defaultInstance } from '../../src/cli/options/options.ts';
-import { availableThreads, groupLimits } from '../../src/cli/serve/host/cgroup.ts';
-import { refuseTooMuchMemory } from '../../src/cli/serve/memory-limits.ts';
+import { defaultInstance } from '../../../src/cli/options/options.ts';
+import { availableThreads, groupLimits } from '../../../src/cli/serve/host/cgroup.ts';
+import { refuseTooMuchMemory } from '../../../src/cli/serve/memory-limits.ts';
 
 const mebi = 2 ** 20;
 const limitsOf = (files: Readonly<Record<string, string>>) =>
