@@ -178,7 +178,7 @@ export class InstanceLoop {
 
   get #nextUs(): number {
     const never = Number.POSITIVE_INFINITY;
-    const parts = [this.#machine, this.#handOffs, this.#pipeline, this.#lending, this.#attentionWorkers];
+    const parts = [this.#machine, this.#handOffs, this.#pipeline, this.#lending, this.#attentionWorkers, this.#tiers];
     const lendingUs = this.#machine.components.borrower?.tickUs ?? never;
     return Math.min(lendingUs, ...parts.map((part) => part?.nextUs ?? never));
   }

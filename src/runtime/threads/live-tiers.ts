@@ -5,6 +5,7 @@ import type { RequestId } from '../../core/protocol/ids.ts';
 import type { StoreSnapshot, TiersSnapshot } from '../../core/protocol/ports.ts';
 import { assertNever } from '../../util/assert-never.ts';
 import type { StoreCounts } from '../../util/counts.ts';
+import { nowUs } from './alarm.ts';
 
 /** A block on SSD, and its consecutive pages of the pool, from `page` on. */
 export interface StoredBlock {
@@ -52,6 +53,9 @@ interface Read {
   readonly to: number;
   /** (blocks, layers) pages of the pool for a read layer by layer; undefined: into host memory. */
   readonly pages: Int32Array | undefined;
+  /** When it counts as a miss, and the bytes that the store had read when it began. */
+  readonly deadlineUs: number;
+  readonly bytesBefore: number;
 }
 
 /** Copies blocks while a step runs; the step waits for them layer by layer. */
@@ -75,6 +79,11 @@ export interface LiveTiersOptions {
 
 /** Assumed read bandwidth until the first read. */
 const initialBytesPerSecond = 1e9;
+/** A read that takes longer than this, and a multiple of its prediction, is a miss. */
+const readUsMin = 5_000_000;
+const readMultiple = 4;
+/** After a read without a single byte the disk counts as absent for this time. */
+const absentUs = 60_000_000;
 
 export class LiveTiers {
   readonly #options: LiveTiersOptions;
@@ -90,6 +99,7 @@ export class LiveTiers {
   /** Blocks that the next step loads. */
   #loads: { readonly from: Int32Array; readonly to: Int32Array } | undefined;
   #faulted = false;
+  #absentUntilUs = Number.NEGATIVE_INFINITY;
 
   constructor(options: LiveTiersOptions) {
     this.#options = options;
@@ -132,7 +142,7 @@ export class LiveTiers {
         this.#loads = effect;
         break;
       case 'readSsd':
-        this.#read({ id: effect.id, to: effect.to, blocks: effect.what ?? [], pages: effect.pages });
+        this.#read(effect.id, effect.to, effect.what ?? [], effect.pages);
         break;
       case 'stopRead':
         this.#stop(effect.id);
@@ -165,12 +175,23 @@ export class LiveTiers {
     this.stepEnded();
   }
 
-  #read(read: Read): void {
+  /** When the next read becomes a miss. */
+  get nextUs(): number {
+    let nextUs = Number.POSITIVE_INFINITY;
+    for (const { deadlineUs } of this.#reads.values()) nextUs = Math.min(nextUs, deadlineUs);
+    return nextUs;
+  }
+
+  #read(id: RequestId, to: number, blocks: readonly StoredBlock[], pages: Int32Array | undefined): void {
     const { store } = this.#options;
-    if (store === undefined || read.blocks.length === 0) {
-      this.#completed.push({ kind: 'loaded', id: read.id, source: 'ssd', to: read.to });
+    const atUs = nowUs();
+    const [first] = blocks;
+    if (store === undefined || first === undefined || atUs < this.#absentUntilUs) {
+      this.#completed.push({ kind: 'loaded', id, source: 'ssd', to: first === undefined ? to : first.depth - 1 });
       return;
     }
+    const deadlineUs = atUs + Math.max(readUsMin, readMultiple * this.readUs(blocks.length));
+    const read = { id, to, blocks, pages, deadlineUs, bytesBefore: store.counts.readBytes };
     const job = ++this.#jobs;
     this.#reads.set(job, read);
     this.#byId.set(read.id, job);
@@ -196,6 +217,7 @@ export class LiveTiers {
 
   /** Completions since the last call. */
   poll(): readonly InstanceEvent[] {
+    this.#expire();
     const events = this.#completed;
     this.#completed = [];
     const written: StoreResult[] = [];
@@ -206,6 +228,20 @@ export class LiveTiers {
     }
     if (written.length > 0) events.push(this.#written(written));
     return events;
+  }
+
+  /** A slow disk is a miss, a dead one an absent tier. */
+  #expire(): void {
+    const atUs = nowUs();
+    if (atUs < this.nextUs) return;
+    for (const { id, blocks, deadlineUs, bytesBefore } of [...this.#reads.values()]) {
+      if (atUs < deadlineUs) continue;
+      this.#stop(id);
+      this.#completed.push({ kind: 'loaded', id, source: 'ssd', to: blocks[0].depth - 1 });
+      if (this.#options.store?.counts.readBytes !== bytesBefore || atUs < this.#absentUntilUs) continue;
+      this.#absentUntilUs = atUs + absentUs;
+      this.#options.log(`The SSD does not answer: for ${absentUs / 1e6} s its blocks are computed instead of read`);
+    }
   }
 
   #loaded({ job, done }: StoreResult, { id, blocks, to }: Read): InstanceEvent {
