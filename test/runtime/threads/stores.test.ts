@@ -51,7 +51,7 @@ it.skipIf(loadNative() === undefined)('returns the bits of prefixes after their 
   expect(taken?.takenBytes).toBe((taken?.takenBlocks ?? 0) * 6 * 2 ** 14);
   // The instance restarts with an empty cache; the store keeps its blocks.
   await answerOf(cluster, deadly('one'));
-  await until(() => cluster.instances()[0]?.ready === true && cluster.instances()[0]?.promptTokens === 0);
+  await until(() => cluster.instances()[0]?.ready === true && cluster.instances()[0]?.pages.cached === 0);
   const answer = await answerOf(cluster, liveRequest('b', prompt, 6));
   expect([bits(answer), answer.cachedTokens]).toEqual([bits(first), 32 * wholeBlocks]);
   expect(cluster.instances()[1]?.store?.sentBlocks).toBeGreaterThanOrEqual(wholeBlocks);
