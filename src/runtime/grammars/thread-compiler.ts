@@ -31,9 +31,7 @@ export class ThreadCompiler implements GrammarCompiler {
       this.#answers.set(key, answer);
       return Promise.resolve(answer);
     }
-    const pending = this.#pending.get(key) ?? this.#start(key, grammar);
-    this.#pending.set(key, pending);
-    return pending;
+    return this.#pending.get(key) ?? this.#start(key, grammar);
   }
 
   close(): Promise<void> {
@@ -43,7 +41,7 @@ export class ThreadCompiler implements GrammarCompiler {
   #start(key: string, grammar: Grammar): Promise<string | undefined> {
     if (this.#pending.size >= waitingMax)
       return Promise.resolve(`${this.#pending.size} other grammars are being compiled: try again`);
-    return new Promise((resolve) => {
+    const pending = new Promise<string | undefined>((resolve) => {
       const done = (fault: string | undefined): void => {
         this.#pending.delete(key);
         this.#remember(key, fault);
@@ -51,6 +49,8 @@ export class ThreadCompiler implements GrammarCompiler {
       };
       this.#thread.compile({ number: ++this.#compilations, grammar, keeps: false, done });
     });
+    this.#pending.set(key, pending);
+    return pending;
   }
 
   #remember(key: string, fault: string | undefined): void {

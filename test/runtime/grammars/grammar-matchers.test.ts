@@ -83,6 +83,21 @@ test('a grammar that takes too long is refused, and the others wait for another 
   await compiler.close();
 });
 
+test('grammars beyond the waiting ones are refused, and compiled once others are done', async () => {
+  const answering = new URL(
+    `data:text/javascript,import { workerData as d } from 'node:worker_threads';
+    d.port.on('message', ({ number }) => d.port.postMessage({ kind: 'compiled', number }))`,
+  );
+  const compiler = new ThreadCompiler(answering, model);
+  const faults = await Promise.all(Array.from({ length: 600 }, (_, i) => compiler.compile(regex(`${i}`))));
+  expect(faults.filter((fault) => fault?.includes('try again'))).toHaveLength(600 - 256);
+  expect(await Promise.all(['599', '600'].map((text) => compiler.compile(regex(text))))).toEqual([
+    undefined,
+    undefined,
+  ]);
+  await compiler.close();
+});
+
 function masksOf({ sampling, logitRows }: Step): readonly (readonly number[])[] {
   const { start, words } = sampling.masks ?? { start: new Int32Array(0), words: new Uint32Array(0) };
   return Array.from(logitRows, (row) => words.subarray(start[row], start[row + 1]))
