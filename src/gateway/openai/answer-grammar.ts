@@ -77,8 +77,10 @@ function tagOf({ kind, text }: Grammar): TagFormat {
       return { type: 'regex', pattern: text };
     case 'ebnf':
       return { type: 'grammar', grammar: text };
-    case 'structural_tag':
-      return (JSON.parse(text) as { format: TagFormat }).format;
+    case 'structural_tag': {
+      const tag = JSON.parse(text) as TagFormat | { readonly format: TagFormat };
+      return 'format' in tag ? tag.format : tag;
+    }
   }
 }
 

@@ -147,15 +147,18 @@ function callTag({ callOpen, callClose, shape }: CallFormat, tool: Tool): Tag {
 
 /** The arguments in the order of the schema. */
 function pairs(shape: PairsShape, parameters: NonNullable<Tool['parameters']>): TagFormat {
-  const { properties = {}, required } = parameters;
+  const { properties = {}, required, $defs, definitions } = parameters;
   const isRequired = (key: string): boolean => Array.isArray(required) && required.includes(key);
+  // References of an argument point into the whole schema.
+  const withDefinitions = (schema: unknown): unknown =>
+    typeof schema === 'object' ? { $defs, definitions, ...schema } : schema;
   const elements = Object.keys(properties as object).map((key): TagFormat => {
     const schema = propertySchema(parameters, key);
     const isPlain = !shape.isQuoted && isTextOnly(schema);
     const tag: Tag = {
       type: 'tag',
       begin: shape.keyOpen.trimStart() + key + shape.keyEnd,
-      content: isPlain ? plainText(schema) : { type: 'json_schema', json_schema: schema },
+      content: isPlain ? plainText(schema) : { type: 'json_schema', json_schema: withDefinitions(schema) },
       end: shape.valueEnd.trimEnd(),
     };
     const line: TagFormat = { type: 'sequence', elements: [{ type: 'regex', pattern: '\\s*' }, tag] };

@@ -401,6 +401,12 @@ describe('grammars of tools', () => {
       type: 'or',
       elements: [{ type: 'or', elements: [{ tags: [{}] }, json] }, { type: 'sequence' }],
     });
+    // A structural tag may be its format alone.
+    const structured_outputs = { structural_tag: '{"type":"regex","pattern":"a"}' };
+    await choicesOf(world, { structured_outputs });
+    expect(formatOf(world.port.requests.at(-1))).toMatchObject({
+      elements: [{ type: 'regex', pattern: 'a' }, {}],
+    });
     const error = await refusal(world, { tools: [weather], tool_choice: 'required', response_format });
     expect(error).toMatchObject({ param: 'tool_choice', message: expect.stringContaining('send one of them') });
   });

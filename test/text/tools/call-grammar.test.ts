@@ -64,3 +64,18 @@ describe.each(Object.keys(toolTemplates) as ToolTemplateName[])('the grammar of 
     expect(await begun(output)).toBe(false);
   });
 });
+
+it('has arguments whose schemas refer to definitions of the tool', async () => {
+  const { format } = callsOf('qwen3Coder');
+  const parameters = {
+    type: 'object',
+    properties: { size: { $ref: '#/$defs/size' } },
+    required: ['size'],
+    $defs: { size: { type: 'integer' } },
+  };
+  const sized = [{ name: 'resize', parameters }];
+  const isRequired = await accepting(callGrammar({ format, tools: sized, isInText: false, isParallel: false }));
+  const made = (size: unknown) => outputOf('qwen3Coder', [{ name: 'resize', arguments: { size } }]).trimStart();
+  expect(await isRequired(made(3))).toBe(true);
+  expect(await isRequired(made('large'))).toBe(false);
+});
