@@ -348,7 +348,13 @@ export function streamResponse(
   let running: RunningChoices | undefined;
   const cancel = (): void => running?.cancel();
   const stream = new SseStream({ bufferBytesMax: context.streamBufferBytesMax, onDisconnect: cancel });
-  running = start(choices, shape.handler(stream), context, call);
+  try {
+    running = start(choices, shape.handler(stream), context, call);
+  } catch (error) {
+    // Ends its timer of comments.
+    stream.end();
+    throw error;
+  }
   call.line?.streams();
   call.signal.addEventListener('abort', cancel, { once: true });
   const { usage } = running;

@@ -86,3 +86,16 @@ it('sends a comment after each 10 s without an event, and none after the end', a
     vi.useRealTimers();
   }
 });
+
+it('leaves no timer where the request is refused', async () => {
+  vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] });
+  try {
+    const refused = { kind: 'failed', code: 'KV_OVERLOADED', message: 'Cannot admit: full', retryAfterMs: 1 } as const;
+    const { post } = gateway(() => [refused]);
+    const before = vi.getTimerCount();
+    expect((await post('/v1/completions', { model: 'bytes', prompt: 'x', stream: true })).status).toBe(429);
+    expect(vi.getTimerCount()).toBe(before);
+  } finally {
+    vi.useRealTimers();
+  }
+});
