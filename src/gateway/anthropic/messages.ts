@@ -91,13 +91,21 @@ class MessageShape implements StreamShape {
 
   handler(stream: SseStream): ChoiceHandler {
     const answer = new AnswerParts(blockEvents(stream));
+    let hasBegun = false;
+    const begin = (usage: Usage): void => {
+      if (hasBegun) return;
+      hasBegun = true;
+      const message = { ...this.#message(usage), stop_reason: null, stop_sequence: null };
+      stream.sendEvent({ type: 'message_start', message });
+    };
     return {
       promptLogprobs: () => {},
-      started: (_, usage) => {
-        const message = { ...this.#message({ ...usage, completionTokens: 0 }), stop_reason: null, stop_sequence: null };
-        stream.sendEvent({ type: 'message_start', message });
+      started: (_, usage) => begin({ ...usage, completionTokens: 0 }),
+      delta: ({ request: { prompt } }, delta) => {
+        // Tokens of a decode instance may overtake the start.
+        begin({ promptTokens: prompt.length, cachedTokens: 0, completionTokens: 0, reasoningTokens: 0 });
+        answer.append(delta);
       },
-      delta: (_, delta) => answer.append(delta),
       finished: (choice, reason) => {
         answer.end();
         this.#finished(choice, reason);

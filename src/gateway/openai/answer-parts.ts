@@ -13,7 +13,6 @@ export interface PartListener {
   closed(part: AnswerPart, index: number): void;
 }
 
-/** The result does not depend on how the output is split into deltas. */
 export class AnswerParts {
   readonly parts: AnswerPart[] = [];
   readonly #listener: PartListener | undefined;
@@ -23,11 +22,14 @@ export class AnswerParts {
     this.#listener = listener;
   }
 
+  /** The rest of a call that an earlier delta began comes before text, and new calls after it. */
   append({ reasoning, text, calls }: Delta): void {
+    for (const { name, arguments: args } of calls) if (name === undefined) this.#grow(args);
     this.#extend('reasoning', reasoning);
     this.#extend('text', text);
     for (const { id = '', name, arguments: args } of calls) {
-      if (name !== undefined) this.#open({ kind: 'call', id, name, text: '' });
+      if (name === undefined) continue;
+      this.#open({ kind: 'call', id, name, text: '' });
       this.#grow(args);
     }
   }

@@ -26,7 +26,7 @@ export interface ToolCallDelta extends ToolCallPiece {
   readonly id?: string;
 }
 
-/** Output that later tokens cannot change, and its tokens. Reasoning comes before text, and text before calls. */
+/** Output that later tokens cannot change, and its tokens. Reasoning comes before text, and text before new calls. */
 export interface Delta {
   readonly text: string;
   readonly reasoning: string;

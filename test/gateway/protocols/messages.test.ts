@@ -1,7 +1,8 @@
 // The official Anthropic client against /v1/messages: requests, the order of events, tools, errors and cancels.
 import Anthropic from '@anthropic-ai/sdk';
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
-import { accepted, started, tokens } from '../scripted-port.ts';
+import { bytesOf } from '../openai/byte-tokenizer.ts';
+import { accepted, finished, started, tokens } from '../scripted-port.ts';
 import { apiKey, callText, contextTokens, ProtocolWorld } from './protocol-world.ts';
 
 let world: ProtocolWorld;
@@ -254,6 +255,26 @@ describe('a stream', () => {
       JSON.stringify([stop_reason, content.map((block) => ({ ...block, id: undefined }))]),
     );
     expect(contents[0]).toBe(contents[1]);
+  });
+
+  it('begins with the message where tokens overtake the start', async () => {
+    world.plays([accepted, tokens([65]), started(0), finished('stop')]);
+    expect(typesOf(await streamed())).toEqual([
+      ...['message_start', 'content_block_start', 'content_block_delta', 'content_block_stop'],
+      ...['message_delta', 'message_stop'],
+    ]);
+  });
+
+  it('keeps the end of a call apart from text after it', async () => {
+    const bytes = bytesOf(`${callText('weather', { place: 'Rome' })}Done.`);
+    const cut = bytes.length - 20;
+    const pieces = [bytes.slice(0, cut), bytes.slice(cut)].map((ids) => tokens(ids));
+    world.plays([accepted, started(0), ...pieces, finished('stop')]);
+    const { content } = await create({ tools: [weather] });
+    expect(content).toMatchObject([
+      { type: 'tool_use', input: { place: 'Rome' } },
+      { type: 'text', text: 'Done.' },
+    ]);
   });
 
   it('reports a failure on its way as an error event', async () => {
