@@ -13,7 +13,7 @@ export class BodyBudget {
     this.#eachMax = eachMax;
   }
 
-  /** Returns what gives the bytes back. @throws ApiError 503 over the budget */
+  /** Returns a function that releases the bytes. @throws ApiError 503 over the budget */
   reserve(headers: Headers): () => void {
     const stated = Number(headers.get('content-length') ?? this.#eachMax);
     const bytes = Math.min(Number.isFinite(stated) ? stated : this.#eachMax, this.#eachMax);

@@ -33,16 +33,16 @@ interface PinnedContext {
 
 type Refused = Extract<PinState, { kind: 'refused' }>;
 
-/** Instances report their pins: a context ends when its instance reports so or fails. */
 /** After a refusal, marks have no effect for this time: the memory for pins is full, or there is none. */
 const refusedMs = 5000;
 
+/** Instances report their pins: a context ends when its instance reports so or fails. */
 export class Contexts implements PrefixKeeper {
   readonly #cluster: ClusterPort;
   readonly #model: string;
   readonly #contexts = new Map<string, PinnedContext>();
-
-  #markedAgainMs = 0;
+  /** Marks have no effect before this time. */
+  #refusedUntilMs = 0;
 
   constructor(cluster: ClusterPort, model: string) {
     this.#cluster = cluster;
@@ -81,7 +81,7 @@ export class Contexts implements PrefixKeeper {
   }
 
   get hasMemory(): boolean {
-    return Date.now() >= this.#markedAgainMs;
+    return Date.now() >= this.#refusedUntilMs;
   }
 
   keep(prompt: Int32Array, ttlS: number, { salt }: Pick<GenerationRequest, 'salt'>, caller: Caller): void {
@@ -107,7 +107,7 @@ export class Contexts implements PrefixKeeper {
     this.#contexts.set(id, entry);
     this.#pin(entry, (refused) => {
       // A pin that has expired was not refused.
-      if (refused !== undefined && entry.pinned === undefined) this.#markedAgainMs = Date.now() + refusedMs;
+      if (refused !== undefined && entry.pinned === undefined) this.#refusedUntilMs = Date.now() + refusedMs;
     });
   }
 
