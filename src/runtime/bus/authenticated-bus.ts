@@ -105,12 +105,20 @@ export class AuthenticatedBus implements Bus {
     const number = message.readDoubleLE(macBytes + senderBytes);
     let window = windows.get(sender);
     if (window === undefined) {
+      this.#forgetSilent(windows);
       window = new NumberWindow(before.get(sender) ?? 0);
       windows.set(sender, window);
     }
     if (!window.accepts(number)) return 'replay';
+    window.usedMs = this.#now();
     this.#highest.set(sender, Math.max(number, this.#highest.get(sender) ?? 0));
     return undefined;
+  }
+
+  /** Removes the windows of senders, such as processes that have ended, all of whose messages are too old by now. */
+  #forgetSilent(windows: Map<string, NumberWindow>): void {
+    const silentMs = this.#now() - 2 * ageMsMax;
+    for (const [sender, { usedMs }] of windows) if (usedMs < silentMs) windows.delete(sender);
   }
 
   #logRejection(rejection: Rejection, subject: Subject): void {
@@ -130,6 +138,8 @@ class NumberWindow {
   readonly #accepted = new Float64Array(windowSize);
   readonly #floor: number;
   #highest: number;
+  /** When it last accepted a number. */
+  usedMs = 0;
 
   /** @param floor numbers up to it are refused */
   constructor(floor: number) {

@@ -61,6 +61,8 @@ export class GrammarMatchers {
   readonly #threads: MatcherThread[] = [];
   readonly #requests = new Map<RequestId, ConstrainedRequest>();
   #events: Compiled[] = [];
+  /** Answers that `poll` itself receives need no wake-up. */
+  #isPolling = false;
   #compilations = 0;
   /** Masks of the running step. */
   readonly #start: Int32Array;
@@ -68,7 +70,7 @@ export class GrammarMatchers {
 
   /**
    * @param entry module of the threads @param model path of the model @param vocabulary tokens of the logits
-   * @param rowsMax rows with logits of a step @param wake called when `poll` has an event
+   * @param rowsMax rows with logits of a step @param wake called when `poll` has an event, outside of `poll`
    */
   constructor(entry: URL, model: string, vocabulary: number, rowsMax: number, wake: () => void) {
     this.#createThread = (memory, onLost) => new GrammarThread({ entry, model, memory, compileMsMax, onLost });
@@ -84,7 +86,7 @@ export class GrammarMatchers {
     const number = this.#compileAt(owner, grammar, (fault) => {
       if (!this.#requests.has(id)) return;
       this.#events.push({ kind: 'grammarCompiled', id, fault });
-      this.#wake();
+      if (!this.#isPolling) this.#wake();
     });
     this.#requests.set(id, { grammar, owner, number, sent: 0, batch: 0, place: 0 });
     owner.requests.add(id);
@@ -98,7 +100,12 @@ export class GrammarMatchers {
   }
 
   poll(): readonly Compiled[] {
-    for (const { thread } of this.#threads) thread.poll();
+    this.#isPolling = true;
+    try {
+      for (const { thread } of this.#threads) thread.poll();
+    } finally {
+      this.#isPolling = false;
+    }
     const events = this.#events;
     if (events.length > 0) this.#events = [];
     return events;

@@ -325,6 +325,8 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
   onJoined(peer: Gateway): void {
     this.#clients.set(peer, { peer, requests: new Map(), reports: 0 });
     this.#updateTraces();
+    // The gateway may have joined by an announcement from before the drain.
+    if (this.#draining) this.#send(peer, { ...noOutputs, draining: true });
   }
 
   /** Cancels the requests and pins of the gateway. */

@@ -374,7 +374,7 @@ export class LiveCluster extends ConductorDriver {
   #onHung(instance: InstanceIndex): void {
     this.#hung.add(instance);
     this.#onLost(instance, 'the compute thread of the instance hangs');
-    this.log(`Instance ${instance} has failed: it restarts if its thread ends`);
+    this.log(`Instance ${instance} has failed${this.#restarts ? ': it restarts if its thread ends' : ''}`);
   }
 
   #onEnd(instance: InstanceIndex): void {

@@ -20,6 +20,7 @@ const handshakeVersion = 2;
 export function probePages(address: string): Promise<string | undefined> {
   const at = address.lastIndexOf(':');
   const [host, port] = [address.slice(0, at), Number(address.slice(at + 1))];
+  if (!Number.isInteger(port) || port < 1 || port > 65_535) return Promise.resolve('the address has no valid port');
   return new Promise((resolve) => {
     const socket = connect({ host, port, timeout: connectMs });
     const end = (why: string | undefined): void => {

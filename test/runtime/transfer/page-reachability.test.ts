@@ -189,4 +189,6 @@ it('a probe accepts the greeting of a page port alone', async () => {
   expect(await probePages(await serve('HTTP/1.1 400 Bad Request'))).toBe('another service answers');
   expect(await probePages(await serve(undefined))).toMatch(/ends the connection|ECONNRESET/);
   expect(await probePages('127.0.0.1:1')).toBe('ECONNREFUSED');
+  for (const address of ['nowhere', '127.0.0.1:', '127.0.0.1:70000'])
+    expect(await probePages(address)).toBe('the address has no valid port');
 });

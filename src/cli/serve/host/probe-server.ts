@@ -30,7 +30,10 @@ export class ProbeServer {
       else if (incoming.url === '/health') respond(200, '{"status":"ok"}');
       else if (incoming.url === '/ready') this.#respondReady(respond);
       else if (incoming.url === '/metrics' && this.#metrics !== undefined)
-        void this.#metrics.render().then(({ contentType, text }) => respond(200, text, contentType));
+        this.#metrics.render().then(
+          ({ contentType, text }) => respond(200, text, contentType),
+          (error: unknown) => respond(500, JSON.stringify({ error: String(error) })),
+        );
       else respond(404, '{"error":"this port has /health, /ready and /metrics"}');
     });
   }
@@ -39,7 +42,8 @@ export class ProbeServer {
   static open(host: string, port: number, version: string): Promise<ProbeServer> {
     const probes = new ProbeServer(version);
     return new Promise((resolve, reject) => {
-      probes.#server.once('error', (error) =>
+      // Later errors, such as a lack of descriptors, concern one connection each: they are ignored.
+      probes.#server.on('error', (error) =>
         reject(new Error(`Cannot listen for probes on ${host}:${port}: ${error.message}`)),
       );
       // Alone it does not keep the process alive.
