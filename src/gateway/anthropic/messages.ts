@@ -1,6 +1,7 @@
 // POST /v1/messages and /v1/messages/count_tokens: the Anthropic protocol, over chat requests.
 import type { GenerationRequest } from '../../core/protocol/ports.ts';
 import { type ApiError, answerId } from '../http/errors.ts';
+import { type FieldNames, withFieldNames } from '../http/field-names.ts';
 import type { SseStream } from '../http/sse.ts';
 import { type AnswerPart, AnswerParts, type PartListener } from '../openai/answer-parts.ts';
 import { planChat } from '../openai/chat.ts';
@@ -20,9 +21,16 @@ import { messageError } from './message-errors.ts';
 import { countSchema, type MessagesBody, messagesDialect, messagesSchema } from './message-schema.ts';
 import { chatOf, promptOf } from './to-chat.ts';
 
+const fieldNames: FieldNames = [
+  [/response_format\.json_schema\.schema/, 'output_config.format.schema'],
+  [/response_format/, 'output_config.format'],
+  [/tools\.(\d+)\.function\.parameters/, 'tools.$1.input_schema'],
+  [/continue_final_message/, 'messages'],
+];
+
 export async function createMessage(json: unknown, context: EndpointContext, call: EndpointCall): Promise<Response> {
   const body = parseBody(messagesSchema, json, context, messagesDialect);
-  const { choices, promptTokens } = await planChat(chatOf(body), context, call);
+  const { choices, promptTokens } = await withFieldNames(fieldNames, planChat(chatOf(body), context, call));
   const rest = context.model.contextTokens - promptTokens.length;
   const maxTokens = Math.min(body.max_tokens, rest);
   const bounded = choices.map((choice) => ({ ...choice, request: { ...choice.request, maxTokens } }));
@@ -50,7 +58,7 @@ function keepMarked(
 export async function countTokens(json: unknown, context: EndpointContext): Promise<Response> {
   const body = parseBody(countSchema, json, context, messagesDialect);
   checkModel(body.model, context.model);
-  const { tokens } = await chatPrompt(promptOf(body), context.model, context.encode);
+  const { tokens } = await withFieldNames(fieldNames, chatPrompt(promptOf(body), context.model, context.encode));
   return Response.json({ input_tokens: tokens.length });
 }
 

@@ -90,7 +90,7 @@ function upToFinalMessage(text: string, message: ChatMessage | undefined): strin
   const final = typeof content === 'string' ? content : content.map((part) => part.text).join('\n');
   const at = text.lastIndexOf(final.trim());
   if (at < 0 || final.trim() === '') {
-    const reason = "the chat template does not write the last message as it is, so 'continue_final_message' has no end";
+    const reason = 'the chat template does not write the last message as it is, so it cannot be continued';
     throw badField('continue_final_message', `Cannot accept request: ${reason}`);
   }
   const whole = final.trimStart();

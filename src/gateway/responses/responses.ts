@@ -1,5 +1,6 @@
 // POST /v1/responses: OpenAI's protocol of items, without stored responses, over chat requests.
-import { ApiError, answerId } from '../http/errors.ts';
+import { type ApiError, answerId } from '../http/errors.ts';
+import { type FieldNames, withFieldNames } from '../http/field-names.ts';
 import type { SseStream } from '../http/sse.ts';
 import { type AnswerPart, AnswerParts, type PartListener } from '../openai/answer-parts.ts';
 import { planChat } from '../openai/chat.ts';
@@ -20,9 +21,7 @@ import { chatOf, refuseState } from './to-chat.ts';
 export async function createResponse(json: unknown, context: EndpointContext, call: EndpointCall): Promise<Response> {
   const body = parseBody(responsesSchema, json, context, responsesDialect);
   refuseState(body);
-  const { choices } = await planChat(chatOf(body), context, call).catch((error: unknown) => {
-    throw withFieldNames(error);
-  });
+  const { choices } = await withFieldNames(fieldNames, planChat(chatOf(body), context, call));
   const ttlS = ttlSecondsOf(body.prompt_cache_options?.ttl);
   const keep = (): void => {
     for (const { request } of ttlS === undefined ? [] : choices)
@@ -40,9 +39,7 @@ export async function countInputTokens(json: unknown, context: EndpointContext):
   const body = parseBody(inputSchema, json, context, responsesDialect);
   refuseState(body);
   checkModel(body.model, context.model);
-  const { tokens } = await chatPrompt(chatOf(body), context.model, context.encode).catch((error: unknown) => {
-    throw withFieldNames(error);
-  });
+  const { tokens } = await withFieldNames(fieldNames, chatPrompt(chatOf(body), context.model, context.encode));
   return Response.json({ object: 'response.input_tokens', input_tokens: tokens.length });
 }
 
@@ -52,23 +49,13 @@ function ttlSecondsOf(ttl: string | undefined): number | undefined {
   return Number.parseInt(ttl, 10) * (ttl.endsWith('h') ? 3600 : 60);
 }
 
-/** Fields of chat requests, by the names that they have here. */
-const fieldNames: Readonly<Record<string, string>> = {
-  messages: 'input',
-  max_tokens: 'max_output_tokens',
-  'response_format.json_schema.schema': 'text.format.schema',
-  response_format: 'text.format',
-};
-
-function withFieldNames(error: unknown): unknown {
-  if (!(error instanceof ApiError) || error.param === undefined) return error;
-  const { status, message, param } = error;
-  const chatName = Object.keys(fieldNames).find((name) => param.startsWith(name));
-  const name = chatName === undefined ? undefined : fieldNames[chatName];
-  if (chatName === undefined || name === undefined) return error;
-  const details = { code: error.code ?? 'invalid_value', param: param.replace(chatName, name) };
-  return new ApiError(status, message.replaceAll(chatName, name), details);
-}
+const fieldNames: FieldNames = [
+  [/messages/, 'input'],
+  [/max_tokens/, 'max_output_tokens'],
+  [/response_format\.json_schema\.schema/, 'text.format.schema'],
+  [/response_format/, 'text.format'],
+  [/tools\.(\d+)\.function/, 'tools.$1'],
+];
 
 type Status = 'in_progress' | 'completed' | 'incomplete' | 'failed';
 

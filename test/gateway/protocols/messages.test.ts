@@ -320,6 +320,20 @@ describe('an error', () => {
       /messages\.0\.content\.0.*tool_use in a message of role user/,
     ],
     [
+      'a schema of the output',
+      { output_config: { format: { type: 'json_schema', schema: { type: 'integer', multipleOf: 2 } } } },
+      400,
+      'invalid_request_error',
+      /'output_config\.format\.schema\.multipleOf' is a keyword/,
+    ],
+    [
+      'a schema of a strict tool',
+      { tools: [{ ...weather, strict: true, input_schema: { type: 'object', not: {} } }] } as Partial<Params>,
+      400,
+      'invalid_request_error',
+      /'tools\.0\.input_schema\.not' is a keyword/,
+    ],
+    [
       'a tool of the server',
       { tools: [{ type: 'web_search_20250305', name: 'web_search' }] },
       400,
