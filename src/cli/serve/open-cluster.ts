@@ -1,7 +1,7 @@
 // Opens a member of a cluster: a gateway with text side and conductor, or an instance on a thread of its own.
 import { hostname } from 'node:os';
 import { modelFingerprint } from '../../engine/fingerprint.ts';
-import { chooseInputs, inputForms, matrixTypes } from '../../engine/forms.ts';
+import { chooseInputs, inputForms, kvTypeOf, matrixTypes } from '../../engine/forms.ts';
 import type { InputForm } from '../../graph/program.ts';
 import { AuthenticatedBus } from '../../runtime/bus/authenticated-bus.ts';
 import type { Bus } from '../../runtime/bus/bus.ts';
@@ -116,6 +116,15 @@ export function openClusterInstance(
       inputForm === chosen.form
         ? { ...settings, inputsReason: chosen.reason }
         : { ...settingsWith(knownForm(inputForm)), inputsReason: 'the form of the cluster' };
+    const root = blockRoot(
+      files,
+      { ...options, inputs: chosen.form },
+      sparse && sparseLayers(sparse, files.config.layers),
+    );
+    // The type of keys and values is the one that this instance computes with: it may differ from that of the cluster.
+    const rootIn = (inputForm: string): BlockRoot => {
+      return { ...root, inputForm, kvType: kvTypeOf({ ...options, inputs: knownForm(inputForm) }) };
+    };
     const joined = await joinCluster({
       ...{ bus, name, incarnation },
       entry: new URL('./instance-worker.js', import.meta.url),
@@ -128,8 +137,7 @@ export function openClusterInstance(
         token: clusterToken(options.token),
         transport: options.transport,
       },
-      takesInputForm: options.inputs === 'auto',
-      root: blockRoot(files, { ...options, inputs: chosen.form }, sparse && sparseLayers(sparse, files.config.layers)),
+      ...{ root, rootIn: options.inputs === 'auto' ? rootIn : undefined },
       vocabSize: files.config.vocabSize,
       watchdogUs: options.watchdog * 1e6,
       log,

@@ -31,8 +31,11 @@ export interface JoiningProcess {
   readonly modelFingerprint: string;
   /** Undefined for gateways, which compute nothing. */
   readonly root: BlockRoot | undefined;
-  /** The input form of `root` was chosen, not given: that of running processes replaces it. */
-  readonly takesInputForm?: boolean | undefined;
+  /**
+   * The root with another input form. The process chose the form of `root` itself: that of running processes replaces it.
+   * Undefined: its operator gave the form.
+   */
+  readonly rootIn?: ((inputForm: string) => BlockRoot) | undefined;
   /** Mark of the token that its operator gave it, if any. */
   readonly tokenMark?: string | undefined;
 }
@@ -86,13 +89,8 @@ export function agree(
 }
 
 /** The root of a joining process, in the input form of the record if it may take that. */
-function acceptableRoot(
-  stored: Agreement | undefined,
-  { root, takesInputForm }: JoiningProcess,
-): BlockRoot | undefined {
-  if (root === undefined || stored?.root === undefined || takesInputForm !== true) return root;
-  const { inputForm, kvType } = stored.root;
-  return { ...root, inputForm, kvType };
+function acceptableRoot(stored: Agreement | undefined, { root, rootIn }: JoiningProcess): BlockRoot | undefined {
+  return stored?.root === undefined || rootIn === undefined ? root : rootIn(stored.root.inputForm);
 }
 
 export type ReconcileDecision =

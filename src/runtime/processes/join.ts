@@ -27,8 +27,8 @@ export interface JoinSettings extends ClusterProcess {
   readonly pages: Omit<PagesAddress, 'token'> & { readonly token: string | undefined };
   /** Root of block identities: the model, and the form that it computes in. */
   readonly root: BlockRoot;
-  /** The input form of `root` was chosen, not given: that of the cluster replaces it. */
-  readonly takesInputForm?: boolean;
+  /** The root with the input form of the cluster, if that replaces the one of `root`. */
+  readonly rootIn?: ((inputForm: string) => BlockRoot) | undefined;
   /** Token ids are less than this. */
   readonly vocabSize: number;
   /** @see InstanceThreadOptions.watchdogUs */
@@ -76,11 +76,11 @@ export async function joinCluster(settings: JoinSettings): Promise<JoinedInstanc
 }
 
 function agreed(settings: JoinSettings, stopped: Completion): Promise<Agreement> {
-  const { bus, root, pages, takesInputForm } = settings;
+  const { bus, root, pages, rootIn } = settings;
   const tokenMark = pages.token === undefined ? undefined : tokenDigest(pages.token);
   return agreeOn(
     bus,
-    { modelFingerprint: root.modelFingerprint, root, takesInputForm, tokenMark },
+    { modelFingerprint: root.modelFingerprint, root, rootIn, tokenMark },
     {
       log: (line) => settings.log(line),
       onOverruled: (why) => stopped.end(why),

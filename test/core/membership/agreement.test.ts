@@ -50,16 +50,20 @@ test('a gateway without peers leaves the formats to the first instance; with pee
 });
 
 test('an instance with a chosen input form takes that of running processes, and sets its own without any', () => {
-  const chosen = { ...instance, root: { ...root, inputForm: 'i16' }, takesInputForm: true };
+  const rootIn = (inputForm: string) => ({ ...root, inputForm, kvType: inputForm === 'f32' ? 'f32' : 'bf16' });
+  const chosen = { ...instance, root: { ...root, inputForm: 'i16' }, rootIn };
   expect(agree(stored, chosen, fresh, undefined)).toEqual({ kind: 'discover' });
   expect(agree(stored, chosen, fresh, true)).toEqual({ kind: 'agreed', agreement: stored });
   expect(agree(stored, chosen, fresh, false)).toMatchObject({ kind: 'write', agreement: { root: chosen.root } });
   expect(agree(stored, { ...chosen, root }, fresh, undefined)).toEqual({ kind: 'agreed', agreement: stored });
   const floats = { ...stored, root: { ...root, inputForm: 'f32', kvType: 'f32' } };
   expect(agree(floats, chosen, fresh, true)).toEqual({ kind: 'agreed', agreement: floats });
-  const otherWeights = { ...chosen, root: { ...chosen.root, weightForm: 'q4' } };
+  const otherWeights = { ...chosen, rootIn: (inputForm: string) => ({ ...rootIn(inputForm), weightForm: 'q4' }) };
   expect(agree(stored, otherWeights, fresh, true)).toMatchObject({ kind: 'refused' });
-  const given = { ...chosen, takesInputForm: false };
+  const otherKv = { ...stored, root: { ...root, kvType: 'q8' } };
+  const differs = 'the cluster has keys and values q8, this one has bf16';
+  expect(agree(otherKv, chosen, fresh, true)).toEqual({ kind: 'refused', why: differs });
+  const given = { ...chosen, rootIn: undefined };
   const why = 'the cluster has inputs bf16, this one has i16';
   expect(agree(stored, given, fresh, true)).toEqual({ kind: 'refused', why });
 });
