@@ -6,7 +6,7 @@ import { Utf8Decoder } from './utf8.ts';
 export interface DetokenizerOptions {
   /** Omits special tokens from the text. Default true. */
   readonly skipSpecial?: boolean;
-  /** Special tokens that have their spelling as text all the same. */
+  /** Special tokens that `skipSpecial` does not omit. */
   readonly visible?: ReadonlySet<number> | undefined;
   /**
    * The first token begins a text, so a SentencePiece space prefix is dropped. False when a prompt is continued.

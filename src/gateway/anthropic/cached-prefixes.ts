@@ -54,7 +54,7 @@ function lastMarks({ tools = [], system = '', messages, cache_control: whole }: 
   return [...last.values()];
 }
 
-/** A text that the prompt has for the block; undefined: none that is known. */
+/** The text of the block in the prompt; undefined if it is unknown. */
 function visibleText(block: Block): string | undefined {
   if (block.type === 'text') return block.text;
   if (block.type !== 'tool_result') return undefined;

@@ -20,7 +20,7 @@ export class DrainablePort implements InferencePort {
     this.#port = port;
   }
 
-  /** `/ready` reports the drain from now on, so that load balancers send new requests elsewhere; those that come are served. */
+  /** `/ready` reports the drain from now on, so that load balancers send new requests elsewhere; requests that still arrive are served. */
   announce(): void {
     this.#isLeaving = true;
   }

@@ -1,4 +1,4 @@
-// Metrics of the process and of what runs behind it: the build, memory and CPU time, and the role of each worker.
+// Metrics of the process and its instances: the build, memory and CPU time, and the role of each instance.
 import type { Registry } from 'prom-client';
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { InstanceSnapshot } from '../../core/protocol/ports.ts';

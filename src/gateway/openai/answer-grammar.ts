@@ -11,7 +11,7 @@ import type { ChatBody } from './schema.ts';
 import { checkGrammar, requestGrammar } from './structured-output.ts';
 
 /**
- * Compiled; undefined: the answer is free.
+ * The compiled grammar of the answer; undefined: the answer is free.
  * @throws ApiError 400 naming the field
  */
 export async function answerGrammar(

@@ -50,7 +50,7 @@ export function planAnswer(
     throw badField('tools', `Cannot accept request: ${reason}`, 'unsupported_parameter');
   }
   if (choice !== 'none') return { tools, calls, choice, reasoning, bannedToken: undefined };
-  // The prompt names the tools all the same where a call can be prevented: it keeps its cached prefix.
+  // If one banned token prevents calls, the prompt still names the tools: its cached prefix stays the same.
   const [marker, second] = model.tokenizer.encode(markerOf(calls.format), { addSpecial: false });
   const isOneToken = marker !== undefined && second === undefined;
   return { tools: isOneToken ? tools : [], calls, choice, reasoning, bannedToken: isOneToken ? marker : undefined };

@@ -8,7 +8,7 @@ import type { ChatBody } from './schema.ts';
 
 type BodyMessage = ChatBody['messages'][number];
 
-/** How the template of a request has calls; undefined: no format is derived, and the messages pass as they are. */
+/** How the template of a request writes calls; undefined: no format is derived, and the messages pass as they are. */
 export type TemplateCalls = { readonly format: CallFormat; readonly style: TemplateStyle } | undefined;
 
 export function toolsOf({ tools = [] }: Pick<ChatBody, 'tools'>): Tool[] {
@@ -40,7 +40,7 @@ export function templateTools(tools: readonly Tool[]): object[] {
   }));
 }
 
-/** @param tools undefined: the request has none, or the template has them as a variable */
+/** @param tools those of the request; they are part of the system message where the template reads them there */
 export function templateMessages(
   messages: readonly BodyMessage[],
   calls: TemplateCalls,

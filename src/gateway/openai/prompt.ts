@@ -144,7 +144,7 @@ async function encodeText(text: string, model: ServedModel, encode: Encode): Pro
   return ids;
 }
 
-/** A normaliser may replace several characters by one: so many times the longest text of the context is tokenised. */
+/** A normaliser may replace several characters by one: texts of this many times the context are still tokenised. */
 const normalisedShare = 4;
 /** Bytes of the longest token. */
 const longestTokens = new WeakMap<Tokenizer, number>();

@@ -143,7 +143,7 @@ export class GrammarMatchers {
     await Promise.all(this.#threads.map(({ thread }) => thread.close()));
   }
 
-  /** The step has sampled these tokens, (logitRows): requests the masks that the next step requires. */
+  /** Requests the masks of the next step. @param tokens (logitRows): sampled by this step */
   sampled({ grammarRows = [] }: Step, tokens: Int32Array, unmasked?: Int32Array): void {
     const masked = grammarRows.filter(({ sequence }) => unmasked?.includes(sequence) !== true);
     const rows = masked.map(({ row, request, output }) => {
@@ -152,7 +152,7 @@ export class GrammarMatchers {
     this.#request(rows);
   }
 
-  /** Collects the masks of these rows, those that are ready one after another. */
+  /** Copies the masks that are ready to `#masks`, without gaps; true for each row that has one. */
   #collect(rows: readonly GrammarRow[]): readonly boolean[] {
     const isRequested = ({ request, output }: GrammarRow): boolean => {
       const { owner, sent, batch } = this.#known(request);

@@ -52,7 +52,7 @@ interface Texts {
   readonly ids: readonly string[];
 }
 
-/** The texts without what every answer has before and after its content. */
+/** The texts without the beginning and the end that every answer has. */
 function textsOf(probe: Probe, style: TemplateStyle): Texts | undefined {
   const answer = probe.answer({ content: probeAnswer }, true);
   const one = probe.calls([callA], style);
@@ -72,7 +72,7 @@ function textsOf(probe: Probe, style: TemplateStyle): Texts | undefined {
   };
 }
 
-/** Cuts what a template writes after calls in place of its usual end: from the last line of markers on. */
+/** The text without the suffix that it shares with the usual end: some templates write another end after calls. */
 function withoutEnd(text: string, end: string): string {
   const shared = commonSuffix(text, end);
   return text.slice(0, text.length - shared);
