@@ -1,9 +1,8 @@
 // The `kvasir` command: parses, dispatches, and turns every failure into one line and an exit code.
-import { readFileSync } from 'node:fs';
 import { Command, CommanderError } from 'commander';
 import { HubError } from '../weights/hub/errors.ts';
 import { addCommands, type CommandLoaders } from './named-commands.ts';
-import { packageFile } from './package-root.ts';
+import { packageVersion } from './package-root.ts';
 import { withReadableHelp } from './terminal/help.ts';
 import { UsageError } from './usage-error.ts';
 
@@ -26,7 +25,7 @@ const commands: CommandLoaders = {
 
 /** Adds the command that `words` names, or all commands when it names none. */
 async function createProgram(words: readonly string[]): Promise<Command> {
-  const { version } = JSON.parse(readFileSync(packageFile('package.json'), 'utf8')) as { version: string };
+  const version = packageVersion();
   const program = new Command('kvasir')
     .description('KVCache-centric LLM serving: one OpenAI-compatible endpoint over your own machines')
     .version(version)

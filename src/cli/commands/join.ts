@@ -1,5 +1,4 @@
 // `kvasir join`: adds an instance on this or another machine to a cluster, until it is stopped.
-import { readFileSync } from 'node:fs';
 import { Command, Option } from 'commander';
 import type { NatsServers } from '../../runtime/bus/nats-connection.ts';
 import { addDopFlags } from '../options/attention-worker-flags.ts';
@@ -25,7 +24,7 @@ import {
   readOptions,
 } from '../options/options.ts';
 import { addSparseFlags, servedSparsity } from '../options/sparse-options.ts';
-import { packageFile } from '../package-root.ts';
+import { packageVersion } from '../package-root.ts';
 import type { JoinedMessage } from '../serve/child-instances.ts';
 import { describeInstances } from '../serve/describe-instances.ts';
 import { makeFolder } from '../serve/host/make-folder.ts';
@@ -151,7 +150,7 @@ async function startAttentionWorkers(given: InstanceJoinOptions, log: (line: str
 
 async function openProbes(host: string, port: number): Promise<ProbeServer> {
   const { ProbeServer } = await import('../serve/host/probe-server.ts');
-  const { version } = JSON.parse(readFileSync(packageFile('package.json'), 'utf8')) as { version: string };
+  const version = packageVersion();
   return ProbeServer.open(host, port, version);
 }
 

@@ -1,11 +1,10 @@
 // `kvasir sweep`: simulates every combination of a grid of options with several seeds, on all cores.
-import { readFileSync } from 'node:fs';
 import { basename } from 'node:path';
 import { Command } from 'commander';
 import { z } from 'zod';
 import { readOptions } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';
-import { packageFile } from '../package-root.ts';
+import { packageVersion } from '../package-root.ts';
 import { checkOutputs, writeOutput } from '../simulate/outputs/run-outputs.ts';
 import { runSweep, SweepJournal, SweepProgress } from '../simulate/sweep/run-sweep.ts';
 import { readSweep, type Sweep } from '../simulate/sweep/sweep-file.ts';
@@ -35,7 +34,7 @@ export function sweepCommand(): Command {
       const { csv, jsonLines, report, jobs } = readOptions(schema, flags);
       checkOutputs({ csv, jsonLines, report });
       const sweep = readSweep(file);
-      const { version } = JSON.parse(readFileSync(packageFile('package.json'), 'utf8')) as { version: string };
+      const version = packageVersion();
       const kept = csv ?? jsonLines ?? report;
       const journal = kept === undefined ? undefined : new SweepJournal(`${kept}.partial`, version);
       const progress = new SweepProgress(process.stderr);

@@ -20,7 +20,7 @@ import { computes, defaultInstance, type ServeOptions } from '../options/options
 import { servedPipeline } from '../options/pipeline-options.ts';
 import { admissionSettings } from '../options/slo-options.ts';
 import { servedSparsity } from '../options/sparse-options.ts';
-import { packageFile } from '../package-root.ts';
+import { packageVersion } from '../package-root.ts';
 import { UsageError } from '../usage-error.ts';
 import { startedAttentionWorkers } from './attention/child-attention-workers.ts';
 import { withChosenDop, withChosenDops } from './attention/choose-attention-workers.ts';
@@ -204,7 +204,7 @@ function openGateway(
   options: ServeOptions,
   { logger, data, keys, chatTemplate }: ServerContext,
 ): Promise<Gateway> {
-  const { version } = JSON.parse(readFileSync(packageFile('package.json'), 'utf8')) as { version: string };
+  const version = packageVersion();
   const settings = {
     version,
     model: chatTemplate === undefined ? model : { ...model, chatTemplate, toolTemplate: undefined },

@@ -152,6 +152,9 @@ const fields = {
   sparseLayers: 'sparse layers',
 } as const satisfies Record<keyof BlockRoot, string>;
 
+/** The input form in which all instruction sets compute the same bits. */
+export const bitEqualForm = 'i16';
+
 /** The first format that differs, in words; undefined: none. */
 export function formsDiffer(theirs: BlockRoot, own: BlockRoot): string | undefined {
   const wrong = (Object.keys(fields) as (keyof BlockRoot)[]).find((field) => theirs[field] !== own[field]);

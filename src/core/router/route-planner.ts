@@ -109,8 +109,8 @@ export class RoutePlanner<Request extends { readonly id: RequestId }> {
   #anyMayServe({ outputTokensMax }: RequestSize, kernels: RouteKernels | undefined): boolean {
     const { instances } = this.#context;
     if (kernels === undefined && instances.allReach) return true;
-    const has = (i: InstanceIndex, wanted: string | undefined): boolean =>
-      wanted === undefined || instances.at(i).kernels === wanted;
+    const has = (i: InstanceIndex, required: string | undefined): boolean =>
+      required === undefined || instances.at(i).kernels === required;
     const { decoding } = instances;
     return instances.computing.some((i) => {
       if (!has(i, kernels?.prefill)) return false;

@@ -69,7 +69,7 @@ export class GrammarHost {
   #parser: XgrammarInstance | undefined;
   #loaded: LoadedVocabulary | undefined;
 
-  /** @param memory undefined: grammars are compiled only to learn whether they can be */
+  /** @param memory undefined: the host only checks whether grammars compile */
   constructor(vocabulary: GrammarVocabulary, memory: MaskMemory | undefined, limits: GrammarLimits = grammarLimits) {
     this.#vocabulary = vocabulary;
     this.#memory = memory;
@@ -112,7 +112,7 @@ export class GrammarHost {
     }
   }
 
-  /** An error ends the instance that met it: one without the vocabulary is soon replaced. */
+  /** An error ends the WebAssembly instance in which it occurs. One without the vocabulary is replaced quickly. */
   async #parse(grammar: Grammar): Promise<string | undefined> {
     this.#parser ??= createXgrammar(parserBytesMax);
     const parser = this.#parser;

@@ -260,7 +260,7 @@ export class GrammarMatchers {
     return number;
   }
 
-  /** A thread that has the grammar, else one without requests, else another one, else the one with the fewest requests. */
+  /** A thread that has the grammar, else one without requests, else a new one, else the one with the fewest requests. */
   #threadFor(grammar: Grammar): MatcherThread {
     const key = keyOf(grammar);
     const known = this.#threads.find(({ numbers }) => numbers.has(key));
@@ -280,7 +280,7 @@ export class GrammarMatchers {
     return own;
   }
 
-  /** Its successor has no grammar: the next masks find that out. */
+  /** Its successor has no grammars: it answers `unknown`, and they are compiled again. */
   #lost({ requests, numbers }: MatcherThread): void {
     numbers.clear();
     for (const id of requests) {

@@ -1,6 +1,6 @@
 // An inference port over instances of other processes: runs a conductor, and keeps a session with each instance of the cluster.
 
-import { type Agreement, formsDiffer, identityOf } from '../../core/membership/agreement.ts';
+import { type Agreement, bitEqualForm, formsDiffer, identityOf } from '../../core/membership/agreement.ts';
 import type { LossReason } from '../../core/membership/liveness.ts';
 import type { PipelineGroup, PrefixFetch } from '../../core/protocol/events.ts';
 import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts';
@@ -66,8 +66,6 @@ export interface ClusterGatewayOptions extends ClusterProcess {
 
 /** A lost instance is shown for this time. */
 const departedAfterUs = 600_000_000;
-/** The form of inputs in which all instruction sets compute the same bits. */
-const bitEqualForm = 'i16';
 
 interface Slot {
   /** Undefined: the slot is free. */

@@ -1,5 +1,5 @@
 // Examines a cluster from its bus: its record, the processes that announce themselves, and whether each receives pages at its address.
-import { type Agreement, formsDiffer } from '../../core/membership/agreement.ts';
+import { type Agreement, bitEqualForm, formsDiffer } from '../../core/membership/agreement.ts';
 import type { Bus } from '../bus/bus.ts';
 import { probePages } from '../transfer/page-reachability.ts';
 import { readAgreement, readAnyAgreement } from '../wire/agreement-record.ts';
@@ -129,7 +129,7 @@ function instanceFindings(
 function mixedSets(instances: readonly InstanceAnnouncement[]): readonly string[] {
   const names = new Map<string, string[]>();
   for (const { name, isa, root } of instances)
-    if (isa !== undefined && root.inputForm !== 'i16') names.set(isa, [...(names.get(isa) ?? []), name]);
+    if (isa !== undefined && root.inputForm !== bitEqualForm) names.set(isa, [...(names.get(isa) ?? []), name]);
   if (names.size < 2) return [];
   const sets = [...names].map(([isa, of]) => `${isa} (${of.join(', ')})`).join(', ');
   return [`Instances have different instruction sets: ${sets}: failed requests continue on equal ones alone`];

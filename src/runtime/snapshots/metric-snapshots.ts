@@ -58,7 +58,7 @@ export function snapshotAfterLoss({
 /** The figures of an instance with the counters of its earlier incarnations, which a restart sets to zero. */
 export function withEarlier(earlier: InstanceSnapshot | undefined, now: InstanceSnapshot): InstanceSnapshot {
   if (earlier === undefined) return now;
-  const { sent, lending, links } = now;
+  const { sent, lending, attentionWorkers, links } = now;
   const own = sumOf([earlier, now]);
   return {
     ...now,
@@ -71,6 +71,9 @@ export function withEarlier(earlier: InstanceSnapshot | undefined, now: Instance
     ...(now.sparse &&
       own.sparse && { sparse: { ...now.sparse, ...pick(own.sparse, ['selections', 'promptTokens', 'keptTokens']) } }),
     ...(lending && { lending: lendingWith(earlier.lending, lending) }),
+    ...(attentionWorkers && {
+      attentionWorkers: attentionWorkers.map((worker, i) => workerWith(earlier.attentionWorkers?.[i], worker)),
+    }),
     ...(links && {
       links: links.map((link) => {
         const before = earlier.links?.find(({ to }) => to === link.to);
@@ -91,6 +94,14 @@ function lendingWith(earlier: LendingSnapshot | undefined, now: LendingSnapshot)
     servedAttention: added(earlier.servedAttention, now.servedAttention),
     remoteAttention: added(earlier.remoteAttention, now.remoteAttention),
   };
+}
+
+function workerWith(
+  earlier: AttentionWorkerSnapshot | undefined,
+  now: AttentionWorkerSnapshot,
+): AttentionWorkerSnapshot {
+  const { ready, sequences, heldTokens, ...counted } = now;
+  return { ...now, ...added<Partial<AttentionWorkerSnapshot>>(earlier, counted) };
 }
 
 /** The sums of all numeric fields; other fields are those of `now`. */

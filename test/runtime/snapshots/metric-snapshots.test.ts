@@ -13,6 +13,7 @@ const snapshot = (tokens: number): InstanceSnapshot => ({
     ...{ reads: { host: 3, ssd: 0, instance: 1 }, lostBlocks: 2 },
   },
   sparse: { sequences: 1, slotTokens: 2, slotPages: 3, selections: 4, promptTokens: 5, keptTokens: 6 },
+  attentionWorkers: [{ ready: true, losses: 1, sequences: 4, heldTokens: 9, bytesOut: 20, waitSeconds: 0.5 }],
   links: [{ to: 1, bytes: 50, backlogBytes: 7, transport: 'tcp' }],
 });
 
@@ -24,6 +25,7 @@ test('counters include those of earlier starts, gauges do not', () => {
     ...{ pages: { total: 9, used: 4, cached: 1, free: 4 }, sent: { bytes: 600, copySeconds: 1, faults: 2 } },
     tiers: { host: { blocks: 5, capacity: 8 }, reads: { host: 6, ssd: 0, instance: 2 }, lostBlocks: 4 },
     sparse: { sequences: 1, slotTokens: 2, slotPages: 3, selections: 8, promptTokens: 10, keptTokens: 12 },
+    attentionWorkers: [{ ready: true, losses: 2, sequences: 4, heldTokens: 9, bytesOut: 40, waitSeconds: 1 }],
     links: [{ to: 1, bytes: 100, backlogBytes: 7, transport: 'tcp' }],
   });
   expect(withEarlier(snapshotAfterLoss(once), snapshot(1)).generatedTokens).toBe(2_901);
