@@ -112,7 +112,7 @@ export function createApp(
   }
   const bodies = new BodyBudget(bodiesAtOnce * options.bodyBytesMax, options.bodyBytesMax);
   app.post('*', async (c, next) => {
-    const release = bodies.reserve(c.req.raw.headers);
+    const release = bodies.reserve(c.req.raw);
     await next().finally(release);
   });
   addInfoRoutes(app, options, metrics);

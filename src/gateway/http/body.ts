@@ -1,7 +1,13 @@
 // Request bodies: read up to a limit as UTF-8 and JSON, or refused with the reason.
 import { ApiError } from './errors.ts';
 
-/** Bytes of bodies that are read or handled at once. A body without a stated length counts as the longest one. */
+/** Called with the length of a body when it has been read. */
+const lengthListeners = new WeakMap<Request, (bytes: number) => void>();
+
+/**
+ * Bytes of bodies that are read or handled at once. A body without a stated length counts as the longest one until it has
+ * been read.
+ */
 export class BodyBudget {
   readonly #bytesMax: number;
   readonly #eachMax: number;
@@ -14,16 +20,22 @@ export class BodyBudget {
   }
 
   /** Returns a function that releases the bytes. @throws ApiError 503 over the budget */
-  reserve(headers: Headers): () => void {
-    const stated = Number(headers.get('content-length') ?? this.#eachMax);
-    const bytes = Math.min(Number.isFinite(stated) ? stated : this.#eachMax, this.#eachMax);
+  reserve(request: Request): () => void {
+    const stated = Number(request.headers.get('content-length') ?? this.#eachMax);
+    let bytes = Math.min(Number.isFinite(stated) ? stated : this.#eachMax, this.#eachMax);
     if (this.#bytes + bytes > this.#bytesMax)
       throw new ApiError(503, `Cannot read request: bodies in flight have ${this.#bytes} bytes: retry later`, {
         code: 'bodies_exceeded',
         retryAfterMs: 1_000,
       });
     this.#bytes += bytes;
+    lengthListeners.set(request, (length) => {
+      const excess = Math.max(0, bytes - length);
+      bytes -= excess;
+      this.#bytes -= excess;
+    });
     return () => {
+      lengthListeners.delete(request);
       this.#bytes -= bytes;
     };
   }
@@ -54,6 +66,7 @@ export async function readBytes(request: Request, bytesMax: number): Promise<Uin
     if (bytes > bytesMax) throw tooLarge(bytesMax);
     pieces.push(piece);
   }
+  lengthListeners.get(request)?.(bytes);
   return Buffer.concat(pieces, bytes);
 }
 

@@ -5,7 +5,7 @@ import { afterEach, expect, it } from 'vitest';
 import { BodyBudget } from '../../../src/gateway/http/body.ts';
 import { listen } from '../../../src/gateway/http/server.ts';
 import { SseStream } from '../../../src/gateway/http/sse.ts';
-import { ScriptedPort } from '../scripted-port.ts';
+import { accepted, ScriptedPort } from '../scripted-port.ts';
 import { answering, gateway, gatewayOptions } from '../world.ts';
 
 const closing: (() => unknown)[] = [];
@@ -36,7 +36,8 @@ it('closes connections above the limit, and serves the others', async () => {
 
 it('bodies in flight have a budget; one of unknown length counts as the longest', () => {
   const budget = new BodyBudget(100, 60);
-  const of = (length?: string) => new Headers(length === undefined ? {} : { 'content-length': length });
+  const of = (length?: string) =>
+    new Request('http://localhost', { headers: length === undefined ? {} : { 'content-length': length } });
   const release = budget.reserve(of('40'));
   const longest = budget.reserve(of());
   expect(() => budget.reserve(of('1'))).toThrow('Cannot read request: bodies in flight have 100 bytes: retry later');
@@ -46,6 +47,18 @@ it('bodies in flight have a budget; one of unknown length counts as the longest'
   expect(() => budget.reserve(of('1000'))).toThrow('bodies in flight');
   longest();
   budget.reserve(of('1000'));
+});
+
+it('a body of unknown length counts by its length once it is read', async () => {
+  const { port, post } = gateway(() => [accepted]);
+  const send = (count: number) =>
+    Array.from({ length: count }, () => post('/v1/completions', { model: 'bytes', prompt: 'x' }));
+  const atOnce = send(17);
+  expect((await atOnce[16])?.status).toBe(503);
+  await expect.poll(() => port.requests.length).toBe(16);
+  // None of them has an answer yet.
+  send(10);
+  await expect.poll(() => port.requests.length).toBe(26);
 });
 
 it('ends the connection of a client that takes nothing', async () => {
