@@ -1,4 +1,4 @@
-// Options of the NATS servers at which the processes of a cluster meet.
+// Options of the NATS servers that connect the processes of a cluster.
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import type { NatsServers } from '../../runtime/bus/nats-connection.ts';

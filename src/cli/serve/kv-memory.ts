@@ -10,8 +10,8 @@ const contextsAtOnce = 2;
 const bytesMin = 256 * 2 ** 20;
 
 /**
- * Memory for two sequences of the longest context: at least 256 MiB, and at most an equal share of half of the memory of the machine, or of its control group. The
- * system provides a page of memory at its first use.
+ * Memory for two sequences of the longest context. It is at least 256 MiB, and at most an equal share of half the memory
+ * of the machine or of its control group. The system provides a page of memory at its first use.
  */
 export function defaultKvBytes(kv: KvShape, contextTokens: number, instances: number): number {
   const contextBytes = pagesFor(kv.groups, contextTokens, pageTokens) * kv.pageBytes;

@@ -149,7 +149,6 @@ export interface LinkSnapshot {
   readonly transport?: 'thread' | 'shared' | 'tcp' | 'rdma';
 }
 
-/** Counters and gauges of an instance, for /metrics, /ready and dashboards. */
 /** Upper bounds of the buckets of block ages, those of vLLM. */
 export const blockAgeBoundsS = [
   ...[0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800],
@@ -169,6 +168,7 @@ export interface BlockAges {
   readonly reuseGap: HistogramSnapshot;
 }
 
+/** Counters and gauges of an instance, for /metrics, /ready and dashboards. */
 export interface InstanceSnapshot {
   /** Name of an instance that joined as a process. */
   readonly name?: string;

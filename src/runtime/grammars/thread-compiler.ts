@@ -1,4 +1,4 @@
-// The gateway's compiler: learns in a thread of its own whether a grammar can be compiled, and remembers the answer.
+// The gateway's compiler: checks in a thread of its own whether a grammar compiles, and remembers the answer.
 
 import type { Grammar, GrammarCompiler } from '../../core/protocol/grammar.ts';
 import { GrammarThread } from './grammar-thread.ts';

@@ -230,7 +230,7 @@ export class LiveTiers {
     return events;
   }
 
-  /** A slow disk is a miss, a dead one an absent tier. */
+  /** Cancels reads past their deadlines. If the store has read no byte since such a read began, the disk counts as absent. */
   #expire(): void {
     const atUs = nowUs();
     if (atUs < this.nextUs) return;
