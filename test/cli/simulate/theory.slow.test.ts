@@ -26,7 +26,7 @@ async function serviceSeconds(): Promise<number> {
 }
 
 describe('one server with Poisson arrivals and equal prompts (M/D/1)', () => {
-  it.each([0.3, 0.5, 0.8])('waits as long as Pollaczek and Khinchine predict, at load %d', async (load) => {
+  it.each([0.5, 0.8])('waits as long as Pollaczek and Khinchine predict, at load %d', async (load) => {
     const service = await serviceSeconds();
     const { queueMs, ttftMs } = await run({ ...server, requests: '20000', rate: String(load / service), seed: '2' });
     const predictedMs = (1000 * load * service) / (2 * (1 - load));
@@ -54,7 +54,7 @@ it('a cluster holds as many requests as arrive while one is served (Little)', ()
     { seed: 5, blockTokens },
   );
   const simulation = new Simulation({ ...config, checking: false, queueMax: 1e6 });
-  const requests = 10_000;
+  const requests = 5_000;
   let held = 0;
   for (let i = 0; i < requests; i++) {
     const request = generator.next();
@@ -96,7 +96,7 @@ describe('a cluster', () => {
 
   it('never waits longer with more instances', async () => {
     const means: number[] = [];
-    for (const mixed of ['2', '4', '8', '16']) means.push((await run({ ...chat, rate: '4', mixed })).ttftMs.mean);
+    for (const mixed of ['2', '4', '8']) means.push((await run({ ...chat, rate: '4', mixed })).ttftMs.mean);
     expect(means).toEqual([...means].sort((a, b) => b - a));
   });
 
