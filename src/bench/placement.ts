@@ -3,9 +3,9 @@
 import type { BlockChain } from '../core/protocol/kv-events.ts';
 import type { PlacedPrompt } from '../core/router/placement/placed-prompt.ts';
 import { Placer } from '../core/router/placement/placer.ts';
+import { Float64Pool } from '../core/scheduler/executor/float64-pool.ts';
 import { LengthRequest } from '../core/scheduler/executor/length-request.ts';
 import type { TraceRequest } from '../trace/request.ts';
-import { Float64Pool } from '../util/float64-pool.ts';
 import { scramble } from '../util/scramble.ts';
 import { percentile, round } from './statistics.ts';
 

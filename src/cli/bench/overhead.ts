@@ -10,7 +10,7 @@ import { createBackend } from '../serve/backend.ts';
 import { locateModel } from '../serve/model/locate-model.ts';
 import { printTable } from '../terminal/table.ts';
 import { killAtExit, killChild } from './cluster/local-nats.ts';
-import { addressOf } from './cluster/process-cluster.ts';
+import { addressOf, serveCommand } from './cluster/process-cluster.ts';
 import { benchModelSchema, count, counts, progress, threadsFlag } from './options.ts';
 
 const overheadSchema = benchModelSchema.extend({
@@ -59,17 +59,7 @@ export function overheadCommand(): Command {
 
 async function startServer(options: Readonly<Record<string, string>>) {
   const flags = Object.entries(options).flatMap(([name, value]) => [`--${name}`, value]);
-  const command = [
-    packageFile('bundle/cli/main.js'),
-    'serve',
-    '--port',
-    '0',
-    '--drain-wait',
-    '0',
-    '--log-level',
-    'error',
-    ...flags,
-  ];
+  const command = [packageFile('bundle/cli/main.js'), ...serveCommand, ...flags];
   const child = killAtExit(spawn(process.execPath, command, { stdio: ['ignore', 'pipe', 'ignore'] }));
   return { url: await addressOf(child, 'bench the overhead'), close: () => killChild(child) };
 }

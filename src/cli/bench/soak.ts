@@ -11,7 +11,7 @@ import { packageFile } from '../package-root.ts';
 import { memoryRequest } from '../serve/host/memory-probe.ts';
 import { printTable } from '../terminal/table.ts';
 import { UsageError } from '../usage-error.ts';
-import { addressOf } from './cluster/process-cluster.ts';
+import { addressOf, serveCommand } from './cluster/process-cluster.ts';
 import { progress } from './options.ts';
 
 /** Small, so that the cache is full within the first minute and later growth is not cache. */
@@ -59,26 +59,15 @@ type Options = Omit<Parameters<typeof benchSoak>[0], 'url' | 'measure'>;
 
 async function soakOwnServer(model: string | undefined, options: Options): Promise<SoakReport> {
   const flags = [
-    'serve',
-    '--port',
-    '0',
-    '--drain-wait',
-    '0',
-    '--log-level',
-    'error',
-    '--kv-memory',
-    kvMemory,
-    '--queue',
-    String(queue),
+    ...serveCommand,
+    ...['--kv-memory', kvMemory],
+    ...['--queue', String(queue)],
+    ...(model === undefined ? [] : ['--model', model]),
   ];
-  const server = fork(
-    packageFile('bundle/cli/main.js'),
-    [...flags, ...(model === undefined ? [] : ['--model', model])],
-    {
-      execArgv: ['--expose-gc'],
-      stdio: ['ignore', 'pipe', 'inherit', 'ipc'],
-    },
-  );
+  const server = fork(packageFile('bundle/cli/main.js'), flags, {
+    execArgv: ['--expose-gc'],
+    stdio: ['ignore', 'pipe', 'inherit', 'ipc'],
+  });
   try {
     const url = await addressOf(server, 'soak');
     return await benchSoak({ ...options, url, measure: () => measure(server), onSample });

@@ -14,15 +14,17 @@ export interface XgrammarMatcher extends Disposable {
   getNextTokenBitmask(): Promise<Int32Array>;
 }
 
+type SchemaArguments = [
+  schema: string,
+  anyWhitespace: boolean,
+  indent: number,
+  separators: [string, string] | undefined,
+  strictMode: boolean,
+  whitespaceMax: number,
+];
+
 export interface XgrammarCompiler extends Disposable {
-  compileJSONSchema(
-    schema: string,
-    anyWhitespace: boolean,
-    indent: number,
-    separators: [string, string] | undefined,
-    strictMode: boolean,
-    whitespaceMax: number,
-  ): Promise<Disposable>;
+  compileJSONSchema(...schema: SchemaArguments): Promise<Disposable>;
   compileGrammar(ebnf: string): Promise<Disposable>;
   compileStructuralTag(tag: object): Promise<Disposable>;
 }
@@ -43,14 +45,7 @@ export interface Xgrammar {
   };
   readonly Grammar: {
     fromEBNF(ebnf: string): Promise<Disposable>;
-    fromJSONSchema(
-      schema: string,
-      anyWhitespace: boolean,
-      indent: number,
-      separators: [string, string] | undefined,
-      strictMode: boolean,
-      whitespaceMax: number,
-    ): Promise<Disposable>;
+    fromJSONSchema(...schema: SchemaArguments): Promise<Disposable>;
     fromStructuralTag(tag: object): Promise<Disposable>;
   };
   readonly GrammarMatcher: { createGrammarMatcher(compiled: Disposable): Promise<XgrammarMatcher> };

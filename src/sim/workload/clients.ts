@@ -3,9 +3,9 @@
 import type { ConductorEvent } from '../../core/protocol/events.ts';
 import type { GenerationEvent } from '../../core/protocol/ports.ts';
 import type { SloRule } from '../../core/router/admission/length-admission.ts';
+import { Float64Pool } from '../../core/scheduler/executor/float64-pool.ts';
 import { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import type { TraceRequest } from '../../trace/request.ts';
-import { Float64Pool } from '../../util/float64-pool.ts';
 import type { EventQueue } from '../engine/event-queue.ts';
 import type { SimulationConfig } from '../engine/simulation-config.ts';
 import type { Outcome } from '../report/outcome.ts';

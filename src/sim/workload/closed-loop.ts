@@ -6,8 +6,8 @@ import {
   type LengthInstanceConfig,
 } from '../../core/instance/length-instance.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
+import { Float64Pool } from '../../core/scheduler/executor/float64-pool.ts';
 import { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
-import { Float64Pool } from '../../util/float64-pool.ts';
 import { EventQueue } from '../engine/event-queue.ts';
 import { SimulatedExecutor } from '../engine/executor.ts';
 import { ClientLoop } from './client-loop.ts';

@@ -6,8 +6,8 @@ import { PrefixIndex } from '../../../src/core/kvcache/events/prefix-index.ts';
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import type { InstanceEvent } from '../../../src/core/protocol/events.ts';
 import type { KvSnapshot } from '../../../src/core/protocol/kv-events.ts';
+import { Float64Pool } from '../../../src/core/scheduler/executor/float64-pool.ts';
 import { LengthRequest } from '../../../src/core/scheduler/executor/length-request.ts';
-import { Float64Pool } from '../../../src/util/float64-pool.ts';
 import { World } from '../instance-world.ts';
 
 const blockTokens = 8;

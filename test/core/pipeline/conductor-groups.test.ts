@@ -6,8 +6,8 @@ import { Conductor } from '../../../src/core/router/conductor.ts';
 import type { ConductorConfig } from '../../../src/core/router/conductor-config.ts';
 import { lengthRequests } from '../../../src/core/router/length-requests.ts';
 import { lengthPlacement } from '../../../src/core/router/placement/length-placement.ts';
+import { Float64Pool } from '../../../src/core/scheduler/executor/float64-pool.ts';
 import { LengthRequest } from '../../../src/core/scheduler/executor/length-request.ts';
-import { Float64Pool } from '../../../src/util/float64-pool.ts';
 import { cluster, config, requestOf } from '../../sim/small-cluster.ts';
 
 const instances = cluster({ prefill: 3, decode: 1 });

@@ -6,8 +6,8 @@ import {
   type LengthInstance,
 } from '../../../src/core/instance/length-instance.ts';
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
+import { Float64Pool } from '../../../src/core/scheduler/executor/float64-pool.ts';
 import { LengthRequest } from '../../../src/core/scheduler/executor/length-request.ts';
-import { Float64Pool } from '../../../src/util/float64-pool.ts';
 import { blockTokens, cost } from '../scheduler/small-cost.ts';
 
 type Effect = InstanceEffect<undefined, LengthRequest>;

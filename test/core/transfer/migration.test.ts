@@ -5,8 +5,8 @@ import { createLengthInstance } from '../../../src/core/instance/length-instance
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import type { InstanceEvent } from '../../../src/core/protocol/events.ts';
 import { StandbyFleet } from '../../../src/core/router/migration/standby-fleet.ts';
+import { Float64Pool } from '../../../src/core/scheduler/executor/float64-pool.ts';
 import { LengthRequest } from '../../../src/core/scheduler/executor/length-request.ts';
-import { Float64Pool } from '../../../src/util/float64-pool.ts';
 import { blockTokens, cost } from '../scheduler/small-cost.ts';
 
 const blocks = 6;

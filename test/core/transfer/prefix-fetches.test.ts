@@ -4,10 +4,10 @@ import { describe, expect, test } from 'vitest';
 import { createLengthInstance, type LengthInstance } from '../../../src/core/instance/length-instance.ts';
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import type { InstanceEvent, LoadSource } from '../../../src/core/protocol/events.ts';
+import { Float64Pool } from '../../../src/core/scheduler/executor/float64-pool.ts';
 import type { LengthResult } from '../../../src/core/scheduler/executor/length-executor.ts';
 import { LengthRequest } from '../../../src/core/scheduler/executor/length-request.ts';
 import type { PendingBlocks } from '../../../src/core/transfer/prefix-fetch/prefix-loads.ts';
-import { Float64Pool } from '../../../src/util/float64-pool.ts';
 import { blockTokens, cost } from '../scheduler/small-cost.ts';
 
 type Event = InstanceEvent<LengthRequest, LengthResult>;

@@ -1,11 +1,11 @@
 // The conductor's prefix index when KV events are lost.
 import { expect, it } from 'vitest';
 import { sloRule } from '../../../src/core/router/admission/length-admission.ts';
+import { Float64Pool } from '../../../src/core/scheduler/executor/float64-pool.ts';
 import { LengthRequest } from '../../../src/core/scheduler/executor/length-request.ts';
 import { createConductor } from '../../../src/sim/engine/conductor-driver.ts';
 import { defaultFaultTimes } from '../../../src/sim/faults/fault-plan.ts';
 import { digestWords } from '../../../src/util/blake2s.ts';
-import { Float64Pool } from '../../../src/util/float64-pool.ts';
 import { blockTokens, config, requestOf } from '../small-cluster.ts';
 
 const { silentUs } = defaultFaultTimes;

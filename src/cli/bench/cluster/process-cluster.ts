@@ -98,6 +98,9 @@ export class ProcessCluster implements KillableCluster {
   }
 }
 
+/** The command of a server that a bench starts for itself: on a free port, without the wait of a drain. */
+export const serveCommand = ['serve', '--port', '0', '--drain-wait', '0', '--log-level', 'error'] as const;
+
 /** The address that a `kvasir serve` prints. @param purpose for the error if it exits first */
 export function addressOf(server: ChildProcess, purpose: string): Promise<string> {
   return new Promise((resolve, reject) => {

@@ -2,7 +2,6 @@
 
 import { digestWords } from '../../../util/blake2s.ts';
 import { placeAt } from '../../../util/digest-table.ts';
-import type { Float64Pool } from '../../../util/float64-pool.ts';
 import type { RequestLengths } from '../../../util/request-lengths.ts';
 import { scramble, scrambleGroup } from '../../../util/scramble.ts';
 import { wideZero } from '../../../util/wide-zero.ts';
@@ -12,6 +11,7 @@ import type { RequestSize } from '../../protocol/request-size.ts';
 import type { Prediction } from '../../protocol/request-trace.ts';
 import type { Slo } from '../../protocol/slo.ts';
 import type { StepRun } from './executor.ts';
+import type { Float64Pool } from './float64-pool.ts';
 
 const noGaps = new Float64Array(0);
 
