@@ -77,9 +77,10 @@ async function startCommand(
 
 /** Value of an unlabelled metric. */
 export async function metric(server: RunningServer, name: string): Promise<number> {
-  const text = await (await fetch(`${server.url}/metrics`)).text();
+  const response = await fetch(`${server.url}/metrics`);
+  const text = await response.text();
   const line = text.split('\n').find((candidate) => candidate.startsWith(`${name} `));
-  if (line === undefined) throw new Error(`no metric ${name}`);
+  if (line === undefined) throw new Error(`no metric ${name} in answer ${response.status}`);
   return Number(line.slice(name.length + 1));
 }
 

@@ -77,7 +77,9 @@ export class RequestLifecycle<Request extends Identified, S extends RunningReque
 
   begin(running: S): void {
     const { totals, hooks } = this.#instance;
-    const { cachedTokens = 0, arriving, promptLength, sparsity } = running.sequence;
+    const { cachedTokens: cached = 0, arriving, promptLength, sparsity } = running.sequence;
+    // A resumed request finds the output of its earlier attempt in the cache too, which is no part of its prompt.
+    const cachedTokens = Math.min(cached, promptLength);
     running.started = true;
     totals.prompt += promptLength;
     totals.cached += cachedTokens;

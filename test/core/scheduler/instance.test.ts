@@ -54,6 +54,18 @@ describe('one request', () => {
     }
   });
 
+  test('a resumed request counts its prompt as cached, without the output of its earlier attempt', () => {
+    const world = new World();
+    const first = request('a', promptOf(1, 40), { maxTokens: 120 });
+    world.submit(first);
+    world.finishAll();
+    const tokens = Int32Array.from(expectedOutput(first).tokens.slice(0, 100));
+    world.submit(request('b', promptOf(1, 40), { maxTokens: 120, resumed: { tokens, scored: 0 } }));
+    world.finishAll();
+    expect(world.of('b').events[1]).toEqual({ kind: 'started', cachedTokens: 40 });
+    expect(world.instance.snapshot()).toMatchObject({ promptTokens: 80, cachedTokens: 40 });
+  });
+
   test('generated tokens are cached for the next turn', () => {
     const world = new World();
     const first = request('a', promptOf(1, 40), { maxTokens: 60 });
