@@ -2,19 +2,27 @@
 
 import { wideZero } from '../util/wide-zero.ts';
 import { shown, TraceError, type TraceRequest } from './request.ts';
+import { type TimeUnit, unitNames, unitUs } from './time-unit.ts';
 
 const idMax = 2 ** 31 - 1;
 /** The largest time stamp with microseconds as an exact integer. */
 const timestampMsMax = Math.floor(Number.MAX_SAFE_INTEGER / 1000);
 
-export function parseMooncakeLine(text: string, line: number, index: number, blockTokens: number): TraceRequest {
+/** @param timeUnit of `timestamp` */
+export function parseMooncakeLine(
+  text: string,
+  line: number,
+  index: number,
+  { blockTokens, timeUnit }: { readonly blockTokens: number; readonly timeUnit: TimeUnit },
+): TraceRequest {
   const row = parseObject(text, line);
-  const arrivalMs = row.timestamp;
-  if (typeof arrivalMs !== 'number' || !(arrivalMs >= 0 && arrivalMs <= timestampMsMax)) {
-    throw new TraceError(line, `timestamp is ${shown(arrivalMs)}: milliseconds from the start expected`);
+  const { timestamp } = row;
+  const arrivalUs = typeof timestamp === 'number' ? Math.round(timestamp * unitUs[timeUnit]) : -1;
+  if (!(arrivalUs >= 0 && arrivalUs <= Number.MAX_SAFE_INTEGER)) {
+    throw new TraceError(line, `timestamp is ${shown(timestamp)}: ${unitNames[timeUnit]} from the start expected`);
   }
-  const inputTokens = tokens(row, 'input_length', line);
-  const outputTokens = tokens(row, 'output_length', line);
+  const inputTokens = tokensOf(row, 'input_length', line);
+  const outputTokens = tokensOf(row, 'output_length', line);
   const blocks = blockIds(row.hash_ids, line);
   const expected = Math.ceil(inputTokens / blockTokens);
   if (blocks.length !== expected && blocks.length !== 0) {
@@ -24,12 +32,12 @@ export function parseMooncakeLine(text: string, line: number, index: number, blo
     );
   }
   const request = { index, arrivalUs: wideZero, inputTokens, outputTokens, blocks };
-  request.arrivalUs = Math.round(arrivalMs * 1000);
+  request.arrivalUs = arrivalUs;
   const labels = labelsOf(row, line);
   return labels === undefined ? request : { ...request, ...labels };
 }
 
-type Row = Readonly<Record<string, unknown>>;
+export type Row = Readonly<Record<string, unknown>>;
 
 /** Labels that extend Mooncake's format. Undefined: the row has none. */
 function labelsOf(row: Row, line: number): Partial<TraceRequest> | undefined {
@@ -70,7 +78,8 @@ export function mooncakeLine(request: TraceRequest): string {
   return `{"timestamp":${arrivalUs / 1000},${lengths},"hash_ids":[${blocks.join(',')}]${more}}`;
 }
 
-function parseObject(text: string, line: number): Readonly<Record<string, unknown>> {
+/** @throws TraceError unless the line is a JSON object */
+export function parseObject(text: string, line: number): Readonly<Record<string, unknown>> {
   let value: unknown;
   try {
     value = JSON.parse(text);
@@ -83,7 +92,8 @@ function parseObject(text: string, line: number): Readonly<Record<string, unknow
   return value as Readonly<Record<string, unknown>>;
 }
 
-function tokens(row: Row, field: string, line: number): number {
+/** @throws TraceError unless the field is a whole number of at least 1 */
+export function tokensOf(row: Row, field: string, line: number): number {
   const value = row[field];
   if (typeof value !== 'number' || !Number.isSafeInteger(value) || value < 1) {
     throw new TraceError(line, `${field} is ${shown(value)}: a whole number of at least 1 expected`);

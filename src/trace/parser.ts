@@ -1,27 +1,57 @@
 // Parses a trace of any supported format as it streams, without holding its text.
-
 import { wideZero } from '../util/wide-zero.ts';
-import { azureHeader, parseAzureLine } from './azure.ts';
+import { BailianTrace, isBailianLine } from './bailian.ts';
+import { CsvTrace, csvHeaders } from './csv.ts';
 import { parseMooncakeLine } from './mooncake.ts';
 import { shown, TraceError, type TraceRequest } from './request.ts';
+import { type TimeUnit, TimeUnitCheck } from './time-unit.ts';
 
 export interface TraceParserOptions {
-  /** Block size of the trace in tokens: 512 in Mooncake's. */
+  /** Block size of the requests in tokens; that of Mooncake's traces is 512. */
   readonly blockTokens: number;
+  /** Unit of the times in the text; undefined: that of its format, unless the rate is then implausible. */
+  readonly timeUnit?: TimeUnit | undefined;
 }
 
-/** A line may span several pieces. The first line determines the format: a JSON object, or Azure's CSV header. */
+/** What the parser found in the text. */
+export interface TraceSource {
+  readonly format: string;
+  /** Undefined: times are dates. */
+  readonly timeUnit: TimeUnit | undefined;
+  /** Rows of requests that failed, which are left out. */
+  readonly failedRows: number;
+}
+
+interface LineReader {
+  readonly format: string;
+  readonly timeField: string;
+  readonly timeUnit: TimeUnit | undefined;
+  /** Undefined: the lines have no header. */
+  readonly header: string | undefined;
+  /** Undefined: the row is a request that failed. */
+  readonly parse: (text: string, line: number, index: number) => TraceRequest | undefined;
+}
+
+/** A line may span several pieces. */
 export class TraceParser {
-  readonly #blockTokens: number;
-  #format: 'mooncake' | 'azure' | undefined;
+  readonly #options: TraceParserOptions;
+  #reader: LineReader | undefined;
+  #unitCheck: TimeUnitCheck | undefined;
   #rest = '';
   #line = 0;
   #count = 0;
+  #failedRows = 0;
   #lastUs: number = wideZero;
-  #startUs: number | undefined;
 
-  constructor({ blockTokens }: TraceParserOptions) {
-    this.#blockTokens = blockTokens;
+  constructor(options: TraceParserOptions) {
+    this.#options = options;
+  }
+
+  /** Undefined before the first line. */
+  get source(): TraceSource | undefined {
+    if (this.#reader === undefined) return undefined;
+    const { format, timeUnit } = this.#reader;
+    return { format, timeUnit, failedRows: this.#failedRows };
   }
 
   /** Appends the requests that `text` completes. @throws TraceError naming line, field and value */
@@ -36,15 +66,20 @@ export class TraceParser {
     if (this.#rest !== '') this.#take(this.#rest, out);
     this.#rest = '';
     if (this.#count === 0) throw new TraceError(Math.max(1, this.#line), 'the file holds no request');
+    this.#unitCheck?.end(this.#line);
   }
 
   #take(raw: string, out: TraceRequest[]): void {
     this.#line++;
     const text = raw.endsWith('\r') ? raw.slice(0, -1) : raw;
     if (text.trim() === '') return;
-    this.#format ??= formatOf(text, this.#line);
-    if (text === azureHeader) return;
-    const request = this.#parse(text);
+    this.#reader ??= this.#open(text);
+    if (text === this.#reader.header) return;
+    const request = this.#reader.parse(text, this.#line, this.#count);
+    if (request === undefined) {
+      this.#failedRows++;
+      return;
+    }
     if (request.arrivalUs < this.#lastUs) {
       throw new TraceError(
         this.#line,
@@ -53,19 +88,39 @@ export class TraceParser {
     }
     this.#lastUs = request.arrivalUs;
     this.#count++;
+    this.#unitCheck?.add(request.arrivalUs, this.#line);
     out.push(request);
   }
 
-  #parse(text: string): TraceRequest {
-    if (this.#format === 'mooncake') return parseMooncakeLine(text, this.#line, this.#count, this.#blockTokens);
-    const { request, startUs } = parseAzureLine(text, this.#line, this.#count, this.#startUs);
-    this.#startUs = startUs;
-    return request;
+  #open(text: string): LineReader {
+    const reader = readerOf(text, this.#line, this.#options);
+    if (this.#options.timeUnit === undefined && reader.timeUnit !== undefined)
+      this.#unitCheck = new TimeUnitCheck(reader.timeField, reader.timeUnit);
+    return reader;
   }
 }
 
-function formatOf(text: string, line: number): 'mooncake' | 'azure' {
-  if (text.startsWith('{')) return 'mooncake';
-  if (text === azureHeader) return 'azure';
-  throw new TraceError(line, `neither a JSON object nor the header ${azureHeader}: ${shown(text)}`);
+/** @param first the first line: a header or a request */
+function readerOf(first: string, line: number, { blockTokens, timeUnit }: TraceParserOptions): LineReader {
+  if (first.startsWith('{')) {
+    const timeField = 'timestamp';
+    if (!isBailianLine(first)) {
+      const units = { blockTokens, timeUnit: timeUnit ?? 'ms' };
+      const parse: LineReader['parse'] = (text, at, index) => parseMooncakeLine(text, at, index, units);
+      return { format: 'Mooncake JSON lines', timeField, timeUnit: units.timeUnit, header: undefined, parse };
+    }
+    const trace = new BailianTrace(blockTokens, timeUnit, line);
+    const parse: LineReader['parse'] = (text, at, index) => trace.parse(text, at, index);
+    return { format: 'Bailian JSON lines', timeField, timeUnit: trace.timeUnit, header: undefined, parse };
+  }
+  const csv = CsvTrace.open(first, timeUnit);
+  if (csv === undefined)
+    throw new TraceError(line, `neither a JSON object nor the header ${csvHeaders.join(' or ')}: ${shown(first)}`);
+  return {
+    format: csv.format.name,
+    timeField: csv.format.time,
+    timeUnit: csv.timeUnit,
+    header: first,
+    parse: (text, at, index) => csv.parse(text, at, index),
+  };
 }

@@ -28,6 +28,7 @@ export class BlockTouches {
   /** (requests): number of touches up to the end of each request, and its tokens. */
   readonly #ends = new Int32List(256);
   readonly #tokens = new Int32List(256);
+  #withoutHashes = 0;
 
   constructor(blockTokens: number) {
     this.#blockTokens = blockTokens;
@@ -42,12 +43,18 @@ export class BlockTouches {
       }
       this.#touches.push(dense);
     }
+    if (request.blocks.length === 0) this.#withoutHashes += Math.ceil(request.inputTokens / this.#blockTokens);
     this.#ends.push(this.#touches.length);
     this.#tokens.push(request.inputTokens);
   }
 
   get total(): number {
-    return this.#touches.length;
+    return this.#touches.length + this.#withoutHashes;
+  }
+
+  /** Blocks of prompts without ids, which are misses. */
+  get withoutHashes(): number {
+    return this.#withoutHashes;
   }
 
   get unique(): number {
@@ -88,8 +95,8 @@ export class BlockTouches {
     for (let request = 0; request < this.#ends.length; request++) {
       const first = at;
       const end = this.#ends.at(request);
-      if (end === first) continue;
       const input = this.#tokens.at(request);
+      const blocks = end === first ? Math.ceil(input / this.#blockTokens) : end - first;
       let hits = 0;
       let hitTokens = 0;
       for (; at < end; at++) {
@@ -99,11 +106,11 @@ export class BlockTouches {
         hitTokens += tokens;
       }
       requests++;
-      all.blocks += end - first;
+      all.blocks += blocks;
       all.tokens += input;
       all.hits += hits;
       all.hitTokens += hitTokens;
-      all.requestBlocks += hits / (end - first);
+      all.requestBlocks += hits / blocks;
       all.requestTokens += hitTokens / input;
     }
     return {

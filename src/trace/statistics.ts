@@ -25,7 +25,14 @@ export interface TraceStatistics {
     readonly busiestMinute: number;
     readonly gapMs: Distribution;
   };
-  readonly blocks: { readonly total: number; readonly unique: number; readonly usedOnce: number };
+  readonly blocks: {
+    readonly total: number;
+    readonly unique: number;
+    readonly usedOnce: number;
+    /** Blocks that no earlier prompt had, and those of prompts without hashes among them. */
+    readonly neverSeen: number;
+    readonly withoutHashes: number;
+  };
   /** Of one unbounded cache. */
   readonly ideal: HitRatios;
   readonly capacities: readonly (CacheBound & HitRatios)[];
@@ -62,7 +69,7 @@ export class TraceSummary {
   statistics(bounds: readonly CacheBound[]): TraceStatistics {
     const requests = this.#input.length;
     const durationSeconds = (this.#lastUs - (this.#firstUs ?? 0)) / 1e6;
-    const { total, unique } = this.#touches;
+    const { total, unique, withoutHashes } = this.#touches;
     return {
       requests,
       blockTokens: this.#blockTokens,
@@ -75,7 +82,7 @@ export class TraceSummary {
         busiestMinute: this.#perMinute.most,
         gapMs: distribution(this.#gapUs, 1000),
       },
-      blocks: { total, unique, usedOnce: this.#touches.usedOnce() },
+      blocks: { total, unique, usedOnce: this.#touches.usedOnce(), neverSeen: unique + withoutHashes, withoutHashes },
       ideal: this.#touches.ideal(),
       capacities: bounds.map((bound) => ({ ...bound, ...this.#touches.bounded(bound) })),
     };

@@ -5,9 +5,10 @@ import { Labels } from '../../src/trace/labels.ts';
 import { mooncakeLine } from '../../src/trace/mooncake.ts';
 import { TraceParser } from '../../src/trace/parser.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';
+import type { TimeUnit } from '../../src/trace/time-unit.ts';
 
-function parse(text: string, blockTokens = 512): TraceRequest[] {
-  const parser = new TraceParser({ blockTokens });
+function parse(text: string, blockTokens = 512, timeUnit?: TimeUnit): TraceRequest[] {
+  const parser = new TraceParser({ blockTokens, timeUnit });
   const out: TraceRequest[] = [];
   parser.push(text, out);
   parser.end(out);
@@ -81,6 +82,64 @@ describe('traces', () => {
       { index: 1, arrivalUs: 2, inputTokens: 11, outputTokens: 2, blocks: none },
       { index: 2, arrivalUs: 86_400_000_001, inputTokens: 12, outputTokens: 3, blocks: none },
     ]);
+  });
+
+  it('reads BurstGPT rows in seconds, from the first, without requests that failed', () => {
+    const burst = [
+      'Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type',
+      '5,1013,2.5,ChatGPT,472,18,490,Conversation log',
+      '45.25,1013,1,GPT-4,1087,0,1087,API log',
+      '118,1014,3,GPT-4,417,276,693,Conversation log',
+    ].join('\n');
+    expect(parse(burst)).toMatchObject([
+      { index: 0, arrivalUs: 0, inputTokens: 472, outputTokens: 18 },
+      { index: 1, arrivalUs: 113_000_000, inputTokens: 417, outputTokens: 276 },
+    ]);
+    const parser = new TraceParser({ blockTokens: 512 });
+    parser.push(burst, []);
+    expect(parser.source).toEqual({ format: 'BurstGPT CSV', timeUnit: 's', failedRows: 1 });
+  });
+
+  it('reads Vidur rows in seconds, or in the unit that is stated', () => {
+    const vidur = 'arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,374,44\n2.105,396,109.0';
+    expect(parse(vidur)).toMatchObject([
+      { arrivalUs: 0, inputTokens: 374, outputTokens: 44 },
+      { arrivalUs: 2_105_000, inputTokens: 396, outputTokens: 109 },
+    ]);
+    expect(parse(vidur, 512, 'ms').at(-1)).toMatchObject({ arrivalUs: 2105 });
+  });
+
+  const chat = (timestamp: number, input: number, ids: readonly number[]) =>
+    `{"chat_id":7,"parent_chat_id":-1,"timestamp":${timestamp},"input_length":${input},"output_length":3,"type":"text","turn":1,"hash_ids":[${ids}]}`;
+
+  it('reads Bailian lines in seconds, and groups their blocks of 16 tokens', () => {
+    const far = 2 ** 40;
+    const lines = [chat(61.1, 70, [1, 2, 3, 4, 5]), chat(62, 64, [1, 2, 3, 9]), chat(63.5, 64, [far, 2, 3, 4])].join(
+      '\n',
+    );
+    expect(parse(lines, 32)).toMatchObject([
+      { arrivalUs: 0, inputTokens: 70, outputTokens: 3, blocks: Int32Array.of(0, 1, 2) },
+      { arrivalUs: 900_000, blocks: Int32Array.of(0, 3) },
+      // Its second block is equal to that of the first prompt, behind another prefix.
+      { arrivalUs: 2_400_000, blocks: Int32Array.of(4, 5) },
+    ]);
+    expect(parse(lines, 16).map(({ blocks }) => blocks.length)).toEqual([5, 4, 4]);
+    expect(() => parse(lines, 24)).toThrow('hash_ids are of 16 tokens: use --block-tokens 16 or a multiple, not 24');
+    expect(() => parse(chat(0, 16, [1, 2]))).toThrow('hash_ids has 2 ids: 1 expected for 16 tokens');
+  });
+
+  it('refuses times whose unit is implausible, unless the unit is stated', () => {
+    const rows = Array.from({ length: 40 }, (_, i) => line(i, 5, 1, [0])).join('\n');
+    expect(() => parse(rows)).toThrow(
+      'line 40: timestamp: 40 requests in 0.039 s if read as milliseconds: use --time-unit s, or --time-unit ms if',
+    );
+    expect(parse(rows, 512, 's').at(-1)).toMatchObject({ arrivalUs: 39e6 });
+    expect(parse(rows, 512, 'ms').at(-1)).toMatchObject({ arrivalUs: 39e3 });
+    const vidur = Array.from({ length: 9 }, (_, i) => `${i * 7e6},9,9`).join('\n');
+    expect(() => parse(`arrived_at,num_prefill_tokens,num_decode_tokens\n${vidur}`)).toThrow(
+      'arrived_at: 9 requests in 56000000 s if read as seconds: use --time-unit us',
+    );
+    expect(() => parse(azure, 512, 's')).toThrow('--time-unit s has no meaning: TIMESTAMP has dates');
   });
 
   it('accepts text in pieces cut anywhere', () => {

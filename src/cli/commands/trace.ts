@@ -4,12 +4,20 @@ import { Command, Option } from 'commander';
 import { z } from 'zod';
 import { evictionKinds } from '../../core/kvcache/eviction.ts';
 import { mooncakeLine } from '../../trace/mooncake.ts';
+import type { TraceSource } from '../../trace/parser.ts';
 import type { CacheBound } from '../../trace/reuse.ts';
 import { type TraceStatistics, TraceSummary } from '../../trace/statistics.ts';
 import { presetNames } from '../../trace/workload/presets.ts';
 import { readOptions } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';
-import { addTransformFlags, addWorkloadFlags, transformFields, workloadFields } from '../options/workload-options.ts';
+import {
+  addTransformFlags,
+  addWorkloadFlags,
+  timeUnit,
+  timeUnitFlag,
+  transformFields,
+  workloadFields,
+} from '../options/workload-options.ts';
 import type { TracePiece } from '../simulate/trace-file.ts';
 import { openWorkload } from '../simulate/workload-source.ts';
 import { bar } from '../terminal/bars.ts';
@@ -23,19 +31,26 @@ const capacities = z
   .pipe(z.array(numeric(z.number().int().min(1))))
   .default([]);
 
-const statsSchema = z.object({
+/** Options of a trace file. */
+const fileFields = {
   ...transformFields,
+  timeUnit,
+  blockTokens: numeric(z.number().int().min(1)).default(512),
+};
+
+const statsSchema = z.object({
+  ...fileFields,
   capacity: capacities,
   capacityTokens: capacities,
   eviction: z.enum(evictionKinds).default('lru'),
-  blockTokens: numeric(z.number().int().min(1)).default(512),
 });
 
 export function traceCommand(): Command {
   const trace = new Command('trace').description(
-    'Analyse workload traces (Mooncake JSON lines or Azure CSV, plain or gzip), or generate them',
+    'Analyse, convert and generate workload traces: Mooncake or Bailian JSON lines, or CSV of Azure, BurstGPT or Vidur',
   );
   trace.addCommand(statsCommand());
+  trace.addCommand(convertCommand());
   trace.addCommand(generateCommand());
   return trace;
 }
@@ -47,24 +62,43 @@ function statsCommand(): Command {
     .option('--capacity <blocks,...>', 'Print the hit ratios of caches of these numbers of blocks')
     .option('--capacity-tokens <tokens,...>', 'Print the hit ratios of caches of these numbers of tokens')
     .addOption(new Option('--eviction <order>', 'Evict blocks in this order (default: lru)').choices(evictionKinds))
-    .option('--block-tokens <n>', 'Assume blocks of this number of tokens in the trace (default: 512)')
+    .option('--block-tokens <n>', 'Count blocks of this number of tokens (default: 512)')
+    .addOption(timeUnitFlag())
     .option('--config <file>', 'Read options of the same names from a YAML file; flags take precedence')
     .option('--json', 'Print one JSON object with all figures');
   return addTransformFlags(command).action(
     async (trace: string, { json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const { capacity, capacityTokens, eviction, ...options } = readOptions(statsSchema, flags);
       const summary = new TraceSummary(options.blockTokens);
-      for await (const { requests } of openWorkload({ ...options, trace, seed: 0 }))
+      let found: TraceSource | undefined;
+      for await (const { requests, source } of openWorkload({ ...options, trace, seed: 0 })) {
+        found = source;
         for (const request of requests) summary.add(request);
+      }
       const bounds: CacheBound[] = [
         ...capacity.map((capacityBlocks) => ({ eviction, capacityBlocks })),
         ...capacityTokens.map((tokens) => ({ eviction, capacityTokens: tokens })),
       ];
-      const statistics = summary.statistics(bounds);
+      const statistics = { ...found, ...summary.statistics(bounds) };
       if (json === true) console.log(JSON.stringify(statistics));
       else printStatistics(statistics);
     },
   );
+}
+
+const convertSchema = z.object(fileFields);
+
+function convertCommand(): Command {
+  const command = new Command('convert')
+    .description('Write a trace of any format, or a part of it, as Mooncake JSON lines')
+    .argument('<file>', 'Trace file')
+    .option('--block-tokens <n>', 'Use blocks of this number of tokens (default: 512)')
+    .addOption(timeUnitFlag())
+    .option('--config <file>', 'Read options of the same names from a YAML file; flags take precedence');
+  return addTransformFlags(command).action(async (trace: string, flags: Record<string, unknown>) => {
+    const options = { ...readOptions(convertSchema, flags), trace, seed: 0 };
+    await pipeline(linesOf(openWorkload(options)), process.stdout, { end: false });
+  });
 }
 
 const generateSchema = z.object({
@@ -92,10 +126,15 @@ async function* linesOf(pieces: AsyncIterable<TracePiece>): AsyncGenerator<strin
   for await (const { requests } of pieces) yield requests.map((request) => `${mooncakeLine(request)}\n`).join('');
 }
 
-function printStatistics({ inputTokens, outputTokens, arrivals, blocks, ideal, ...rest }: TraceStatistics): void {
+type Statistics = TraceStatistics & Partial<TraceSource>;
+
+function printStatistics({ inputTokens, outputTokens, arrivals, blocks, ideal, ...rest }: Statistics): void {
   const { gapMs, requestsPerSecond, busiestSecond, busiestMinute } = arrivals;
   const shareOf = (part: number) => (blocks.total === 0 ? 0 : part / blocks.total);
+  const { format = '', timeUnit: unit, failedRows = 0 } = rest;
   printList(`Requests: ${readable(rest.requests)} in ${readable(rest.durationSeconds)} s`, [
+    ['format', unit === undefined ? format : `${format}, times in ${unit}`],
+    ...(failedRows === 0 ? [] : [['left out', counted(failedRows, 'failed request')] as const]),
     ['arrivals', `${readable(requestsPerSecond)} requests/s`],
     ['busiest second', counted(busiestSecond, 'request')],
     ['busiest minute', counted(busiestMinute, 'request')],
@@ -104,6 +143,9 @@ function printStatistics({ inputTokens, outputTokens, arrivals, blocks, ideal, .
       'distinct blocks',
       `${bar(shareOf(blocks.unique))} ${percent(shareOf(blocks.unique))}: ${readable(blocks.unique)}`,
     ],
+    ...(blocks.withoutHashes === 0
+      ? []
+      : [['without hashes', `${readable(blocks.withoutHashes)}, counted as never seen`] as const]),
     [
       'used once',
       `${bar(shareOf(blocks.usedOnce))} ${percent(shareOf(blocks.usedOnce))}: ${readable(blocks.usedOnce)}`,

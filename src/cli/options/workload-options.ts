@@ -4,6 +4,7 @@ import { gunzipSync } from 'node:zlib';
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { TraceError } from '../../trace/request.ts';
+import { timeUnits } from '../../trace/time-unit.ts';
 import { parseSpan, type Span } from '../../trace/transform.ts';
 import type { Arrivals } from '../../trace/workload/arrivals.ts';
 import type { Workload } from '../../trace/workload/generator.ts';
@@ -82,6 +83,15 @@ const workloadSchema = z.object(workloadFields);
 const transformSchema = z.object(transformFields);
 export type WorkloadOptions = Readonly<z.infer<typeof workloadSchema>>;
 export type TransformOptions = Readonly<z.infer<typeof transformSchema>>;
+
+/** Unit of the times in a trace. */
+export const timeUnit = z.enum(timeUnits).optional();
+
+export function timeUnitFlag(): Option {
+  return new Option('--time-unit <unit>', 'Read the times of the trace in this unit (default: by its format)').choices(
+    timeUnits,
+  );
+}
 
 export function addWorkloadFlags(command: Command): Command {
   const kinds = ['poisson', 'constant', 'bursts'];

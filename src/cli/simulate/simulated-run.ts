@@ -21,7 +21,14 @@ import { toFlag } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';
 import { addSloFlags, admissionSettings, labelsOf, retrySettings, sloFields } from '../options/slo-options.ts';
 import { withStandby } from '../options/standby-options.ts';
-import { addTransformFlags, addWorkloadFlags, transformFields, workloadFields } from '../options/workload-options.ts';
+import {
+  addTransformFlags,
+  addWorkloadFlags,
+  timeUnit,
+  timeUnitFlag,
+  transformFields,
+  workloadFields,
+} from '../options/workload-options.ts';
 import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 import { outputFields, RunOutputs, withoutOutputs } from './outputs/run-outputs.ts';
@@ -43,6 +50,7 @@ const clientCounts = z
 export const simulationSchema = z.object({
   trace: z.string().optional(),
   workload: z.string().optional(),
+  timeUnit,
   ...workloadFields,
   ...transformFields,
   ...clusterFields,
@@ -76,7 +84,11 @@ const negatable = ['coalesce', 'stream', 'settle', 'borrowAhead'];
 export function addRunFlags(command: Command): Command {
   command
     .optionsGroup(groups.workload)
-    .option('--trace <file>', 'Replay this trace: Mooncake JSON lines or Azure CSV, plain or gzip')
+    .option(
+      '--trace <file>',
+      'Replay this trace: Mooncake or Bailian JSON lines, or CSV of Azure, BurstGPT or Vidur; plain or gzip',
+    )
+    .addOption(timeUnitFlag())
     .option('--workload <name>', `Generate a synthetic workload instead: ${presetNames.join(', ')}`)
     .optionsGroup(groups.scheduling)
     .addOption(

@@ -2,7 +2,7 @@
 import { createReadStream, type ReadStream } from 'node:fs';
 import { open, stat } from 'node:fs/promises';
 import { createGunzip } from 'node:zlib';
-import { TraceParser, type TraceParserOptions } from '../../trace/parser.ts';
+import { TraceParser, type TraceParserOptions, type TraceSource } from '../../trace/parser.ts';
 import { TraceError, type TraceRequest } from '../../trace/request.ts';
 
 const gzipMagic = 0x1f8b;
@@ -11,6 +11,8 @@ export interface TracePiece {
   readonly requests: readonly TraceRequest[];
   /** Share of the file that has been read, this piece included: 0..1. */
   readonly share: number;
+  /** The file so far; undefined for a generated workload. */
+  readonly source?: TraceSource | undefined;
 }
 
 /** Requests in file order, a group for each read. @throws Error in one line naming file, line, field and value */
@@ -22,11 +24,11 @@ export async function* readTrace(path: string, options: TraceParserOptions): Asy
     for await (const piece of text) {
       const requests: TraceRequest[] = [];
       parser.push(piece, requests);
-      yield { requests, share: Math.min(1, file.bytesRead / Math.max(1, size)) };
+      yield { requests, share: Math.min(1, file.bytesRead / Math.max(1, size)), source: parser.source };
     }
     const last: TraceRequest[] = [];
     parser.end(last);
-    yield { requests: last, share: 1 };
+    yield { requests: last, share: 1, source: parser.source };
   } catch (error) {
     if (error instanceof TraceError) throw new Error(error.message.replace('the trace', path), { cause: error });
     throw new Error(`Cannot read ${path}: ${error instanceof Error ? error.message.split('\n')[0] : String(error)}`, {

@@ -1,6 +1,7 @@
 // The request stream of a workload, from a file or synthetic, after slicing, tiling and speed-up.
 import { Labels } from '../../trace/labels.ts';
 import type { TraceRequest } from '../../trace/request.ts';
+import type { TimeUnit } from '../../trace/time-unit.ts';
 import { faster, Slice, type Span, Tiling } from '../../trace/transform.ts';
 import { BatchJobStream } from '../../trace/workload/batch-jobs.ts';
 import { WorkloadGenerator } from '../../trace/workload/generator.ts';
@@ -21,6 +22,8 @@ export interface SourceOptions extends WorkloadOptions, TransformOptions {
   /** A trace file, or else the name of a workload. */
   readonly trace?: string | undefined;
   readonly workload?: string | undefined;
+  /** Of the times in the trace; undefined: that of its format. */
+  readonly timeUnit?: TimeUnit | undefined;
   readonly blockTokens: number;
 }
 
@@ -32,13 +35,15 @@ export function openWorkload(options: SourceOptions): AsyncIterable<TracePiece> 
   if (options.trace === undefined && options.workload === undefined) {
     throw new UsageError('Cannot choose a workload: use --trace FILE or --workload NAME');
   }
+  if (options.trace === undefined && options.timeUnit !== undefined)
+    throw new UsageError('Cannot use --time-unit without --trace: it is the unit of the times in the file');
   if (options.trace === undefined) return tiled(options, () => generated(options, generatorOf(options)));
-  const { trace, blockTokens } = options;
+  const { trace, blockTokens, timeUnit } = options;
   const synthetic = ['workload', ...Object.keys(workloadFields).filter((name) => name !== 'seed')] as const;
   const flag = synthetic.find((name) => options[name as keyof SourceOptions] !== undefined);
   if (flag !== undefined)
     throw new UsageError(`Cannot use --${toFlag(flag)} with --trace: the file defines the requests`);
-  return tiled(options, () => readTrace(trace, { blockTokens }));
+  return tiled(options, () => readTrace(trace, { blockTokens, timeUnit }));
 }
 
 type Pieces = AsyncIterable<TracePiece> | Iterable<TracePiece>;
@@ -51,11 +56,11 @@ async function* tiled(options: SourceOptions, open: () => Pieces): AsyncGenerato
   const jobs = batchJobsOf(options);
   for (let k = 0; k < tile; k++) {
     if (k > 0) tiling.again();
-    for await (const { requests, share } of sliced(options.slice, open())) {
+    for await (const { requests, share, source } of sliced(options.slice, open())) {
       const changed = requests.map((request) =>
         labels.take(faster(tile === 1 ? request : tiling.take(request), speed)),
       );
-      yield { requests: jobs?.merge(changed) ?? changed, share: (k + share) / tile };
+      yield { requests: jobs?.merge(changed) ?? changed, share: (k + share) / tile, source };
     }
   }
 }
@@ -63,13 +68,13 @@ async function* tiled(options: SourceOptions, open: () => Pieces): AsyncGenerato
 async function* sliced(span: Span | undefined, pieces: Pieces): AsyncGenerator<TracePiece, void> {
   if (span === undefined) return yield* pieces;
   const slice = new Slice(span);
-  for await (const { requests, share } of pieces) {
+  for await (const { requests, share, source } of pieces) {
     const kept: TraceRequest[] = [];
     for (const request of requests) {
       const taken = slice.take(request);
       if (taken !== undefined) kept.push(taken);
     }
-    yield { requests: kept, share };
+    yield { requests: kept, share, source };
     if (slice.over) return;
   }
 }

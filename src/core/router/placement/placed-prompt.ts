@@ -49,10 +49,12 @@ export function countPromptBlocks(
   of: { readonly blockTokens: number; readonly promptTokens: number; readonly cachedTokens: number },
 ): PromptBlockCounts {
   const hits = Math.floor(of.cachedTokens / of.blockTokens);
-  const reusable = Math.min(chain.blocks, Math.floor((of.promptTokens - 1) / of.blockTokens));
+  const reusable = Math.floor((of.promptTokens - 1) / of.blockTokens);
   const partial = Math.ceil(of.promptTokens / of.blockTokens) - reusable;
-  const found = { hits, neverSeen: 0, evicted: 0, elsewhere: 0, partial };
-  for (let i = hits; i < reusable; i++) {
+  // A prompt of a trace may lack the digests of its blocks.
+  const known = Math.min(chain.blocks, reusable);
+  const found = { hits, neverSeen: reusable - Math.max(hits, known), evicted: 0, elsewhere: 0, partial };
+  for (let i = hits; i < known; i++) {
     const state = index.replicaState(chain, i);
     found[state === 'held' ? 'elsewhere' : state === 'evicted' ? 'evicted' : 'neverSeen']++;
   }
