@@ -68,32 +68,55 @@ export const raced = {
  * Compiler warnings go to `warn`: they concern developers of the kernels, not users who start a server.
  */
 export async function buildNative(report, warn = () => {}, variant = optimised) {
-  const sources = filesUnder(sourceFolder).filter((path) => path.endsWith('.cc'));
-  if (sources.length === 0) return;
-  const addonPath = addonOf(variant);
-  const stampPath = join(variant.folder, 'kvasir.stamp');
-  const text = hash(sources.flatMap((source) => textsOf(source)));
-  const built = (existsSync(addonPath) ? readRecord(stampPath) : undefined) ?? {};
+  if (!hasNativeSources()) return;
+  const text = nativeBuildId();
   const compiler = findCompiler();
   if (compiler === undefined) {
     // An addon compiled elsewhere from these sources is still usable, for example in a container without a compiler.
-    if (built.text === text) return;
-    rmSync(addonPath, { force: true });
+    if (builtStamp(variant).text === text) return;
+    rmSync(addonOf(variant), { force: true });
     report(
       'no C++ compiler found (tried $CXX, c++, g++, clang++): the TypeScript oracle computes instead, which is slow',
     );
     return;
   }
-  const units = planUnits(compiler, sources, variant);
+  await compileAddon({ ...compiler, warn }, variant, report);
+}
+
+/** Identifies the native sources: an addon with this id was compiled from the same text. */
+export function nativeBuildId() {
+  return hash(nativeSources().flatMap((source) => textsOf(source)));
+}
+
+/** True while native/ has sources: not in the temporary projects of some tests. */
+export function hasNativeSources() {
+  return nativeSources().length > 0;
+}
+
+function nativeSources() {
+  return filesUnder(sourceFolder).filter((path) => path.endsWith('.cc'));
+}
+
+/** Brings the addon of a variant up to date with a compiler, which may compile for another platform. */
+export async function compileAddon(compiler, variant, report) {
+  const units = planUnits(compiler, nativeSources(), variant);
   // Symbols are bound at load: a missing kernel fails the load, which is reported, instead of a call during a step. Their
   // table is read-only afterwards.
   const elfFlags = ['-pthread', '-Wl,-z,now', '-Wl,-z,relro'];
-  const platformFlags = process.platform === 'darwin' ? ['-undefined', 'dynamic_lookup'] : elfFlags;
+  const platformFlags = compiler.platform === 'darwin' ? ['-undefined', 'dynamic_lookup'] : elfFlags;
   const linkFlags = [...platformFlags, ...variant.linkFlags];
-  const stamp = { text, units: hash([...units.map((unit) => unit.key), ...linkFlags]) };
+  const stamp = { text: nativeBuildId(), units: hash([...units.map((unit) => unit.key), ...linkFlags]) };
+  const built = builtStamp(variant);
   if (built.text === stamp.text && built.units === stamp.units) return;
-  await makeAddon({ ...compiler, warn }, units, linkFlags, variant, report);
-  writeFileSync(stampPath, JSON.stringify(stamp));
+  await makeAddon(compiler, units, linkFlags, variant, report);
+  writeFileSync(stampOf(variant), JSON.stringify(stamp));
+}
+
+const stampOf = (variant) => join(variant.folder, 'kvasir.stamp');
+
+/** What the present addon of a variant was made from; empty without one. */
+function builtStamp(variant) {
+  return (existsSync(addonOf(variant)) ? readRecord(stampOf(variant)) : undefined) ?? {};
 }
 
 /** Path of a variant's addon. */
@@ -137,20 +160,25 @@ export async function objectsFor(names, variant) {
   return units.map((unit) => unit.object);
 }
 
-/** @returns {{ command: string, prefix: string[], name: string } | undefined} the first compiler that runs */
+/**
+ * @typedef {{ command: string, prefix: string[], name: string, arch: string, platform: string }} Compiler
+ * @returns {Compiler | undefined} the first compiler that runs, for this machine
+ */
 export function findCompiler() {
   const candidates = [process.env.CXX, 'c++', 'g++', 'clang++'].filter((name) => name !== undefined && name !== '');
   for (const candidate of candidates) {
     const [command, ...prefix] = candidate.split(' ').filter((part) => part !== '');
     const answer = spawnSync(command, [...prefix, '--version'], { encoding: 'utf8' });
-    if (answer.status === 0) return { command, prefix, name: answer.stdout.split('\n')[0].trim() };
+    if (answer.status !== 0) continue;
+    const name = answer.stdout.split('\n')[0].trim();
+    return { command, prefix, name, arch: process.arch, platform: process.platform };
   }
   return undefined;
 }
 
 /** One unit per source: its flags, and a key that depends on the source, its headers, the flags and the compiler. */
 function planUnits(compiler, sources, variant) {
-  const known = process.arch === 'x64' ? usableFamilies(compiler) : [];
+  const known = compiler.arch === 'x64' ? usableFamilies(compiler) : [];
   const usable = known.filter((family) => variant.families.includes(family));
   // These macros state to code outside a family's files that the family is compiled.
   const defines = usable.map((family) => `-DKVASIR_HAVE_${family.toUpperCase()}=1`);
@@ -161,8 +189,11 @@ function planUnits(compiler, sources, variant) {
     if (family !== undefined && !usable.includes(family)) continue;
     const own = [...variant.flags, ...defines, ...(family === undefined ? [] : families[family])];
     const flags = [...baseFlags, ...floatFlags, ...own];
-    const includes = usesNodeApi(source) ? nodeApiIncludes() : [];
-    const key = hash([compiler.name, process.arch, process.platform, ...textsOf(source), ...flags, ...includes]);
+    const usesHeaders = usesNodeApi(source);
+    const includes = usesHeaders ? nodeApiIncludes() : [];
+    // The versions of the header packages, not their paths: a moved checkout keeps its objects.
+    const headers = usesHeaders ? nodeApiVersions() : [];
+    const key = hash([compiler.name, compiler.arch, compiler.platform, ...textsOf(source), ...flags, ...headers]);
     const name = relative(sourceFolder, source).replaceAll(/[/\\]/g, '.');
     units.push({ source, flags: [...flags, ...includes], key, object: join(objectsOf(variant), `${name}-${key}.o`) });
   }
@@ -172,26 +203,33 @@ function planUnits(compiler, sources, variant) {
 
 /** The instruction-set families that the compiler supports; cached, since the check costs three compiler starts. */
 function usableFamilies(compiler) {
-  const recordPath = join(buildFolder, 'families.json');
-  const key = hash([compiler.name, JSON.stringify(families)]);
+  const recordPath = join(buildFolder, `families-${hash([compiler.name, JSON.stringify(families)])}.json`);
   const known = readRecord(recordPath);
-  if (known?.key === key) return known.usable;
+  if (known !== undefined) return known.usable;
   const usable = Object.keys(families).filter((family) => {
     const args = [...compiler.prefix, ...families[family], '-x', 'c++', '-fsyntax-only', '-'];
     return spawnSync(compiler.command, args, { input: '#include <immintrin.h>\nint one;\n' }).status === 0;
   });
   mkdirSync(buildFolder, { recursive: true });
-  writeFileSync(recordPath, JSON.stringify({ key, usable }));
+  writeFileSync(recordPath, JSON.stringify({ compiler: compiler.name, usable }));
   return usable;
 }
 
 const usesNodeApi = (source) => /#include\s*<(napi|node_api|js_native_api)\.h>/.test(readFileSync(source, 'utf8'));
 
+const nodeApiDefines = ['-DNAPI_VERSION=8', '-DNAPI_CPP_EXCEPTIONS'];
+
 export function nodeApiIncludes() {
   const require = createRequire(import.meta.url);
   const headers = join(dirname(require.resolve('node-api-headers')), 'include');
   const wrapper = dirname(require.resolve('node-addon-api'));
-  return ['-isystem', headers, '-isystem', wrapper, '-DNAPI_VERSION=8', '-DNAPI_CPP_EXCEPTIONS'];
+  return ['-isystem', headers, '-isystem', wrapper, ...nodeApiDefines];
+}
+
+function nodeApiVersions() {
+  const require = createRequire(import.meta.url);
+  const packages = ['node-api-headers', 'node-addon-api'];
+  return [...packages.map((name) => require(`${name}/package.json`).version), ...nodeApiDefines];
 }
 
 /** Another process may have compiled the object since the first check. */

@@ -3,13 +3,14 @@
 import { realpathSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
+import { needsKernels } from './native-choice.mjs';
 import { root } from './root.mjs';
 import { prepare } from './steps.mjs';
 
 /** Runs `kvasir ...args`; `report` receives one line for each preparation step. */
 export async function runKvasir(args, report) {
   try {
-    await prepare(report);
+    await prepare(report, needsKernels(args));
   } catch (error) {
     console.error(error.message);
     process.exitCode = 1;

@@ -3,19 +3,19 @@
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join, relative } from 'node:path';
-import { buildNative } from './build-native.mjs';
 import { ensureBundled } from './bundle.mjs';
 import { filesUnder, readRecord } from './files.mjs';
+import { prepareNative } from './native-choice.mjs';
 import { root } from './root.mjs';
 
 /**
  * Brings everything up to date; `report` receives one line for each step that ran. Throws with the message of the tool
- * that failed.
+ * that failed. @param kernels false for a command that computes nothing: the native kernels stay as they are
  */
-export async function prepare(report) {
+export async function prepare(report, kernels = true) {
   ensureInstalled(report);
-  await buildNative(report);
   await ensureBuilt(report);
+  if (kernels) await prepareNative(report);
 }
 
 /** Runs `npm ci` unless node_modules already holds what package-lock.json requires. */

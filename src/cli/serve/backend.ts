@@ -3,17 +3,15 @@ import { existsSync } from 'node:fs';
 import type { Backend, Isa } from '../../kernel/backend.ts';
 import { nativeIsas } from '../../kernel/codes.ts';
 import { createNativeBackend, findNative } from '../../kernel/native/native.ts';
+import { addonPath } from '../../kernel/native/platform-package.ts';
 import { ReferenceBackend } from '../../kernel/reference/reference.ts';
-import { packageFile } from '../package-root.ts';
-
-const addon = packageFile('build/kvasir.node');
 
 /** @throws Error if KVASIR_ISA names an instruction set that this machine lacks */
 export function createBackend(threads: number, log: (message: string) => void = console.error): Backend {
   const found = findNative();
   if (found.kind === 'loaded') return createNativeBackend({ threads });
   // Without an addon the build has already printed the reason.
-  if (existsSync(addon)) log(`Computing with the slow TypeScript reference: ${found.why}`);
+  if (existsSync(addonPath())) log(`Computing with the slow TypeScript reference: ${found.why}`);
   return new ReferenceBackend();
 }
 

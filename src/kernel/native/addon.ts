@@ -1,7 +1,6 @@
 // The interface of the compiled addon, and loading it.
 import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { fileURLToPath } from 'node:url';
 import type {
   AttentionWorkerCounts,
   RemoteAttentionCounts,
@@ -11,6 +10,7 @@ import type {
   WorkerLinkCounts,
 } from '../../util/counts.ts';
 import { encodingVersion } from '../encode.ts';
+import { addonPath } from './platform-package.ts';
 
 /** The attention worker of a link: threads, form of its pages, and address. */
 export type WorkerLinkArguments = readonly [
@@ -278,10 +278,8 @@ export type NativeLoad =
   /** `why` is one line of text for the user. */
   | { readonly kind: 'absent'; readonly why: string };
 
-const addonPath = fileURLToPath(new URL('../../../build/kvasir.node', import.meta.url));
-
 /** Loads the compiled kernels; absent if they are not compiled, or belong to other sources or another machine. */
-export function findNative(path: string = addonPath): NativeLoad {
+export function findNative(path: string = addonPath()): NativeLoad {
   if (!existsSync(path)) return { kind: 'absent', why: `the native kernels are not compiled: ${path} is missing` };
   let native: NativeModule;
   try {
