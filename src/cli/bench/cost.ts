@@ -101,8 +101,8 @@ class Servers {
     return kernels;
   }
 
-  #optionsOf({ tensorParallel, ...point }: ServingPoint): CostOptions {
-    return { ...point, cost: 'table', tables: this.#directory, tp: tensorParallel, pp: 1 };
+  #optionsOf({ tensorParallel, kv, ...point }: ServingPoint): CostOptions {
+    return { ...point, kvType: kv, cost: 'table', tables: this.#directory, tp: tensorParallel, pp: 1 };
   }
 }
 

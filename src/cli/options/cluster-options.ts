@@ -46,6 +46,11 @@ export const clusterFields = {
   tp: count(1).optional(),
   pp: count(1).default(1),
   precision: z.enum(['bf16', 'fp8']).default('bf16'),
+  kvType: z.enum(['bf16', 'fp8']).default('bf16'),
+  expertImbalance: numeric(z.number().min(1)).default(1),
+  specTokens: count(1).optional(),
+  specAcceptance: numeric(z.number().min(0).max(1)).optional(),
+  specModel: z.string().optional(),
   cost: z.enum(costKinds).default('roofline'),
   tables: z.string().optional(),
   gpuMemoryUtilization: numeric(z.number().gt(0).max(1)).default(defaultMemoryShare),
@@ -115,6 +120,22 @@ function addCostFlags(command: Command): Command {
         'fp8',
       ]),
     )
+    .addOption(
+      new Option('--kv-type <type>', 'Store keys and values in this precision (default: bf16)').choices([
+        'bf16',
+        'fp8',
+      ]),
+    )
+    .option(
+      '--expert-imbalance <x>',
+      'Give the busiest device this multiple of the mean rows of experts (default: 1: even routing)',
+    )
+    .option('--spec-tokens <n>', 'Decode speculatively: draft this number of tokens in each step (default: off)')
+    .option(
+      '--spec-acceptance <share>',
+      'Accept each drafted token with this probability, if those before it are accepted',
+    )
+    .option('--spec-model <name>', 'Draft with this model on the same devices (default: drafting takes no time)')
     .addOption(new Option('--cost <model>', 'Predict step times by this model (default: roofline)').choices(costKinds))
     .option('--tables <dir>', 'Read measured kernel latencies from this directory, for --cost table')
     .option(
@@ -231,7 +252,7 @@ function devicesOf(options: ClusterOptions, settings: ReturnType<typeof settings
   const { hardware } = settings;
   const { devices } = hardwareSpec(hardware, options.machines);
   if (options.dop === undefined || role === 'prefill') {
-    const { tensorParallel } = spanOf({ ...options, ...settings, kv: 'bf16' }, devices);
+    const { tensorParallel } = spanOf({ ...options, ...settings }, devices);
     return [{ hardware, devices: tensorParallel * settings.pp }];
   }
   const { modelDevices, attentionDevices } = dopOf(options.dop);
@@ -259,7 +280,7 @@ function costOf(options: AttentionWorkerSettings, isSparse: boolean): StepCostMo
 }
 
 /** The hardware that holds the KV of an instance. */
-function kvHardwareOf({ dop, hardware, attentionHardware }: Omit<AttentionWorkerSettings, 'kv'>): string {
+function kvHardwareOf({ dop, hardware, attentionHardware }: AttentionWorkerSettings): string {
   return dop === undefined ? hardware : (attentionHardware ?? hardware);
 }
 
@@ -277,16 +298,15 @@ function instanceParts(
   costs: Map<string, StepCostModel>,
 ): Omit<InstanceSpec, 'role'> {
   const { dop } = options;
-  const costOptions = { ...options, kv: 'bf16' } as const;
   const key = JSON.stringify([options.hardware, options.tp, options.pp, options.precision, options.dop]);
   const model = modelSpec(options.model, options.models);
   const sparsity = simulatedSparsity(options, model);
-  const cost = costs.get(key) ?? costOf(costOptions, sparsity !== undefined);
+  const cost = costs.get(key) ?? costOf(options, sparsity !== undefined);
   costs.set(key, cost);
   const hardware = hardwareSpec(kvHardwareOf(options), options.machines);
   const { nicBytesPerSecond, nicUs } = hardware;
   // An instance on some devices of a machine has that share of its NICs and host memory.
-  const part = kvMachinesOf(costOptions);
+  const part = kvMachinesOf(options);
   const { layers } = model;
   const { kvBytesPerToken } = cost;
   const { receiveTokens, hostMemory, ssd, ...tiers } = instanceTiers({

@@ -1,6 +1,8 @@
 // The cost model of an instance from hardware, model, precision, parallel sizes and measured tables.
 
-import { assumedEfficiency, RooflineCost, type StepCostModel } from '../../core/cost/roofline.ts';
+import { parameters } from '../../core/cost/memory.ts';
+import { RooflineCost, type StepCostModel } from '../../core/cost/roofline.ts';
+import { SpeculativeCost } from '../../core/cost/speculative-cost.ts';
 import type { MeasuredTables } from '../../core/cost/tables/measured-tables.ts';
 import { fittedOverheads, prepareKernels, type StepKernels, TableCost } from '../../core/cost/tables/table-cost.ts';
 import { readMeasuredTables } from '../simulate/measured-tables.ts';
@@ -22,7 +24,13 @@ export interface CostOptions {
   readonly tp?: number | undefined;
   readonly pp: number;
   readonly precision: 'bf16' | 'fp8';
-  readonly kv: 'bf16' | 'fp8';
+  /** Type of the keys and values. */
+  readonly kvType: 'bf16' | 'fp8';
+  readonly expertImbalance?: number | undefined;
+  readonly specTokens?: number | undefined;
+  readonly specAcceptance?: number | undefined;
+  /** Model that drafts tokens; undefined: drafting takes no time. */
+  readonly specModel?: string | undefined;
   /** Tokens of the largest step, whose activations take memory. */
   readonly chunkTokens?: number | undefined;
   /** Share of the devices' memory for weights, activations and KV. */
@@ -53,9 +61,33 @@ export function spanOf({ hardware, tp, pp }: CostOptions, devices: number): Span
 
 /** @throws UsageError if tables, arithmetic or devices are missing, or the model does not fit */
 export function createCostModel(options: CostOptions): StepCostModel {
-  const { device, machine, shape } = instanceShape(options);
+  const { specTokens, specAcceptance, specModel, ...target } = options;
+  const cost = plainCostModel(target);
+  if (specTokens === undefined) {
+    if (specAcceptance === undefined && specModel === undefined) return cost;
+    const flag = specModel === undefined ? `--spec-acceptance ${specAcceptance}` : `--spec-model ${specModel}`;
+    throw new UsageError(`Cannot use ${flag}: it needs --spec-tokens`);
+  }
+  if (specAcceptance === undefined)
+    throw new UsageError(
+      `Cannot use --spec-tokens ${specTokens}: state the share of accepted tokens with --spec-acceptance`,
+    );
+  const drafter = specModel === undefined ? undefined : drafterOf({ ...target, model: specModel });
+  return rangeErrorsAsUsage(
+    () => new SpeculativeCost(cost, { tokens: specTokens, acceptance: specAcceptance, drafter }),
+  );
+}
+
+/** The drafting model has the devices of the target, and memory for its weights beside it. */
+function drafterOf(options: CostOptions) {
+  const { shape } = instanceShape(options);
+  return { cost: plainCostModel(options), weightBytes: parameters(shape.model) * shape.weightBytes };
+}
+
+function plainCostModel(options: CostOptions): StepCostModel {
+  const { device, machine, shape, efficiency } = instanceShape(options);
   if (options.cost === 'table') return new TableCost(measuredKernels(options, readTables(options)), fittedOverheads);
-  return rangeErrorsAsUsage(() => new RooflineCost({ ...shape, device, machine, efficiency: assumedEfficiency }));
+  return rangeErrorsAsUsage(() => new RooflineCost({ ...shape, device, machine, efficiency }));
 }
 
 /** @throws UsageError if a kernel of the model was not measured, or the devices cannot hold its weights */
@@ -86,11 +118,17 @@ export function instanceShape(options: CostOptions) {
     tensorParallel,
     pipelineParallel: options.pp,
     weightBytes: bytesOf(precision),
-    kvBytes: bytesOf(options.kv),
+    kvBytes: bytesOf(options.kvType),
+    expertImbalance: options.expertImbalance,
     memoryShare: options.gpuMemoryUtilization ?? defaultMemoryShare,
     stepRows: options.chunkTokens ?? defaultChunkTokens,
   };
-  return { device: { ...device, operationsPerSecond }, machine: machines > 1 ? device : undefined, shape };
+  return {
+    device: { ...device, operationsPerSecond },
+    machine: machines > 1 ? device : undefined,
+    shape,
+    efficiency: device.efficiency,
+  };
 }
 
 function bytesOf(precision: 'bf16' | 'fp8'): number {

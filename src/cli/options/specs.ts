@@ -1,5 +1,6 @@
 // Hardware and models by name, from the YAML files of `specs/` and from files of the user.
 import { z } from 'zod';
+import { assumedEfficiency } from '../../core/cost/roofline.ts';
 import type { ModelShape } from '../../core/cost/shapes.ts';
 import { packageFile } from '../package-root.ts';
 import { UsageError } from '../usage-error.ts';
@@ -10,6 +11,22 @@ const whole = z.number().int().positive();
 
 /** Assumed default start: a container and its process, then weights from object storage. */
 const start = { seconds: 60, weightBytesPerSecond: 1e9 };
+
+const share = z.number().gt(0).max(1);
+const microseconds = z.number().min(0);
+
+/** Each field that a hardware entry lacks has the value that is assumed of all hardware. */
+const efficiencySchema = z.strictObject({
+  compute: share.default(assumedEfficiency.compute),
+  memory: share.default(assumedEfficiency.memory),
+  link: share.default(assumedEfficiency.link),
+  stepUs: microseconds.default(assumedEfficiency.stepUs),
+  layerUs: microseconds.default(assumedEfficiency.layerUs),
+  attentionCompute: share.optional(),
+  attentionMemory: share.optional(),
+  sequenceUs: microseconds.optional(),
+  reduceUs: microseconds.optional(),
+});
 
 const hardwareSchema = z.strictObject({
   devices: whole,
@@ -25,6 +42,7 @@ const hardwareSchema = z.strictObject({
   nicUs: z.number().min(0),
   pricePerHour: positive.optional(),
   start: z.strictObject({ seconds: z.number().min(0), weightBytesPerSecond: positive }).default(start),
+  efficiency: efficiencySchema.default(assumedEfficiency),
 });
 
 const modelSchema = z.strictObject({
@@ -37,6 +55,16 @@ const modelSchema = z.strictObject({
   gated: z.boolean(),
   vocabulary: whole,
   tiedHead: z.boolean(),
+  experts: z
+    .strictObject({
+      count: whole,
+      active: whole,
+      shared: z.number().int().min(0).default(0),
+      intermediate: whole,
+      denseLayers: z.number().int().min(0).default(0),
+    })
+    .optional(),
+  latent: z.strictObject({ rank: whole, rotatedDim: whole, queryRank: whole.optional() }).optional(),
 });
 
 export type HardwareSpec = z.infer<typeof hardwareSchema>;

@@ -20,13 +20,13 @@ export interface TableSelection {
   /** Name of a hardware entry: h100x8. */
   readonly hardware: string;
   readonly precision: 'bf16' | 'fp8';
-  readonly kv: 'bf16' | 'fp8';
+  readonly kvType: 'bf16' | 'fp8';
 }
 
 const dtypes = { bf16: 'bfloat16', fp8: 'fp8' };
 
 /** @throws UsageError naming the missing table, file, line or precision */
-export function readMeasuredTables(directory: string, { hardware, precision, kv }: TableSelection): MeasuredTables {
+export function readMeasuredTables(directory: string, { hardware, precision, kvType }: TableSelection): MeasuredTables {
   const system = systems[hardware.split(/[-x]/)[0] ?? ''];
   if (system === undefined) {
     throw new UsageError(
@@ -36,7 +36,7 @@ export function readMeasuredTables(directory: string, { hardware, precision, kv 
   const kernel = (name: string) => readCsv(findFile(directory, `${system}_vllm`, `_${name}_perf`));
   const products = kernel('gemm');
   const bf16 = gemmTable(products, 'bf16');
-  const attention = { kv_cache_dtype: dtypes[kv], head_dim: String(headDim) };
+  const attention = { kv_cache_dtype: dtypes[kvType], head_dim: String(headDim) };
   const library = readCsv(findFile(directory, `${system}_nccl`, '_perf'));
   return {
     name: join(directory, `${system}_vllm*`),

@@ -134,7 +134,7 @@ function fittingTensorParallels(
     options.tp === undefined ? halvingsOf(Math.max(1, Math.floor(devices / options.pp))) : [options.tp];
   for (const tp of candidates) {
     try {
-      createCostModel({ ...options, hardware, tp, kv: 'bf16' });
+      createCostModel({ ...options, hardware, tp });
     } catch (error) {
       if (!(error instanceof UsageError)) throw error;
       failure ??= error.message;

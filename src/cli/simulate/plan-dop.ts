@@ -70,7 +70,7 @@ export async function withPlannedDop(
   }
   const { limits } = await limitsOf(options, alphaDefault);
   const [best] = planDop(candidatesOf(options, {}), limits, 'cost');
-  const whole = fitting(() => createCostModel({ ...without, kv: 'bf16' }));
+  const whole = fitting(() => createCostModel({ ...without }));
   const instance = whole && coupledRow(whole, devicesOf(options), limits, options);
   const described = best && `(${best.modelDevices},${best.attentionDevices}) with ${describeChoice(best)}`;
   const instances = `instances without them: ${instance ? rateOf(instance) : 'none decodes within the TBT'}`;
@@ -102,7 +102,7 @@ function devicesOf({ hardware, machines, tp, pp }: SimulationOptions): number {
 export async function dopCurves(flags: RawFlags, dop: string) {
   const { options, limits, lengths } = await problemOf(flags, dop);
   const { contextTokens, alpha } = limits;
-  const cost = attentionWorkersCost({ ...options, dop, tp: undefined, kv: 'bf16' });
+  const cost = attentionWorkersCost({ ...options, dop, tp: undefined });
   const most = Math.min(options.sequences, Math.floor(cost.kvCapacityTokens / contextTokens));
   const counts = [...curveSequences.filter((sequences) => sequences < most), most];
   const curves = counts.map((sequences) => {
@@ -196,9 +196,7 @@ function candidatesOf(
         if (options.partition === 'heads' && kvHeads % attentionDevices !== 0) continue;
         const batches = replicas + 1;
         const dop = `${modelDevices},${attentionDevices}`;
-        const cost = fitting(() =>
-          attentionWorkersCost({ ...options, dop, staggeredBatches: batches, tp: undefined, kv: 'bf16' }),
-        );
+        const cost = fitting(() => attentionWorkersCost({ ...options, dop, staggeredBatches: batches, tp: undefined }));
         if (cost === undefined) continue;
         const pricePerHour = modelDevices * model.price + attentionDevices * attention.price;
         candidates.push({ modelDevices, attentionDevices, batches, cost, pricePerHour });
@@ -230,7 +228,7 @@ function coupledRows(options: SimulationOptions, limits: DopLimits) {
   const { devices } = deviceOf(options.hardware, options);
   const rows = [];
   for (let tp = 1; tp <= devices; tp *= 2) {
-    const cost = fitting(() => createCostModel({ ...options, tp, kv: 'bf16' }));
+    const cost = fitting(() => createCostModel({ ...options, tp }));
     const row = cost && coupledRow(cost, tp, limits, options);
     if (row !== undefined) rows.push({ tp, ...row });
   }

@@ -5,7 +5,6 @@ import { z } from 'zod';
 import { AttentionWorkersCost } from '../../core/attention-workers/attention-worker-cost.ts';
 import { type KvPartition, kvPartitions } from '../../core/attention-workers/choose-worker.ts';
 import { replicasFor } from '../../core/attention-workers/rotation.ts';
-import { assumedEfficiency } from '../../core/cost/roofline.ts';
 import type { PlacementKind } from '../../core/router/placement/placement.ts';
 import type { CostOptions } from '../options/cost-model.ts';
 import { instanceShape, rangeErrorsAsUsage } from '../options/cost-model.ts';
@@ -148,6 +147,8 @@ export function attentionWorkersCost(
   };
   if (options.cost !== 'roofline') refuse(`--cost ${options.cost} has no attention apart from the model`);
   if (options.tp !== undefined) refuse('it states the devices of the model workers: remove --tp');
+  if (options.specTokens !== undefined)
+    refuse('speculative decoding with attention workers has no cost model: remove --spec-tokens');
   if (options.pp !== 1) refuse('model workers have no pipeline stages: remove --pp');
   const replicas = replicasFor(batches);
   if (modelDevices % replicas !== 0)
@@ -155,7 +156,7 @@ export function attentionWorkersCost(
       `--staggered-batches ${batches} needs ${replicas} model replicas, and ${modelDevices} model devices are not divisible by ${replicas}`,
     );
   const tensorParallel = modelDevices / replicas;
-  const { device, machine, shape } = instanceShape({ ...options, tp: tensorParallel });
+  const { device, machine, shape, efficiency } = instanceShape({ ...options, tp: tensorParallel });
   const attention = hardwareSpec(attentionHardware, options.machines);
   const operationsPerSecond = attention.operationsPerSecond[options.precision];
   if (operationsPerSecond === undefined) refuse(`${attentionHardware} has no ${options.precision} arithmetic`);
@@ -164,7 +165,7 @@ export function attentionWorkersCost(
   return rangeErrorsAsUsage(
     () =>
       new AttentionWorkersCost({
-        replica: { ...shape, device, machine, efficiency: assumedEfficiency },
+        replica: { ...shape, device, machine, efficiency },
         attentionDevice: { ...attention, operationsPerSecond: operationsPerSecond ?? 0 },
         attentionWorkers: attentionDevices,
         partition,

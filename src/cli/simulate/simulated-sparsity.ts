@@ -1,6 +1,6 @@
 // Options of simulated sparse KV: layers and budgets, step times, and combinations that are refused.
 import { z } from 'zod';
-import { assumedEfficiency, type StepCostModel } from '../../core/cost/roofline.ts';
+import type { StepCostModel } from '../../core/cost/roofline.ts';
 import { SparseCost } from '../../core/cost/sparse-cost.ts';
 import type { KvBudget, LayeredSparsity } from '../../core/kvcache/sparsity/sparse-plan.ts';
 import { slotPagesOfState } from '../../util/step.ts';
@@ -77,15 +77,15 @@ export function simulatedSparsity(
 /** Step times of an instance with sparse layers whose attention workers select kept tokens. */
 export function sparseWorkersCost(options: AttentionWorkerSettings & { readonly dop: string }): StepCostModel {
   const { attentionHardware: hardware = options.hardware, partition, dop } = options;
-  const { device, shape } = instanceShape({ ...options, hardware, tp: 1 });
+  const { device, shape, efficiency } = instanceShape({ ...options, hardware, tp: 1 });
   // All workers score the heads of a sequence, or one of them scores the whole sequence.
   const tensorParallel = partition === 'heads' ? dopOf(dop).attentionDevices : 1;
-  const attention = { ...shape, device, tensorParallel, efficiency: assumedEfficiency };
+  const attention = { ...shape, device, tensorParallel, efficiency };
   return new SparseCost(attentionWorkersCost(options), attention);
 }
 
 /** Step times of an instance with sparse layers. */
 export function sparseCostModel(options: CostOptions): StepCostModel {
-  const { device, shape } = instanceShape(options);
-  return new SparseCost(createCostModel(options), { ...shape, device, efficiency: assumedEfficiency });
+  const { device, shape, efficiency } = instanceShape(options);
+  return new SparseCost(createCostModel(options), { ...shape, device, efficiency });
 }

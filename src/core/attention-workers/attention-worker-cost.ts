@@ -1,7 +1,14 @@
 // Step time of model workers and attention workers (Lamina, section 4): the model part, the attention part, their messages,
 // and staggered batches that overlap them.
 
-import { kvBytesPerTokenOf, layerParameters, parameters } from '../cost/memory.ts';
+import {
+  activeParameters,
+  headParameters,
+  kvBytesPerTokenOf,
+  layerParameters,
+  parameters,
+  refuseLatent,
+} from '../cost/memory.ts';
 import { searchRowsWithin } from '../cost/micro-batches.ts';
 import { RooflineCost, type StepCostModel, stageOf } from '../cost/roofline.ts';
 import type { DeviceShape, InstanceShape } from '../cost/shapes.ts';
@@ -79,6 +86,7 @@ export class AttentionWorkersCost implements StepCostModel {
   constructor(shape: AttentionWorkersShape) {
     const { replica, attentionDevice: device, attentionWorkers: workers } = shape;
     const { model, efficiency, kvBytes, weightBytes } = replica;
+    refuseLatent(model, 'attention workers');
     if (shape.partition === 'heads' && model.kvHeads % workers !== 0)
       throw new RangeError(
         `Cannot split ${model.kvHeads} KV heads over ${workers} attention workers: use a divisor of ${model.kvHeads}, or partition by requests`,
@@ -94,8 +102,8 @@ export class AttentionWorkersCost implements StepCostModel {
     const operationsPerUs = (workers * device.operationsPerSecond * efficiency.compute) / 1e6;
     this.#decodeKeyUs = this.kvBytesPerToken / bytesPerUs;
     this.#keyRowUs = (4 * model.layers * model.heads * model.headDim) / operationsPerUs;
-    const headParameters = model.vocabulary * model.hidden;
-    this.#weightBytes = (model.layers * layerParameters(model) + headParameters) * weightBytes;
+    const { everyRow, experts } = layerParameters(model);
+    this.#weightBytes = (everyRow + experts + headParameters(model)) * weightBytes;
   }
 
   /** Bytes of a row over all layers: Q to the attention workers, K and V, and the result. */
@@ -154,7 +162,9 @@ export class AttentionWorkersCost implements StepCostModel {
     const { replica, attentionDevice, attentionWorkers, batches } = this.#shape;
     const { modelUs, attentionUs } = this.parts(shape);
     const used = Math.max(1, Math.min(batches, shape.rows));
-    const operations = (2 * parameters(replica.model) * shape.rows) / used;
+    const { model } = replica;
+    const weights = model.experts === undefined ? parameters(model) : activeParameters(model);
+    const operations = (2 * weights * shape.rows) / used;
     const modelPeak = (replica.device.operationsPerSecond * replica.tensorParallel) / 1e6;
     const bytes = (this.kvBytesPerToken * shape.decodeKeys) / used;
     const attentionPeak = (attentionDevice.memoryBytesPerSecond * attentionWorkers) / 1e6;

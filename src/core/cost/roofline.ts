@@ -1,10 +1,18 @@
 // Theoretical step time: operations over peak rate or bytes over bandwidth, whichever takes longer, at stated
 // efficiencies.
 
+import { exactExp, exactLog } from '../../util/exact-math.ts';
 import { type LayerRange, layersOf, type SparseWork, type StepShape } from '../protocol/step-shape.ts';
-import { activationBytesPerToken, heldModel, kvBytesPerTokenOf, kvCapacity, layerParameters } from './memory.ts';
+import {
+  activationBytesPerToken,
+  headParameters,
+  heldModel,
+  kvBytesPerTokenOf,
+  kvCapacity,
+  layerParameters,
+} from './memory.ts';
 import { microBatchedUs, searchRowsWithin } from './micro-batches.ts';
-import type { Efficiency, InstanceShape } from './shapes.ts';
+import type { Efficiency, ExpertShape, InstanceShape, ModelShape } from './shapes.ts';
 
 /** Assumed, not fitted: used where no measured table exists. */
 export const assumedEfficiency: Efficiency = { compute: 0.6, memory: 0.8, link: 0.7, stepUs: 500, layerUs: 10 };
@@ -32,7 +40,8 @@ export interface StepCostModel {
  * Linear layers: 2 operations for each weight and row, or reading each weight once. Attention: 4 operations for each
  * query head element, key and row, or reading the keys and values of decode rows once (a prefill chunk reads its keys
  * for many rows). Two all-reduces of the rows for each layer (ring: 2 (n-1)/n of the bytes), over several machines
- * within each and then between them. Pipeline stages run micro-batches.
+ * within each and then between them. Pipeline stages run micro-batches. Experts are read if at least one row takes them,
+ * at the expected number under even routing; the busiest device has `expertImbalance` times the mean.
  */
 export class RooflineCost implements StepCostModel {
   readonly kvBytesPerToken: number;
@@ -44,7 +53,9 @@ export class RooflineCost implements StepCostModel {
   readonly #weightsUs: number;
   readonly #headUs: number;
   readonly #rowUs: number;
+  readonly #experts: ExpertTimes | undefined;
   readonly #logitRowUs: number;
+  readonly #sequenceUs: number;
   readonly #keyRowUs: number;
   readonly #decodeKeyUs: number;
   readonly #reduceUs: number;
@@ -54,20 +65,33 @@ export class RooflineCost implements StepCostModel {
   constructor({ model, device, machine, efficiency, ...parts }: InstanceShape) {
     const { tensorParallel: tp, weightBytes } = parts;
     const held = heldModel(model, tp);
-    const layerWeights = layerParameters(held);
-    const headWeights = model.vocabulary * model.hidden;
-    const operationsPerUs = (device.operationsPerSecond * efficiency.compute * tp) / 1e6;
-    const bytesPerUs = (device.memoryBytesPerSecond * efficiency.memory * tp) / 1e6;
-    this.#weightsUs = (model.layers * layerWeights * weightBytes) / bytesPerUs;
+    const { everyRow, experts } = layerParameters(held);
+    const headWeights = headParameters(model);
+    const { compute, memory, attentionCompute = compute, attentionMemory = memory } = efficiency;
+    const operationsPerUs = (device.operationsPerSecond * compute * tp) / 1e6;
+    const bytesPerUs = (device.memoryBytesPerSecond * memory * tp) / 1e6;
+    this.#weightsUs = (everyRow * weightBytes) / bytesPerUs;
     this.#headUs = (headWeights * weightBytes) / bytesPerUs;
-    this.#rowUs = (2 * model.layers * layerWeights) / operationsPerUs;
+    this.#rowUs = (2 * everyRow) / operationsPerUs;
+    this.#experts = expertTimes(model.experts, parts.expertImbalance ?? 1, {
+      weightsUs: (experts * weightBytes) / bytesPerUs,
+      rowUs: (2 * experts) / operationsPerUs,
+    });
     this.#logitRowUs = (2 * headWeights) / operationsPerUs;
-    this.#keyRowUs = (4 * model.layers * model.heads * model.headDim) / operationsPerUs;
+    this.#sequenceUs = efficiency.sequenceUs ?? 0;
+    const keyOperations = keyRowOperations(model);
+    const attentionPerUs = (device.operationsPerSecond * attentionCompute * tp) / 1e6;
+    this.#keyRowUs = keyOperations.prefill / attentionPerUs;
     const capacity = kvCapacity({ model, device, ...parts });
     this.kvBytesPerToken = capacity.kvBytesPerToken;
     this.kvCapacityTokens = capacity.kvCapacityTokens;
     this.activationBytesPerToken = capacity.activationBytesPerToken;
-    this.#decodeKeyUs = kvBytesPerTokenOf(held, parts.kvBytes) / bytesPerUs;
+    // Decode rows are bound by reading keys, prefill rows by arithmetic: different kernels, one after another.
+    const keyBytesPerUs = (device.memoryBytesPerSecond * attentionMemory * tp) / 1e6;
+    this.#decodeKeyUs = Math.max(
+      kvBytesPerTokenOf(held, parts.kvBytes) / keyBytesPerUs,
+      keyOperations.decode / attentionPerUs,
+    );
     const links = linkTimes({ model, device, machine, efficiency, ...parts });
     this.layers = model.layers;
     this.#stages = parts.pipelineParallel;
@@ -94,7 +118,8 @@ export class RooflineCost implements StepCostModel {
 
   /** With few rows, reading the weights bounds the linear layers; with many, arithmetic does. */
   rowsWithin(budgetUs: number, shape: StepShape, position: number): number {
-    if (this.#stages > 1) return searchRowsWithin(budgetUs, shape, position, (step) => this.stepUs(step));
+    if (this.#stages > 1 || this.#experts !== undefined)
+      return searchRowsWithin(budgetUs, shape, position, (step) => this.stepUs(step));
     const left = budgetUs - this.#nonLinearUs(shape) - this.#headOf(shape.logitRows + 1);
     const perKeyUs = this.#keyRowUs;
     // n rows add n position + n (n + 1) / 2 keys.
@@ -104,20 +129,70 @@ export class RooflineCost implements StepCostModel {
   }
 
   #layersUs(shape: StepShape): number {
-    return Math.max(this.#weightsUs, shape.rows * this.#rowUs) + this.#nonLinearUs(shape);
+    const linearUs = Math.max(this.#weightsUs, shape.rows * this.#rowUs);
+    return (
+      linearUs + (this.#experts === undefined ? 0 : expertsUs(this.#experts, shape.rows)) + this.#nonLinearUs(shape)
+    );
   }
 
   #headOf(logitRows: number): number {
-    return logitRows === 0 ? 0 : Math.max(this.#headUs, logitRows * this.#logitRowUs);
+    return logitRows === 0 ? 0 : Math.max(this.#headUs, logitRows * this.#logitRowUs) + logitRows * this.#sequenceUs;
   }
 
   /** Time of the layers and of the step's overhead, without linear layers. */
   #nonLinearUs({ rows, keyRows, decodeKeys }: StepShape): number {
-    // Decode rows are bound by reading keys, prefill rows by arithmetic: different kernels, one after another.
-    const decodeUs = decodeKeys * Math.max(this.#decodeKeyUs, this.#keyRowUs);
+    const decodeUs = decodeKeys * this.#decodeKeyUs;
     const prefillUs = (keyRows - decodeKeys) * this.#keyRowUs;
     return this.#fixedUs + decodeUs + prefillUs + rows * this.#reduceUs;
   }
+}
+
+/** Microseconds of the experts of all layers. */
+interface ExpertTimes {
+  /** To read all of them. */
+  readonly weightsUs: number;
+  /** Arithmetic of a row. */
+  readonly rowUs: number;
+  /** Logarithm of the share of experts that one row does not take. */
+  readonly logOthers: number;
+}
+
+function expertTimes(
+  experts: ExpertShape | undefined,
+  imbalance: number,
+  { weightsUs, rowUs }: Pick<ExpertTimes, 'weightsUs' | 'rowUs'>,
+): ExpertTimes | undefined {
+  if (experts === undefined) return undefined;
+  const share = experts.active / experts.count;
+  const logOthers = share < 1 ? exactLog(1 - share) : Number.NEGATIVE_INFINITY;
+  return { weightsUs: weightsUs * imbalance, rowUs: rowUs * share * imbalance, logOthers };
+}
+
+/** Beyond this, all experts are taken to double precision. */
+const allTakenLog = -40;
+
+/** Each row takes `active` of `count` experts: an expert is not read with probability (1 - active / count) ** rows. */
+function expertsUs({ weightsUs, rowUs, logOthers }: ExpertTimes, rows: number): number {
+  if (rows === 0) return 0;
+  const log = rows * logOthers;
+  const taken = log < allTakenLog ? 1 : 1 - exactExp(log);
+  return Math.max(weightsUs * taken, rows * rowUs);
+}
+
+/**
+ * Operations of all layers for a row and a key. With latent attention, prefill rows compute with keys and values of
+ * each head; decode rows with the latent vectors, which take the place of both.
+ */
+function keyRowOperations({ layers, heads, headDim, latent }: ModelShape) {
+  if (latent === undefined) {
+    const both = 4 * layers * heads * headDim;
+    return { prefill: both, decode: both };
+  }
+  const { rank, rotatedDim } = latent;
+  return {
+    prefill: 2 * layers * heads * (2 * headDim + rotatedDim),
+    decode: 2 * layers * heads * (2 * rank + rotatedDim),
+  };
 }
 
 /**
@@ -152,7 +227,7 @@ function linkTimes({ model, device, machine, efficiency, tensorParallel: tp, pip
   const leaving = Math.max(1, (tp * pp) / devices) / machines - 1;
   const staying = pp - 1 - leaving;
   let rowUs = (reduces * ((2 * (inside - 1)) / inside) * rowBytes + staying * rowBytes) / linkBytesPerUs;
-  let messagesUs = (reduces * (inside > 1 ? 1 : 0) + staying) * device.linkUs;
+  let messagesUs = reduces * (inside > 1 ? device.linkUs + (efficiency.reduceUs ?? 0) : 0) + staying * device.linkUs;
   if (machine === undefined) return { rowUs, messagesUs };
   const nicBytesPerUs = (machine.nicBytesPerSecond * efficiency.link) / 1e6;
   rowUs += (reduces * ((2 * (machines - 1)) / machines) * rowBytes) / nicBytesPerUs;

@@ -1,6 +1,6 @@
 // Inputs of cost models: the shapes of models, devices, machines and instances.
 
-/** A dense decoder-only transformer. Sizes are elements. */
+/** A decoder-only transformer. Sizes are elements. */
 export interface ModelShape {
   readonly layers: number;
   readonly hidden: number;
@@ -12,6 +12,36 @@ export interface ModelShape {
   readonly gated: boolean;
   readonly vocabulary: number;
   readonly tiedHead: boolean;
+  /** Undefined: every layer has one MLP. */
+  readonly experts?: ExpertShape | undefined;
+  /** Undefined: a token has keys and values of `kvHeads` heads. */
+  readonly latent?: LatentShape | undefined;
+}
+
+/** Mixture of experts: MLPs of which a router selects some for each row. */
+export interface ExpertShape {
+  /** Routed experts of a layer, and those that a row takes. */
+  readonly count: number;
+  readonly active: number;
+  /** Experts that all rows take. */
+  readonly shared: number;
+  /** Width of an expert. */
+  readonly intermediate: number;
+  /** First layers that have one MLP of the model's `intermediate` width instead. */
+  readonly denseLayers: number;
+}
+
+/**
+ * Multi-head latent attention (DeepSeek-V2): the cache has one latent vector of a token, from which each head computes
+ * its keys and values, and one rotated key for all heads.
+ */
+export interface LatentShape {
+  readonly rank: number;
+  readonly rotatedDim: number;
+  /** Rank of the queries; undefined: they are computed at once. */
+  readonly queryRank?: number | undefined;
+  /** Tensor-parallel devices that each hold the latent vectors; undefined: 1. */
+  readonly replicas?: number | undefined;
 }
 
 /** One device and its links. Bytes and operations per second are peaks. */
@@ -42,6 +72,13 @@ export interface Efficiency {
   /** Overhead of a step, and of each of its layers. */
   readonly stepUs: number;
   readonly layerUs: number;
+  /** Attention: `compute` of prefill rows, and `memory` of decode rows. Undefined: as in linear layers. */
+  readonly attentionCompute?: number | undefined;
+  readonly attentionMemory?: number | undefined;
+  /** Overhead of a row with logits: sampling, bookkeeping of its sequence. Undefined: 0. */
+  readonly sequenceUs?: number | undefined;
+  /** Time of an all-reduce beside `linkUs` and its bytes. Undefined: 0. */
+  readonly reduceUs?: number | undefined;
 }
 
 export interface InstanceShape {
@@ -55,6 +92,8 @@ export interface InstanceShape {
   readonly pipelineParallel: number;
   readonly weightBytes: number;
   readonly kvBytes: number;
+  /** Rows of the busiest device's experts over those of the mean device; undefined: 1. */
+  readonly expertImbalance?: number | undefined;
   /** Share of the memory for weights, activations and KV. */
   readonly memoryShare: number;
   /** Rows of the largest step, whose activations take memory. */

@@ -1,7 +1,7 @@
 // Step time of an instance with sparse layers, which read kept tokens only and select them once for each prompt.
 
 import { type LayerRange, layersOf, meanShape, type SparseWork, type StepShape } from '../protocol/step-shape.ts';
-import { heldModel, kvBytesPerTokenOf } from './memory.ts';
+import { heldModel, kvBytesPerTokenOf, refuseLatent } from './memory.ts';
 import type { StepCostModel } from './roofline.ts';
 import type { InstanceShape } from './shapes.ts';
 
@@ -26,6 +26,7 @@ export class SparseCost implements StepCostModel {
    */
   constructor(full: StepCostModel, shape: InstanceShape) {
     const { model, device, efficiency, tensorParallel, kvBytes } = shape;
+    refuseLatent(model, 'sparse layers');
     this.#full = full;
     this.layers = full.layers;
     this.kvBytesPerToken = full.kvBytesPerToken;

@@ -13,7 +13,7 @@ const options: AttentionWorkerSettings & { dop: string } = {
   dop: '2,4',
   pp: 1,
   precision: 'bf16',
-  kv: 'bf16',
+  kvType: 'bf16',
   stack: 'fhbn',
   staggeredBatches: 2,
   partition: 'heads',

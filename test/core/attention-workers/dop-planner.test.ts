@@ -14,7 +14,7 @@ function candidate(modelDevices: number, attentionDevices: number, batches: numb
     dop: `${modelDevices},${attentionDevices}`,
     pp: 1,
     precision: 'bf16',
-    kv: 'bf16',
+    kvType: 'bf16',
     stack: 'fhbn',
     staggeredBatches: batches,
     partition: 'heads',

@@ -34,7 +34,7 @@ describe.each(cases)('the break-even bandwidth of reuse on %s', (hardware, publi
       hardware,
       pp: 1,
       precision: 'bf16',
-      kv: 'bf16',
+      kvType: 'bf16',
     });
     const prefillUs = new ChunkedPrefill(new ModelPredictor(cost), prefixTokens).prefillUs(prefixTokens, 0);
     const bytesPerSecond = (prefixTokens * cost.kvBytesPerToken * 1e6) / prefillUs;

@@ -16,7 +16,7 @@ import {
 import type { StepShape } from '../../../src/core/protocol/step-shape.ts';
 
 const folder = fileURLToPath(new URL('../../data/kernel-latencies', import.meta.url));
-const tables = readMeasuredTables(folder, { hardware: 'h100x8', precision: 'bf16', kv: 'bf16' });
+const tables = readMeasuredTables(folder, { hardware: 'h100x8', precision: 'bf16', kvType: 'bf16' });
 const bare = {
   stepUs: 0,
   sequenceUs: 0,

@@ -1,7 +1,7 @@
 // Step time from measured kernels: tables prepared for one model and number of devices, then a few lookups a step.
 
 import type { LayerRange, StepShape } from '../../protocol/step-shape.ts';
-import { kvCapacity } from '../memory.ts';
+import { kvCapacity, refuseLatent } from '../memory.ts';
 import { microBatchedUs, searchRowsWithin } from '../micro-batches.ts';
 import { type StepCostModel, stageOf } from '../roofline.ts';
 import type { ModelShape } from '../shapes.ts';
@@ -90,6 +90,8 @@ export function prepareKernels(config: TableCostConfig): StepKernels {
       `Cannot time attention: ${name} has heads of ${tables.headDim}: the model has heads of ${model.headDim}`,
     );
   }
+  refuseLatent(model, `the measured kernels of ${name}`);
+  if (model.experts !== undefined) throw new RangeError(`Cannot time experts: ${name} has no kernels of experts`);
   const memory = kvCapacity(config);
   const heads = Math.ceil(model.heads / tp);
   const kvHeads = Math.ceil(model.kvHeads / tp);
