@@ -35,6 +35,8 @@ export default defineConfig(({ mode }) => {
       testTimeout: 180_000,
       hookTimeout: 180_000,
       maxWorkers: 3,
+      // Compiled already.
+      server: { deps: { external: [/\/bundle\//] } },
       sequence: { sequencer: LongestFirst },
       projects: isFast ? [shared] : [shared, { extends: true, test: { name: 'alone', include: alone } }],
     },

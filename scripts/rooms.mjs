@@ -1,6 +1,9 @@
 // The table of rooms: what each may import besides `util`, and whether it may use Node.
 // To add a room: add a line here and run `node scripts/write-tsconfigs.mjs`.
 
+/** What the library composes of the command line's room: how an engine is opened, and the options of models. */
+const commandParts = ['cli/serve', 'cli/options', 'cli/package-root', 'cli/usage-error', 'cli/usage-issue'];
+
 /**
  * `imports` names rooms, folders of a room, or single files of it (`room/folder`, `room/file`). `pure` rooms compile
  * without Node's types and may import only the packages named here.
@@ -21,6 +24,7 @@ export const rooms = {
   gateway: { imports: ['core/protocol', 'text'], pure: false },
   bench: { imports: everyRoomBut('bench', 'cli'), pure: false },
   cli: { imports: everyRoomBut('cli'), pure: false },
+  library: { imports: ['core/protocol', 'gateway', 'text', 'weights', 'kernel', ...commandParts], pure: false },
 };
 
 /**

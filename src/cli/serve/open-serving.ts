@@ -51,6 +51,8 @@ export interface ServingOptions extends TierOptions {
   readonly sendsAtEnd?: boolean | undefined;
   /** (instances): records of their steps. */
   readonly records?: readonly SharedArrayBuffer[] | undefined;
+  /** Threads keep the process alive until they end; default: true. */
+  readonly holdsProcess?: boolean;
   /** Placement policy; default: by cache and load. */
   readonly placement?: PlacementKind | undefined;
   /** Receives log lines; default: stderr. */
@@ -111,7 +113,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
       hashKey: folder === undefined ? undefined : blockKeyOf(folder),
       transport,
       traces,
-      restarts: true,
+      ...{ restarts: true, holdsProcess: serving.holdsProcess },
       ...timesOf(serving),
       admission,
       stepUs: stepMs && 1000 * stepMs,

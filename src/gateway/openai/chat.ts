@@ -10,6 +10,8 @@ import {
   checkModel,
   type EndpointCall,
   type EndpointContext,
+  type PlanCall,
+  type PlanContext,
   planChoices,
   runStreaming,
   runToEnd,
@@ -55,8 +57,8 @@ export async function chatCompletions(json: unknown, context: EndpointContext, c
 /** The choices of a chat request, ready to run. @throws ApiError if the request cannot be served */
 export async function planChat(
   body: ChatBody,
-  context: EndpointContext,
-  call: EndpointCall,
+  context: PlanContext,
+  call: PlanCall,
 ): Promise<{ readonly choices: readonly Choice[]; readonly promptTokens: Int32Array }> {
   checkModel(body.model, context.model);
   if (!call.batch) context.usage.check(call.caller);

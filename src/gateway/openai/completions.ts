@@ -9,6 +9,8 @@ import {
   checkModel,
   type EndpointCall,
   type EndpointContext,
+  type PlanCall,
+  type PlanContext,
   planChoices,
   runStreaming,
   runToEnd,
@@ -18,7 +20,7 @@ import { parseBody } from './fields.ts';
 import { completionPrompts, outputTokens } from './prompt.ts';
 import { promptCount } from './prompt-schema.ts';
 import type { Choice, ChoiceHandler } from './run-choices.ts';
-import { completionSchema } from './schema.ts';
+import { type CompletionBody, completionSchema } from './schema.ts';
 import { requestGrammar } from './structured-output.ts';
 
 /** Default number of output tokens of OpenAI completions. */
@@ -26,26 +28,7 @@ const defaultMaxTokens = 16;
 
 export async function completions(json: unknown, context: EndpointContext, call: EndpointCall): Promise<Response> {
   const body = parseBody(completionSchema, json, context);
-  checkModel(body.model, context.model);
-  if (!call.batch) context.usage.check(call.caller);
-  const maxTokens = body.max_tokens ?? defaultMaxTokens;
-  if (maxTokens === 0 && body.echo !== true) {
-    throw badField(
-      'max_tokens',
-      "Cannot complete: 'max_tokens' is 0 and 'echo' is not true: the response would be empty",
-    );
-  }
-  checkChoices(promptCount(body.prompt), body.n, context);
-  const prompts = await completionPrompts(body, context.model, context.encode);
-  const grammar = await requestGrammar(body, context.model, context.grammars);
-  const planned = prompts.map((tokens) => ({
-    tokens,
-    grammar,
-    startsText: false,
-    maxTokens: outputTokens(tokens.length, maxTokens, context.model),
-  }));
-  const logprobs = { top: body.logprobs, prompt: body.echo === true && body.logprobs !== undefined };
-  const choices = planChoices(planned, body, logprobs, context, call);
+  const choices = await planCompletion({ max_tokens: defaultMaxTokens, ...body }, context, call);
   const shape = new CompletionShape(body, context, call);
   if (body.stream === true) {
     return runStreaming(
@@ -67,6 +50,34 @@ export async function completions(json: unknown, context: EndpointContext, call:
   );
   const usage = await runToEnd(choices, collectInto(texts, shape.needsEntries), context, call);
   return Response.json(shape.whole(texts, usageBody(usage)));
+}
+
+/** The choices of a completion, ready to run; without `max_tokens`, to the end of the context. @throws ApiError if the request cannot be served */
+export async function planCompletion(
+  body: CompletionBody,
+  context: PlanContext,
+  call: PlanCall,
+): Promise<readonly Choice[]> {
+  checkModel(body.model, context.model);
+  if (!call.batch) context.usage.check(call.caller);
+  const { max_tokens: maxTokens } = body;
+  if (maxTokens === 0 && body.echo !== true) {
+    throw badField(
+      'max_tokens',
+      "Cannot complete: 'max_tokens' is 0 and 'echo' is not true: the response would be empty",
+    );
+  }
+  checkChoices(promptCount(body.prompt), body.n, context);
+  const prompts = await completionPrompts(body, context.model, context.encode);
+  const grammar = await requestGrammar(body, context.model, context.grammars);
+  const planned = prompts.map((tokens) => ({
+    tokens,
+    grammar,
+    startsText: false,
+    maxTokens: outputTokens(tokens.length, maxTokens, context.model),
+  }));
+  const logprobs = { top: body.logprobs, prompt: body.echo === true && body.logprobs !== undefined };
+  return planChoices(planned, body, logprobs, context, call);
 }
 
 function collectInto(texts: readonly CompletionText[], needsEntries: boolean): ChoiceHandler {

@@ -68,6 +68,15 @@ export interface EndpointCall {
   readonly signal: AbortSignal;
 }
 
+/** What planning a request needs of its endpoint: no HTTP. */
+export interface PlanContext
+  extends Pick<EndpointContext, 'model' | 'encode' | 'grammars' | 'sloClasses' | 'choicesMax'> {
+  readonly usage: Pick<CallerUsage, 'check'>;
+}
+
+/** What planning needs of a call. */
+export type PlanCall = Pick<EndpointCall, 'requestId' | 'caller' | 'sloClass' | 'trace' | 'batch'>;
+
 export interface PlannedPrompt {
   readonly tokens: Int32Array;
   /** True if the output starts a text instead of continuing the prompt. */
@@ -84,8 +93,8 @@ export function planChoices(
   prompts: readonly PlannedPrompt[],
   body: SharedBody,
   logprobs: LogprobRequest,
-  context: EndpointContext,
-  call: EndpointCall,
+  context: PlanContext,
+  call: PlanCall,
 ): Choice[] {
   if (call.batch && body.stream === true)
     throw badField(
@@ -174,8 +183,8 @@ export function saltOf(salt: string | undefined, { cacheGroup }: Caller): string
 function priorityOf(
   { priority }: SharedBody,
   sloClass: string | undefined,
-  { sloClasses }: EndpointContext,
-  { caller: { name, limits } }: EndpointCall,
+  { sloClasses }: PlanContext,
+  { caller: { name, limits } }: PlanCall,
 ): number {
   const most = limits.priority ?? Number.MAX_SAFE_INTEGER;
   if (priority !== undefined && priority > most)
@@ -211,11 +220,7 @@ function kvBudgetOf(
 }
 
 /** From the field of the body or the header. @throws ApiError 400 for an unknown class, or two different ones */
-function sloClassOf(
-  body: SharedBody,
-  { sloClasses }: EndpointContext,
-  { sloClass: header }: EndpointCall,
-): string | undefined {
+function sloClassOf(body: SharedBody, { sloClasses }: PlanContext, { sloClass: header }: PlanCall): string | undefined {
   const requested = body.slo_class ?? header;
   const field = body.slo_class === undefined ? sloHeader : 'slo_class';
   if (requested === undefined) return undefined;
@@ -232,7 +237,7 @@ function sloClassOf(
 }
 
 /** @throws ApiError 400 for more choices than the limit of accepted requests */
-export function checkChoices(prompts: number, n: number | undefined, { choicesMax }: EndpointContext): void {
+export function checkChoices(prompts: number, n: number | undefined, { choicesMax }: PlanContext): void {
   const choices = prompts * (n ?? 1);
   if (choices <= choicesMax) return;
   throw badField(

@@ -24,6 +24,8 @@ export interface InstanceThreadOptions {
   readonly backlogBytesMax?: number;
   /** A thread that works for this time without advancing hangs, unless its step is predicted to be long; 0: never. */
   readonly watchdogUs?: number | undefined;
+  /** The thread keeps the process alive until it ends; true unless given. */
+  readonly holdsProcess?: boolean | undefined;
 }
 
 export class InstanceThread {
@@ -68,6 +70,7 @@ export class InstanceThread {
     const workerData: InstanceThreadData<unknown> = { ...data, abort: this.#interrupt.polled, endpoint };
     const stop = subscribeTo(bus, 'output', this.#address, (message) => this.#onMessage(message, log, onOutputs));
     this.#worker = new Worker(entry, { workerData, transferList: [...transferList] });
+    if (options.holdsProcess === false) this.#worker.unref();
     this.#worker.once('error', (error) => {
       log(`Instance thread failed: ${error.stack ?? error.message}`);
       this.#onStartFailed(error);

@@ -61,6 +61,8 @@ export interface LiveClusterOptions {
   readonly watchdogUs?: number | undefined;
   /** Restart an instance when its thread ends. */
   readonly restarts?: boolean;
+  /** Threads keep the process alive until they end; true unless given. */
+  readonly holdsProcess?: boolean | undefined;
   log(message: string): void;
 }
 
@@ -257,7 +259,7 @@ export class LiveCluster extends ConductorDriver {
 
   #startInstance(index: InstanceIndex, loaded: InstanceThreadData<unknown>['loaded']): Promise<ReadyMessage> {
     if (this.#closing) throw new Error('Cannot start the instance: the server is closing');
-    const { entry, instances, log, watchdogUs } = this.#options;
+    const { entry, instances, log, watchdogUs, holdsProcess } = this.#options;
     const incarnation = (this.#members[index]?.incarnation ?? 0) + 1;
     const data = {
       settings: instances[index].settings,
@@ -273,7 +275,8 @@ export class LiveCluster extends ConductorDriver {
       loaded,
     };
     const onOutputs = (message: OutputsMessage): void => this.#onOutputs(index, message);
-    const thread = new InstanceThread({ entry, hub: this.#hub, bus: this.#bus, data, log, onOutputs, watchdogUs });
+    const bus = { hub: this.#hub, bus: this.#bus };
+    const thread = new InstanceThread({ entry, ...bus, data, log, onOutputs, watchdogUs, holdsProcess });
     const snapshot = this.#members[index]?.snapshot ?? emptySnapshot;
     const earlier = this.#members[index]?.snapshot;
     const member: Member = { thread, incarnation, startedMs: performance.now(), loaded: undefined, snapshot, earlier };
