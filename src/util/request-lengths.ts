@@ -24,6 +24,8 @@ export interface RequestLengths {
   readonly priority?: number;
   /** A batch job: no client waits for it. */
   readonly batch?: boolean;
+  /** The next turn of its session, which is sent so long after the answer; its arrival is 0 until then. */
+  readonly next?: { readonly thinkUs: number; readonly request: RequestLengths };
   /** It keeps all tokens, also where requests have a KV budget by default. */
   readonly kvBudget?: 'full';
 }

@@ -7,7 +7,7 @@ import { TraceError } from '../../trace/request.ts';
 import { timeUnits } from '../../trace/time-unit.ts';
 import { parseSpan, type Span } from '../../trace/transform.ts';
 import type { Arrivals } from '../../trace/workload/arrivals.ts';
-import type { Workload } from '../../trace/workload/generator.ts';
+import { thinkTimes, type Workload } from '../../trace/workload/generator.ts';
 import { parseLengthFile } from '../../trace/workload/length-file.ts';
 import { type Lengths, type LengthTable, parseLengths } from '../../trace/workload/lengths.ts';
 import { type PresetName, presetNames, presets } from '../../trace/workload/presets.ts';
@@ -62,6 +62,7 @@ export const workloadFields = {
   turns: numeric(z.number().min(1)).optional(),
   newTokens: lengths.optional(),
   think: numeric(z.number().min(0)).optional(),
+  thinkTimes: z.enum(thinkTimes).optional(),
   context: whole(2, 2 ** 31 - 1).optional(),
 };
 
@@ -83,6 +84,9 @@ const workloadSchema = z.object(workloadFields);
 const transformSchema = z.object(transformFields);
 export type WorkloadOptions = Readonly<z.infer<typeof workloadSchema>>;
 export type TransformOptions = Readonly<z.infer<typeof transformSchema>>;
+
+/** When the next turn of a session is sent: after an assumed answer time, or after the simulated answer. */
+export const turnTimes = ['estimated', 'simulated'] as const;
 
 /** Unit of the times in a trace. */
 export const timeUnit = z.enum(timeUnits).optional();
@@ -118,7 +122,15 @@ export function addWorkloadFlags(command: Command): Command {
     .option('--pin-ttl <seconds>', 'Pin prefixes for this time (default: 600)')
     .option('--turns <mean>', 'Set the mean number of requests of a session (default: 1)')
     .option('--new-tokens <lengths>', 'Add this number of tokens to the conversation in each turn (default: 330~1)')
-    .option('--think <seconds>', 'Set the mean time from an answer to the next turn (default: 30)')
+    .option(
+      '--think <seconds>',
+      'Set the mean time from an answer to the next turn (default: 30), and to the next request of --clients (default: 0)',
+    )
+    .addOption(
+      new Option('--think-times <kind>', 'Draw these times from this distribution (default: exponential)').choices(
+        thinkTimes,
+      ),
+    )
     .option('--context <tokens>', 'Limit prompt and output of a request together (default: 131072)');
 }
 
@@ -216,6 +228,7 @@ function sessionsOf({ sessions }: Workload, options: WorkloadOptions): Workload[
     turns,
     newTokens: options.newTokens ?? sessions?.newTokens ?? { kind: 'log-normal', mean: 330, variation: 1 },
     thinkSeconds: options.think ?? sessions?.thinkSeconds ?? 30,
+    thinkTimes: options.thinkTimes,
     answerMsPerToken: sessions?.answerMsPerToken ?? 50,
   };
 }

@@ -156,7 +156,8 @@ async function limitsOf(options: SimulationOptions, alpha: number) {
 /** Mean lengths of the first requests of the workload. */
 async function meanLengths(options: SimulationOptions) {
   let [requests, input, output] = [0, 0, 0];
-  for await (const piece of openWorkload(options)) {
+  const turnTimes = options.trace === undefined ? 'estimated' : undefined;
+  for await (const piece of openWorkload({ ...options, turnTimes })) {
     for (const { inputTokens, outputTokens } of piece.requests) {
       requests++;
       input += inputTokens;

@@ -27,6 +27,7 @@ import {
   timeUnit,
   timeUnitFlag,
   transformFields,
+  turnTimes,
   workloadFields,
 } from '../options/workload-options.ts';
 import { groups } from '../terminal/help.ts';
@@ -59,6 +60,7 @@ export const simulationSchema = z.object({
   ...faultFields,
   clients: clientCounts.optional(),
   clientsPlot: z.string().optional(),
+  turnTimes: z.enum(turnTimes).optional(),
   placement: z.enum(placementKinds).optional(),
   policy: z.string().optional(),
   balancingThreshold: numeric(z.number().min(1)).default(1.5),
@@ -90,6 +92,12 @@ export function addRunFlags(command: Command): Command {
     )
     .addOption(timeUnitFlag())
     .option('--workload <name>', `Generate a synthetic workload instead: ${presetNames.join(', ')}`)
+    .addOption(
+      new Option(
+        '--turn-times <kind>',
+        'Send the next turn of a session after its estimated (50 ms a token) or simulated answer (default: estimated, with --clients simulated)',
+      ).choices(turnTimes),
+    )
     .optionsGroup(groups.scheduling)
     .addOption(
       new Option(
@@ -171,6 +179,7 @@ export async function runSimulation(options: SimulationOptions, showsProgress = 
       },
       admission,
       clients: clientsOf(options),
+      clientPauses: pausesOf(options),
       retries: retrySettings(options),
       pipeline,
       faults: faultPlan(options, instances.length),
@@ -194,6 +203,11 @@ function clientsOf(options: SimulationOptions): number | undefined {
     throw new UsageError(`Cannot use --${toFlag(flag)} with --clients: each client sends when its last request ends`);
   if (clients.length > 1) throw new UsageError(`Cannot use --clients ${clients.join(',')} here: state one number`);
   return clients[0];
+}
+
+/** Pauses of a client between two requests, or between two sessions. */
+export function pausesOf({ think = 0, thinkTimes: kind = 'exponential', seed }: SimulationOptions) {
+  return think === 0 ? undefined : { meanUs: think * 1e6, kind, seed };
 }
 
 /** Instances do not fetch prefixes from the attention workers of others. */

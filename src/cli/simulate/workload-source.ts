@@ -9,6 +9,7 @@ import { toFlag } from '../options/options.ts';
 import {
   presetOf,
   type TransformOptions,
+  type turnTimes,
   type WorkloadOptions,
   workloadFields,
   workloadOf,
@@ -25,6 +26,20 @@ export interface SourceOptions extends WorkloadOptions, TransformOptions {
   /** Of the times in the trace; undefined: that of its format. */
   readonly timeUnit?: TimeUnit | undefined;
   readonly blockTokens: number;
+  /** Clients of a closed loop; undefined: requests arrive at the times of the workload. */
+  readonly clients?: readonly number[] | undefined;
+  /** Undefined: estimated, or simulated in a closed loop. */
+  readonly turnTimes?: (typeof turnTimes)[number] | undefined;
+}
+
+/** Turns of a session are sent when their answers have been simulated. */
+function linksTurns({ trace, clients, turnTimes: kind }: SourceOptions): boolean {
+  return trace === undefined && (kind ?? (clients === undefined ? 'estimated' : 'simulated')) === 'simulated';
+}
+
+/** Times between requests of clients also apply to a trace. */
+function thinks(name: string): boolean {
+  return name === 'think' || name === 'thinkTimes';
 }
 
 /**
@@ -37,10 +52,18 @@ export function openWorkload(options: SourceOptions): AsyncIterable<TracePiece> 
   }
   if (options.trace === undefined && options.timeUnit !== undefined)
     throw new UsageError('Cannot use --time-unit without --trace: it is the unit of the times in the file');
+  if (linksTurns(options)) {
+    const changed = (['slice', 'tile'] as const).find((name) => options[name] !== undefined && options[name] !== 1);
+    if (changed !== undefined)
+      throw new UsageError(`Cannot use --${changed} if turns follow simulated answers: use --turn-times estimated`);
+  }
   if (options.trace === undefined) return tiled(options, () => generated(options, generatorOf(options)));
-  const { trace, blockTokens, timeUnit } = options;
+  const { trace, blockTokens, timeUnit, clients, turnTimes: kind } = options;
+  if (kind !== undefined) throw new UsageError('Cannot use --turn-times with --trace: a trace has no sessions');
   const synthetic = ['workload', ...Object.keys(workloadFields).filter((name) => name !== 'seed')] as const;
-  const flag = synthetic.find((name) => options[name as keyof SourceOptions] !== undefined);
+  const flag = synthetic.find(
+    (name) => options[name as keyof SourceOptions] !== undefined && (clients === undefined || !thinks(name)),
+  );
   if (flag !== undefined)
     throw new UsageError(`Cannot use --${toFlag(flag)} with --trace: the file defines the requests`);
   return tiled(options, () => readTrace(trace, { blockTokens, timeUnit }));
@@ -89,14 +112,21 @@ function generatorOf(options: SourceOptions): WorkloadGenerator {
   return new WorkloadGenerator(workload, { seed: options.seed, blockTokens: options.blockTokens });
 }
 
-function* generated(
-  { requests: total = 1000, pinFamilies = 0, pinTtl = 600 }: SourceOptions,
-  generator: WorkloadGenerator,
-): Generator<TracePiece, void> {
+function* generated(options: SourceOptions, generator: WorkloadGenerator): Generator<TracePiece, void> {
+  const { requests: total = 1000, pinFamilies = 0, pinTtl = 600 } = options;
   if (pinFamilies > 0) yield { requests: generator.pins(pinFamilies, Math.round(pinTtl * 1e6)), share: 0 };
+  if (linksTurns(options)) return yield* sessionsOf(generator, total);
   for (let done = 0; done < total; ) {
     const count = Math.min(groupSize, total - done);
     done += count;
     yield { requests: Array.from({ length: count }, () => generator.next()), share: done / total };
+  }
+}
+
+function* sessionsOf(generator: WorkloadGenerator, total: number): Generator<TracePiece, void> {
+  for (let done = 0; done < total; ) {
+    const { request, turns } = generator.nextSession(total - done);
+    done += turns;
+    yield { requests: [request], share: done / total };
   }
 }

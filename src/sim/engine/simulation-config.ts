@@ -14,6 +14,7 @@ import type { PrefillObserver } from '../../core/router/placement/prefill-observ
 import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import type { FaultPlan } from '../faults/fault-plan.ts';
 import type { Nic } from '../network/network.ts';
+import type { ClientPauses } from '../workload/client-loop.ts';
 import type { RetrySettings } from '../workload/retries.ts';
 import type { EventQueue } from './event-queue.ts';
 import type { StepListener } from './executor.ts';
@@ -103,6 +104,8 @@ export interface SimulationConfig {
   readonly admission: AdmissionSettings;
   /** Clients of a closed loop, each with one request at a time; undefined: requests arrive at the times of the workload. */
   readonly clients?: number | undefined;
+  /** Pauses of a client between an answer and its next request; undefined: none. */
+  readonly clientPauses?: ClientPauses | undefined;
   /** Undefined: refused requests do not return. */
   readonly retries?: RetrySettings | undefined;
   /** Groups of prefill instances compute long prompts together; undefined: no groups. */

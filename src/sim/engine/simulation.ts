@@ -122,7 +122,7 @@ export class Simulation {
     const { faults, clients } = this.cluster;
     return faults === undefined
       ? this.nextUs === Number.POSITIVE_INFINITY
-      : clients.unfinished + clients.returning + clients.waiting === 0;
+      : clients.unfinished + clients.returning + clients.waiting + clients.pausing === 0;
   }
 
   /** Runs to the end, without further arrivals. */

@@ -1,5 +1,12 @@
 // Clients in a closed loop: each sends its next request when its last one has ended.
 
+/** Pauses of a client between an answer and its next request. */
+export interface ClientPauses {
+  readonly meanUs: number;
+  readonly kind: 'exponential' | 'constant';
+  readonly seed: number;
+}
+
 /** Sends requests in their order, at most `clients` at a time. */
 export class ClientLoop<Request> {
   readonly clients: number;

@@ -6,13 +6,17 @@ import type { SloRule } from '../../core/router/admission/length-admission.ts';
 import { Float64Pool } from '../../core/scheduler/executor/float64-pool.ts';
 import { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import type { TraceRequest } from '../../trace/request.ts';
+import { Prng } from '../../util/prng.ts';
 import type { EventQueue } from '../engine/event-queue.ts';
 import type { SimulationConfig } from '../engine/simulation-config.ts';
 import type { Outcome } from '../report/outcome.ts';
-import { ClientLoop } from './client-loop.ts';
+import { ClientLoop, type ClientPauses } from './client-loop.ts';
 
 interface ClientHost {
-  readonly config: Pick<SimulationConfig, 'blockTokens' | 'clients' | 'faults' | 'inspect' | 'requestListener'>;
+  readonly config: Pick<
+    SimulationConfig,
+    'blockTokens' | 'clients' | 'clientPauses' | 'faults' | 'inspect' | 'requestListener'
+  >;
   readonly queue: EventQueue;
   readonly sloOf: SloRule;
   readonly outcome: Outcome;
@@ -20,17 +24,25 @@ interface ClientHost {
   deliverToConductor(event: ConductorEvent<LengthRequest>): void;
 }
 
+/** Random stream of the pauses of clients. */
+const pauseStream = 21;
+
 export class Clients {
   readonly #host: ClientHost;
   readonly #unfinished = new Map<string, LengthRequest>();
   readonly #gaps = new Float64Pool();
   /** Undefined: requests arrive at the times of the workload. */
   readonly #loop: ClientLoop<TraceRequest> | undefined;
+  readonly #prng: Prng;
   #returning = 0;
+  /** Clients that pause between two sessions, and sessions that pause between two turns. */
+  #idlePauses = 0;
+  #turnPauses = 0;
 
   constructor(host: ClientHost) {
     this.#host = host;
-    const { clients } = host.config;
+    const { clients, clientPauses } = host.config;
+    this.#prng = new Prng(clientPauses?.seed ?? 0, pauseStream);
     const send = (trace: TraceRequest) => this.submit({ ...trace, arrivalUs: host.queue.nowUs }, String(trace.index));
     this.#loop = clients === undefined ? undefined : new ClientLoop(clients, send);
   }
@@ -43,6 +55,11 @@ export class Clients {
   /** Refused requests that will return. */
   get returning(): number {
     return this.#returning;
+  }
+
+  /** Requests that will be sent after a pause. */
+  get pausing(): number {
+    return this.#idlePauses + this.#turnPauses;
   }
 
   /** Requests that wait for a client of the closed loop. */
@@ -91,7 +108,7 @@ export class Clients {
     const returnUs = event.kind === 'finished' ? undefined : outcome.failed(queue.nowUs, request, event);
     if (event.kind === 'finished') outcome.completed(request);
     config.requestListener?.ended(id, queue.nowUs, request, event, returnUs !== undefined);
-    if (returnUs === undefined) this.#freeClient(request, event.kind === 'finished');
+    if (returnUs === undefined) this.#continueSession(request, event.kind === 'finished');
     else this.#submitAgain(request, returnUs);
     // With faults, an instance that is out of reach may go on with the request.
     if (config.faults === undefined) request.release();
@@ -112,20 +129,58 @@ export class Clients {
       this.deliver(id, { kind: 'failed', code: 'ENGINE_FAILED', message, retryAfterMs: undefined });
   }
 
-  /** The client of the closed loop sends its next request when all parts have handled the end of this one. */
-  #freeClient({ trace, firstTokenUs = 0 }: LengthRequest, isCompleted: boolean): void {
+  /** The next turn follows after a think time. A refusal ends the session. */
+  #continueSession(request: LengthRequest, isCompleted: boolean): void {
+    const { trace } = request;
+    const next = isCompleted ? trace.next : undefined;
+    this.#countEnd(request, isCompleted, next !== undefined);
+    if (next === undefined) {
+      this.#freeClient();
+      return;
+    }
+    const { queue } = this.#host;
+    const { sloClass, tenant, priority } = trace;
+    const labels = { ...(sloClass && { sloClass }), ...(tenant && { tenant }), ...(priority && { priority }) };
+    this.#turnPauses++;
+    queue.at(queue.nowUs + next.thinkUs, () => {
+      this.#turnPauses--;
+      this.submit({ ...next.request, ...labels, arrivalUs: queue.nowUs }, String(next.request.index));
+    });
+  }
+
+  #countEnd({ trace, firstTokenUs = 0 }: LengthRequest, isCompleted: boolean, continues: boolean): void {
+    const { outcome, queue } = this.#host;
     const loop = this.#loop;
     if (loop === undefined) return;
-    const { outcome, queue } = this.#host;
     const ended = {
       endedUs: queue.nowUs,
       outputTokens: isCompleted ? trace.outputTokens : 0,
       ttftUs: firstTokenUs - trace.arrivalUs,
     };
+    // When all parts have handled the end of the request.
+    queue.at(queue.nowUs, () => outcome.closedLoop?.ended(ended, continues || loop.waiting > this.#idlePauses));
+  }
+
+  /** The client of the closed loop sends its next request after a pause, if there is one. */
+  #freeClient(): void {
+    const loop = this.#loop;
+    if (loop === undefined) return;
+    const { queue, config } = this.#host;
     queue.at(queue.nowUs, () => {
-      outcome.closedLoop?.ended(ended, loop.waiting > 0);
-      loop.ended();
+      if (config.clientPauses === undefined || loop.waiting <= this.#idlePauses) {
+        loop.ended();
+        return;
+      }
+      this.#idlePauses++;
+      queue.at(queue.nowUs + this.#pauseUs(config.clientPauses), () => {
+        this.#idlePauses--;
+        loop.ended();
+      });
     });
+  }
+
+  #pauseUs({ meanUs, kind }: ClientPauses): number {
+    return Math.round(meanUs * (kind === 'constant' ? 1 : this.#prng.exponential()));
   }
 
   #submitAgain({ trace: { index } }: LengthRequest, atUs: number): void {

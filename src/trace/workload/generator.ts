@@ -6,13 +6,19 @@ import { ArrivalClock, type Arrivals } from './arrivals.ts';
 import { BlockNames, type Prefixes } from './block-names.ts';
 import { type DrawnLengths, drawer, type Lengths, type LengthTable, meanOf } from './lengths.ts';
 
+/** Distributions of think times. */
+export const thinkTimes = ['exponential', 'constant'] as const;
+export type ThinkTimes = (typeof thinkTimes)[number];
+
 export interface Sessions {
   /** Mean number of requests of a session, at least 1; geometrically distributed. */
   readonly turns: number;
   /** Tokens that the user adds to the last prompt and its output. */
   readonly newTokens: Lengths;
-  /** Mean time from the last output token to the next prompt; exponentially distributed. */
+  /** Mean time from the last output token to the next prompt. */
   readonly thinkSeconds: number;
+  /** Undefined: exponential. */
+  readonly thinkTimes?: ThinkTimes | undefined;
   /** Assumed output time per token: the generator does not receive the answers. */
   readonly answerMsPerToken: number;
 }
@@ -93,42 +99,72 @@ export class WorkloadGenerator {
 
   next(): TraceRequest {
     const { input, output } = this.#drawPair();
-    if (this.#turns.nextUs <= this.#firstUs) return this.#continue(this.#turns.take(), output);
+    if (this.#turns.nextUs <= this.#firstUs) {
+      const turn = this.#turns.take();
+      return this.#emit({ arrivalUs: turn.arrivalUs, ...this.#prompt(turn, output) });
+    }
+    return this.#emit(this.#first(input, output));
+  }
+
+  /**
+   * The first request of the next session, with its further turns as `next`: each is sent a think time after the answer before it. Not to be
+   * mixed with `next()`.
+   * @param turnsMax largest number of turns
+   */
+  nextSession(turnsMax: number): { readonly request: TraceRequest; readonly turns: number } {
+    const { input, output } = this.#drawPair();
+    const first = { index: this.#index++, ...this.#first(input, output) };
+    const turns: { readonly thinkUs: number; readonly request: TraceRequest }[] = [{ thinkUs: 0, request: first }];
+    const { sessions } = this.#workload;
+    for (let last = first; sessions !== undefined && turns.length < turnsMax; ) {
+      const turn = this.#drawTurn(last, sessions);
+      if (turn === undefined) break;
+      last = { index: this.#index++, arrivalUs: 0, ...this.#prompt(turn, this.#drawPair().output) };
+      turns.push({ thinkUs: turn.thinkUs, request: last });
+    }
+    const { request } = turns.reduceRight((next, { thinkUs, request: own }) => {
+      return { thinkUs, request: { ...own, next } };
+    });
+    return { request, turns: turns.length };
+  }
+
+  #first(input: number, output: number): Omit<TraceRequest, 'index'> {
     const arrivalUs = this.#firstUs;
     this.#firstUs = this.#arrivalUs();
     const { contextTokens } = this.#workload;
     const outputTokens = Math.min(output, contextTokens - 1);
     const inputTokens = Math.min(input, contextTokens - outputTokens);
-    return this.#emit({ arrivalUs, inputTokens, outputTokens, blocks: this.#names.fresh(inputTokens) });
+    return { arrivalUs, inputTokens, outputTokens, blocks: this.#names.fresh(inputTokens) };
   }
 
-  #continue({ arrivalUs, inputTokens, before, beforeTokens }: Conversation, output: number): TraceRequest {
+  #prompt({ inputTokens, before, beforeTokens }: Turn, output: number): Omit<TraceRequest, 'index' | 'arrivalUs'> {
     const outputTokens = Math.min(output, this.#workload.contextTokens - inputTokens);
     const blocks = this.#names.continued(before, beforeTokens, inputTokens);
-    return this.#emit({ arrivalUs, inputTokens, outputTokens, blocks });
+    return { inputTokens, outputTokens, blocks };
   }
 
+  /** The session continues after the answer and a think time, if it continues. */
   #emit(request: Omit<TraceRequest, 'index'>): TraceRequest {
-    if (this.#workload.sessions !== undefined) this.#maybeContinue(request, this.#workload.sessions);
+    const { sessions } = this.#workload;
+    const turn = sessions && this.#drawTurn(request, sessions);
+    if (turn !== undefined) {
+      const answerUs = Math.round(request.outputTokens * turn.answerMsPerToken * 1000);
+      this.#turns.add({ ...turn, arrivalUs: request.arrivalUs + answerUs + turn.thinkUs });
+    }
     return { index: this.#index++, ...request };
   }
 
-  /** Adds the next request of the session, if the session continues. */
-  #maybeContinue(
-    { arrivalUs, inputTokens, outputTokens, blocks }: Omit<TraceRequest, 'index'>,
-    { turns, thinkSeconds, answerMsPerToken }: Sessions,
-  ): void {
-    if (this.#turnPrng.uniform() >= 1 - 1 / turns) return;
+  /** The next turn of the session; undefined: the session ends. */
+  #drawTurn(
+    { inputTokens, outputTokens, blocks }: Omit<TraceRequest, 'index'>,
+    { turns, thinkSeconds, thinkTimes: kind, answerMsPerToken }: Sessions,
+  ): (Turn & { readonly thinkUs: number; readonly answerMsPerToken: number }) | undefined {
+    if (this.#turnPrng.uniform() >= 1 - 1 / turns) return undefined;
     const next = inputTokens + outputTokens + this.#drawNew();
-    const thinkUs = Math.round(this.#turnPrng.exponential() * thinkSeconds * 1e6);
-    if (next >= this.#workload.contextTokens) return;
-    const answerUs = Math.round(outputTokens * answerMsPerToken * 1000);
-    this.#turns.add({
-      arrivalUs: arrivalUs + answerUs + thinkUs,
-      inputTokens: next,
-      before: blocks,
-      beforeTokens: inputTokens,
-    });
+    const pauses = kind === 'constant' ? 1 : this.#turnPrng.exponential();
+    if (next >= this.#workload.contextTokens) return undefined;
+    const thinkUs = Math.round(pauses * thinkSeconds * 1e6);
+    return { inputTokens: next, before: blocks, beforeTokens: inputTokens, thinkUs, answerMsPerToken };
   }
 }
 
@@ -191,16 +227,19 @@ function rowsOf({ input, output }: LengthTable, prng: Prng): () => Pair {
 }
 
 /** The next request of a session; its prompt extends the one before. */
-interface Conversation {
-  readonly arrivalUs: number;
+interface Turn {
   readonly inputTokens: number;
   readonly before: Int32Array;
   readonly beforeTokens: number;
 }
 
+interface TimedTurn extends Turn {
+  readonly arrivalUs: number;
+}
+
 /** A binary heap; at equal times in the order of insertion. */
 class TurnQueue {
-  readonly #items: { readonly turn: Conversation; readonly order: number }[] = [];
+  readonly #items: { readonly turn: TimedTurn; readonly order: number }[] = [];
   #added = 0;
 
   /** Infinity when it is empty. */
@@ -208,7 +247,7 @@ class TurnQueue {
     return this.#items[0]?.turn.arrivalUs ?? Number.POSITIVE_INFINITY;
   }
 
-  add(turn: Conversation): void {
+  add(turn: TimedTurn): void {
     const items = this.#items;
     items.push({ turn, order: this.#added++ });
     for (let place = items.length - 1; place > 0; ) {
@@ -220,7 +259,7 @@ class TurnQueue {
   }
 
   /** Removes the first entry; there must be one. */
-  take(): Conversation {
+  take(): TimedTurn {
     const items = this.#items;
     this.#swap(0, items.length - 1);
     const taken = items.pop();

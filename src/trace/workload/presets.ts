@@ -66,9 +66,18 @@ const shifting: Workload = {
   ],
 };
 
+/** Chats with a few system prompts and many short turns. */
+const sessions: Workload = {
+  ...plain,
+  lengths: drawn(around(1500, 0.5), around(250, 0.8)),
+  prefixes: { families: 8, zipf: 1, share: 0.7 },
+  sessions: { turns: 6, newTokens: around(200, 1), thinkSeconds: 20, answerMsPerToken: 50 },
+};
+
 export const presets = {
   plain,
   ...published,
+  sessions,
   'long-1': longMix(0.01),
   'long-10': longMix(0.1),
   'long-30': longMix(0.3),

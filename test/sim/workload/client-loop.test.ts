@@ -1,10 +1,14 @@
 // Closed loops: clients that send their next request when their last one ends, alone and in a simulated cluster.
 import { describe, expect, it } from 'vitest';
 import { readOptions } from '../../../src/cli/options/options.ts';
-import { runSimulation, simulationSchema } from '../../../src/cli/simulate/simulated-run.ts';
+import { pausesOf, runSimulation, simulationSchema } from '../../../src/cli/simulate/simulated-run.ts';
+import { openWorkload } from '../../../src/cli/simulate/workload-source.ts';
+import type { LengthRequest } from '../../../src/core/scheduler/executor/length-request.ts';
 import { ClosedLoopFigures } from '../../../src/sim/report/closed-loop-figures.ts';
 import { ClientLoop } from '../../../src/sim/workload/client-loop.ts';
 import { runClosedLoop } from '../../../src/sim/workload/closed-loop.ts';
+import type { TraceRequest } from '../../../src/trace/request.ts';
+import type { RequestLengths } from '../../../src/util/request-lengths.ts';
 import { cluster, machine, run } from '../small-cluster.ts';
 
 describe('a loop of clients', () => {
@@ -96,5 +100,79 @@ describe('a cluster with a closed loop', () => {
     [{ clients: '3,4' }, 'Cannot use --clients 3,4 here: state one number'],
   ])('is refused with %j', async (flags, message) => {
     await expect(async () => runSimulation(options({ clients: '3', ...flags }))).rejects.toThrow(message);
+  });
+
+  /** Arrival and end of each request by index. */
+  const times = async (flags: Readonly<Record<string, unknown>>) => {
+    const records: { readonly index: number; readonly arrivalUs: number; readonly endUs: number }[] = [];
+    const parsed = options(flags);
+    const requests: TraceRequest[] = [];
+    for await (const piece of openWorkload(parsed)) requests.push(...piece.requests);
+    const { clients, clientPauses } = { clients: parsed.clients?.[0], clientPauses: pausesOf(parsed) };
+    const inspect = {
+      after: () => {},
+      ended: ({ trace, lastTokenUs }: LengthRequest) =>
+        records.push({ index: trace.index, arrivalUs: trace.arrivalUs, endUs: lastTokenUs }),
+    };
+    run(requests, { instances: cluster({ mixed: 2 }), clients, clientPauses, inspect });
+    return records.sort((a, b) => a.index - b.index);
+  };
+
+  it('pauses between the requests of a client', async () => {
+    const flags = { clients: '1', requests: '4', input: '40', think: '2' };
+    const constant = await times({ ...flags, thinkTimes: 'constant' });
+    const gaps = constant.slice(1).map(({ arrivalUs }, i) => arrivalUs - constant[i].endUs);
+    expect(gaps).toEqual([2e6, 2e6, 2e6]);
+    const drawn = await times(flags);
+    expect(new Set(drawn.slice(1).map(({ arrivalUs }, i) => arrivalUs - drawn[i].endUs)).size).toBe(3);
+  });
+
+  it.each([{ clients: '3' }, { turnTimes: 'simulated', rate: '5' }])(
+    'sends each turn of a session after its answer: %j',
+    async (flags) => {
+      const chat = {
+        workload: 'sessions',
+        input: '40',
+        output: '9',
+        turns: '3',
+        newTokens: '20',
+        think: '1',
+        shared: '0',
+      };
+      const flagsOfAll = {
+        ...chat,
+        thinkTimes: 'constant',
+        requests: '30',
+        context: '160',
+        blockTokens: '16',
+        ...flags,
+      };
+      const records = await times(flagsOfAll);
+      expect(records.map(({ index }) => index)).toEqual(Array.from({ length: 30 }, (_, i) => i));
+      let linked = 0;
+      for await (const { requests } of openWorkload(options(flagsOfAll)))
+        for (
+          let request: RequestLengths | undefined = requests[0];
+          request !== undefined;
+          request = request.next?.request
+        ) {
+          const { next } = request;
+          if (next === undefined) continue;
+          linked++;
+          expect(next.request.inputTokens).toBe(request.inputTokens + 9 + 20);
+          expect(next.request.blocks.slice(0, 2)).toEqual(request.blocks.slice(0, 2));
+          expect(records[next.request.index].arrivalUs - records[request.index].endUs).toBe(1e6);
+        }
+      expect(linked).toBeGreaterThan(5);
+    },
+  );
+
+  it('reuses the history of its sessions', async () => {
+    const chat = { workload: 'sessions', input: '1000~0.5', output: '250', mixed: '1', cacheBlocks: '2000' };
+    const { outcome } = await runSimulation(
+      options({ ...chat, blockTokens: '16', clients: '4', shared: '0', check: false }),
+    );
+    expect(outcome.requests).toBe(40);
+    expect(outcome.cachedTokens / outcome.promptTokens).toBeGreaterThan(0.3);
   });
 });
