@@ -5,7 +5,7 @@ import type { InstanceSnapshot, LendingSnapshot } from '../../src/core/protocol/
 import { describeCluster } from '../../src/gateway/http/cluster-view.ts';
 import { emptySnapshot } from '../../src/runtime/snapshots/metric-snapshots.ts';
 import { ScriptedPort } from '../gateway/scripted-port.ts';
-import { noCluster } from '../gateway/world.ts';
+import { figuresOf, noCluster } from '../gateway/world.ts';
 
 /** Two lending instances: lender 4 owes three blocks to lender 9. */
 function lending(lenderNumber: number, links: LendingSnapshot['links']): LendingSnapshot {
@@ -67,7 +67,8 @@ function viewAfter(seconds: number): ReturnType<typeof clusterViewSchema.parse> 
       return instances;
     }
   }
-  const view = describeCluster('m', new Port(() => []), { ...noCluster, roles: () => ['prefill', 'decode'] });
+  const port = new Port(() => []);
+  const view = describeCluster(figuresOf(port, 'm'), port, { ...noCluster, roles: () => ['prefill', 'decode'] });
   return clusterViewSchema.parse({ ...JSON.parse(JSON.stringify(view)), at_ms: 1000 * seconds });
 }
 

@@ -3,7 +3,7 @@ import { Registry } from 'prom-client';
 import { vi } from 'vitest';
 import { GatewayMetrics } from '../../src/gateway/metrics/metrics.ts';
 import { ScriptedPort } from '../gateway/scripted-port.ts';
-import { noCluster } from '../gateway/world.ts';
+import { figuresOf, noCluster } from '../gateway/world.ts';
 import { wrap } from './wrap.ts';
 
 interface Metric {
@@ -45,7 +45,8 @@ export function metricPage(): string {
 function registered(): readonly Metric[] {
   const register = vi.spyOn(Registry.prototype, 'registerMetric');
   try {
-    new GatewayMetrics(new ScriptedPort(() => []), noCluster, 'bytes');
+    const port = new ScriptedPort(() => []);
+    new GatewayMetrics(port, noCluster, figuresOf(port).figures);
     return register.mock.calls.map(([metric]) => metric as unknown as Metric);
   } finally {
     register.mockRestore();

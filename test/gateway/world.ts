@@ -1,6 +1,6 @@
 // A gateway over a scripted port and a tokenizer of bytes, and request helpers.
 import { pino } from 'pino';
-import type { ClusterPort } from '../../src/core/protocol/ports.ts';
+import type { ClusterPort, InferencePort } from '../../src/core/protocol/ports.ts';
 import { createApp, type GatewayOptions } from '../../src/gateway/http/app.ts';
 import { ApiKeys } from '../../src/gateway/keys/api-keys.ts';
 import { ChatTemplate } from '../../src/text/template/chat-template.ts';
@@ -15,6 +15,12 @@ export const noCluster: ClusterPort = {
   switchRole: () => undefined,
   pin: () => {},
   unpin: () => {},
+};
+
+/** Figures of a server with one model. */
+export const figuresOf = (port: InferencePort, model = 'bytes') => {
+  const figures = () => [{ model, snapshot: port.snapshot(), loads: undefined }];
+  return { figures };
 };
 
 const template = '{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}assistant:';

@@ -13,6 +13,7 @@ import {
   computes,
   defaultInstance,
   givenOptions,
+  modelFlag,
   readOptions,
   type ServeOptions,
   serveOptionsSchema,
@@ -46,10 +47,7 @@ const instanceOptionNames = [
 
 export function serveCommand(): Command {
   const command = new Command('serve').description('Serve a model over an OpenAI-compatible endpoint');
-  addSparseFlags(addSchedulerFlags(addModelFlags(command)))
-    .optionsGroup(groups.model)
-    .option('--served-model-name <id>', 'Offer the model to clients under this id (default: the file or folder name)')
-    .option('--chat-template <file>', "Write chats with the Jinja template in this file (default: the model's own)")
+  addServedFlags(addSparseFlags(addSchedulerFlags(addModelFlags(command, modelsFlag()))))
     .optionsGroup(groups.http)
     .option('--host <address>', 'Listen on this address (default: 127.0.0.1)')
     .option('--port <n>', 'Listen on this port; 0 selects a free one (default: 8000)');
@@ -92,6 +90,7 @@ export function serveCommand(): Command {
     refuseHalfTls(options);
     servedAttentionWorkers(options);
     servedSparsity(options);
+    refuseModels(options);
     if (options.nats === undefined || options.instances !== undefined)
       refuseTooMuchMemory(options, options.instances ?? [defaultInstance]);
     if (options.nats === undefined) refuseClusters(options);
@@ -101,6 +100,18 @@ export function serveCommand(): Command {
     const { serveModel } = await import('../serve/serve-model.ts');
     await serveModel(options);
   });
+}
+
+/** What clients see of the models. */
+function addServedFlags(command: Command): Command {
+  return command
+    .optionsGroup(groups.model)
+    .option('--served-model-name <id>', 'Offer the model to clients under this id (default: the file or folder name)')
+    .option(
+      '--models-memory <size>',
+      'With several models, unload idle ones above this memory, least recently used first (default: 90 % of what is free)',
+    )
+    .option('--chat-template <file>', "Write chats with the Jinja template in this file (default: the model's own)");
 }
 
 /** Limits of requests, and what happens to fields without a meaning. */
@@ -132,6 +143,34 @@ function addTierFlags(command: Command): Command {
       '--ssd-size <size>',
       'Allocate this much SSD for all instances together (default: 64 contexts, at most 10g)',
     );
+}
+
+/** Each occurrence adds a model. */
+function modelsFlag(): Option {
+  const collect = (model: string, models: readonly string[] = []): readonly string[] => [...models, model];
+  const option = modelFlag();
+  option.description = option.description.replace(
+    ' (default',
+    '; NAME=MODEL names it, and several load on demand (default',
+  );
+  return option.argParser(collect);
+}
+
+/** Refuses what several models behind one endpoint exclude. */
+function refuseModels(options: ServeOptions): void {
+  const { models, modelsMemory } = options;
+  if (models === undefined) {
+    if (modelsMemory !== undefined) throw new UsageError('Cannot use --models-memory: it needs several --model');
+    return;
+  }
+  const refused = (flag: string, why: string): UsageError =>
+    new UsageError(`Cannot use --${flag} with several models: ${why}`);
+  if (options.nats !== undefined) throw refused('nats', 'a cluster of processes serves one model');
+  if (options.servedModelName !== undefined) throw refused('served-model-name', 'write --model NAME=MODEL');
+  if (options.chatTemplate !== undefined) throw refused('chat-template', 'each model has its own template');
+  const ssd = options.ssd ?? options.instances?.find((own) => own.ssd !== undefined)?.ssd;
+  if (ssd !== undefined) throw refused('ssd', 'the blocks of different models cannot share a folder');
+  if (servedAttentionWorkers(options) !== undefined) throw refused('dop', 'attention workers serve one model');
 }
 
 function refuseHalfTls({ tlsCert, tlsKey }: ServeOptions): void {

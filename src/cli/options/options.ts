@@ -48,6 +48,8 @@ const watchdog = count(0, 86_400).default(defaultWatchdog.floorUs / 1e6);
 
 /** Instances of one process at most. */
 const instancesMax = 64;
+/** Models of one endpoint at most. */
+const modelsMax = 64;
 
 /** Transports of keys and values between processes; instances of one process may also copy them in memory. */
 export const processTransports = ['auto', 'shared', 'tcp', 'rdma'] as const;
@@ -105,6 +107,9 @@ export const stepMs = numeric(z.number().min(1).max(10_000)).optional();
 const token = z.string().min(16, 'a token has at least 16 characters').optional();
 
 export const serveOptionsSchema = modelOptionsSchema.extend({
+  /** Several models of `--model`, in place of `model`. */
+  models: z.array(z.string().min(1)).max(modelsMax).optional(),
+  modelsMemory: bytes.optional(),
   ...servedSloFields,
   pinMemory,
   stepMs,
@@ -183,9 +188,9 @@ export function modelFlag(): Option {
 }
 
 /** Flags of the model and its forms. @param otherwise describes the default model, if it is not the embedded one */
-export function addFormFlags(command: Command, otherwise?: string): Command {
+export function addFormFlags(command: Command, otherwise?: string, model = modelFlag()): Command {
   return command
-    .addOption(otherwise === undefined ? modelFlag() : modelFlag().default(undefined, otherwise))
+    .addOption(otherwise === undefined ? model : model.default(undefined, otherwise))
     .addOption(
       new Option('--weights <form>', 'Keep weights in memory in this form (default: native)').choices(weightsForms),
     )
@@ -203,8 +208,8 @@ export function addFormFlags(command: Command, otherwise?: string): Command {
 }
 
 /** Flags of the model and its memory. Defaults are in the schema, so that a config file can override them. */
-export function addModelFlags(command: Command): Command {
-  return addFormFlags(command.optionsGroup(groups.model))
+export function addModelFlags(command: Command, model = modelFlag()): Command {
+  return addFormFlags(command.optionsGroup(groups.model), undefined, model)
     .option('--context <tokens>', "Limit prompt plus output to this length (default: the model's own, at most 8192)")
     .option('--threads <n>', 'Compute with this number of threads (default: all cores)')
     .option('--config <file>', 'Read options of the same names from a YAML file; flags take precedence')
@@ -271,7 +276,13 @@ export function readOptions<S extends z.ZodObject>(schema: S, flags: Record<stri
 
 /** Options of flags and config file by name, unparsed. */
 export function givenOptions({ config, ...own }: Record<string, unknown>): Record<string, unknown> {
-  return { ...(typeof config === 'string' ? readConfig(config) : {}), ...withCurrentNames(own) };
+  return withModelList({ ...(typeof config === 'string' ? readConfig(config) : {}), ...withCurrentNames(own) });
+}
+
+/** A list of models with one entry is that model; a longer one is `models`. */
+function withModelList({ model, ...given }: Record<string, unknown>): Record<string, unknown> {
+  if (!Array.isArray(model)) return model === undefined ? given : { ...given, model };
+  return model.length === 1 ? { ...given, model: model[0] } : { ...given, models: model };
 }
 
 /** Options that had another name in an earlier version; the older names are still read. */

@@ -1,10 +1,17 @@
 // The request that `serve` prints at its start, as a line for a POSIX shell.
-import type { ServedModel } from '../../gateway/http/served-model.ts';
 
 const shellQuoted = (text: string): string => `'${text.replaceAll("'", "'\\''")}'`;
 
+/** A model that may not be loaded: whether it has a tokenizer and a template is what matters. */
+export interface FirstModel {
+  readonly id: string;
+  /** Undefined: it has none. */
+  readonly tokenizer: unknown;
+  readonly chatTemplate: unknown;
+}
+
 /** @param needsKey the shell's variable KVASIR_API_KEY then has the key, which must not appear in logs */
-export function firstRequest(model: ServedModel, url: string, needsKey: boolean): string {
+export function firstRequest(model: FirstModel, url: string, needsKey: boolean): string {
   const [path, fields] =
     model.chatTemplate === undefined
       ? ['completions', { prompt: model.tokenizer === undefined ? [1, 2, 3] : 'Once upon a time' }]

@@ -2,9 +2,9 @@
 import { readFileSync } from 'node:fs';
 import type { Logger } from 'pino';
 import type { ClusterPort, InferencePort } from '../../core/protocol/ports.ts';
+import type { GatewaySettings } from '../../gateway/http/app.ts';
 import { DataFolder } from '../../gateway/http/data-folder.ts';
 import { isLoopback } from '../../gateway/http/local-origin.ts';
-import type { ServedModel } from '../../gateway/http/served-model.ts';
 import { type Gateway, listen } from '../../gateway/http/server.ts';
 import type { TlsFiles } from '../../gateway/http/tls-files.ts';
 import { ApiKeys } from '../../gateway/keys/api-keys.ts';
@@ -26,14 +26,15 @@ import { startedAttentionWorkers } from './attention/child-attention-workers.ts'
 import { withChosenDop, withChosenDops } from './attention/choose-attention-workers.ts';
 import { ChildInstances } from './child-instances.ts';
 import { describeInstances } from './describe-instances.ts';
-import { firstRequest } from './first-request.ts';
+import { type FirstModel, firstRequest } from './first-request.ts';
 import { codeOf, makeFolder } from './host/make-folder.ts';
 import { answerMemoryRequests } from './host/memory-probe.ts';
 import { logRdmaDevice } from './host/rdma-device.ts';
 import { openLog, type ServerLog } from './host/server-log.ts';
 import { leftoverTiers } from './leftover-tiers.ts';
+import { openSeveralModels, parseModelName } from './model/several-models.ts';
 import type { TextSide } from './model/text-side.ts';
-import { openServing } from './open-serving.ts';
+import { openServing, type ServingOptions } from './open-serving.ts';
 import { exitAfterWrites, killAfterWrites, stopSignal } from './stop-signal.ts';
 
 const streamBufferBytesMax = 2 ** 20;
@@ -60,7 +61,8 @@ export async function serveModel(options: ServeOptions): Promise<void> {
   try {
     const context = { ...log, chatTemplate, data: data?.folder, keys };
     const nats = natsServers(options);
-    if (nats === undefined) await serveThreads(options, context);
+    if (options.models !== undefined) await serveModels(options.models, options, context);
+    else if (nats === undefined) await serveThreads(options, context);
     else await serveCluster(nats, options, context);
   } finally {
     close();
@@ -130,17 +132,14 @@ async function serveInstances(
   context: ServerContext,
   attentionWorkers: AttentionWorkersSettings | undefined,
 ): Promise<void> {
-  const pipeline = servedPipeline(options);
-  const serving = await openServing(options, {
-    ...options,
-    pipeline,
-    admission: admissionSettings(options),
-    traces: otlpEndpoint(options) !== undefined,
-    lending: servedLending(options),
-    attentionWorkers,
-    sparsity: servedSparsity(options),
-    log: context.log,
-  });
+  const { name, model } = parseModelName(options.model);
+  const serving = await openServing(
+    { ...options, model },
+    {
+      ...servingOptions(options, context, attentionWorkers),
+      ...(name !== undefined && { servedModelName: name }),
+    },
+  );
   try {
     const gateway = await openGateway(serving, options, context);
     try {
@@ -157,6 +156,36 @@ async function serveInstances(
   } finally {
     await serving.close();
     if (serving.cluster.hasHungThreads) killAfterWrites();
+  }
+}
+
+function servingOptions(
+  options: ServeOptions,
+  { log }: ServerContext,
+  attentionWorkers: AttentionWorkersSettings | undefined,
+): ServingOptions {
+  return {
+    ...options,
+    pipeline: servedPipeline(options),
+    admission: admissionSettings(options),
+    traces: otlpEndpoint(options) !== undefined,
+    lending: servedLending(options),
+    attentionWorkers,
+    sparsity: servedSparsity(options),
+    log,
+  };
+}
+
+/** Serves several models, each over instances of its own that start at its first request. */
+async function serveModels(models: readonly string[], options: ServeOptions, context: ServerContext): Promise<void> {
+  const several = await openSeveralModels(models, options, servingOptions(options, context, undefined));
+  try {
+    const gateway = await listen({ ...gatewaySettings(options, context), ...several }, options.host, options.port);
+    for (const line of several.lines) console.log(line);
+    announce(several.first, gateway, options);
+    await runUntilStopped(gateway, new Promise(() => {}), options, context);
+  } finally {
+    await several.close();
   }
 }
 
@@ -202,16 +231,17 @@ async function serveCluster(nats: NatsServers, options: ServeOptions, context: S
 function openGateway(
   { model, cluster, encode, grammars }: TextSide & { readonly cluster: InferencePort & ClusterPort },
   options: ServeOptions,
-  { logger, data, keys, chatTemplate }: ServerContext,
+  context: ServerContext,
 ): Promise<Gateway> {
-  const version = packageVersion();
-  const settings = {
-    version,
-    model: chatTemplate === undefined ? model : { ...model, chatTemplate, toolTemplate: undefined },
-    port: cluster,
-    cluster,
-    encode,
-    grammars,
+  const { chatTemplate } = context;
+  const own = chatTemplate === undefined ? model : { ...model, chatTemplate, toolTemplate: undefined };
+  const parts = { model: own, port: cluster, cluster, encode, grammars };
+  return listen({ ...gatewaySettings(options, context), ...parts }, options.host, options.port);
+}
+
+function gatewaySettings(options: ServeOptions, { logger, data, keys }: ServerContext): GatewaySettings {
+  return {
+    version: packageVersion(),
     logger,
     exporter: createExporter(options, logger),
     keys,
@@ -224,7 +254,6 @@ function openGateway(
     unknownFields: options.unknownFields,
     sloClasses: new Map(Object.entries(options.sloClasses ?? {})),
   };
-  return listen(settings, options.host, options.port);
 }
 
 function otlpEndpoint(options: ServeOptions): string | undefined {
@@ -250,7 +279,7 @@ function tlsOf({ tlsCert: cert, tlsKey: key }: ServeOptions): TlsFiles | undefin
   return cert === undefined || key === undefined ? undefined : { cert, key };
 }
 
-function announce(model: ServedModel, gateway: Gateway, options: ServeOptions): void {
+function announce(model: FirstModel, gateway: Gateway, options: ServeOptions): void {
   const scheme = tlsOf(options) === undefined ? 'http' : 'https';
   const url = `${scheme}://${gateway.host.includes(':') ? `[${gateway.host}]` : gateway.host}:${gateway.port}`;
   console.log(`Serving on ${url}`);

@@ -84,12 +84,8 @@ export type PinOrder = Order<GenerationRequest>;
 /** Receives the states of a pin, and the instance that keeps it. */
 export type PinListener = (state: PinState, instance: number | undefined) => void;
 
-/** Other requests to the cluster. */
-export interface ClusterPort {
-  /** `listener` receives `pinned` or `refused`, later `unpinned`. A repeated order renews the time. */
-  pin(order: PinOrder, listener: PinListener): void;
-  /** Unknown: ignored. */
-  unpin(id: PinId): void;
+/** Traces of requests, and the roles of the instances. */
+export interface ClusterView {
   /** The listener receives the trace of each request when it has ended. */
   onEnded(listener: (trace: RequestTrace) => void): void;
   /** The trace of a request that is running or has ended recently. */
@@ -101,6 +97,14 @@ export interface ClusterPort {
    * impossible.
    */
   switchRole(instance: number, role: InstanceRole): string | undefined;
+}
+
+/** Other requests to the cluster. */
+export interface ClusterPort extends ClusterView {
+  /** `listener` receives `pinned` or `refused`, later `unpinned`. A repeated order renews the time. */
+  pin(order: PinOrder, listener: PinListener): void;
+  /** Unknown: ignored. */
+  unpin(id: PinId): void;
 }
 
 export type GenerationEvent =
@@ -346,21 +350,25 @@ export type Readiness =
    */
   | { readonly kind: 'starting' | 'incomplete' | 'unreachable' | 'draining'; readonly message: string };
 
-/** Instances behind a conductor, as the gateway uses them. */
-export interface InferencePort {
-  /**
-   * `sink` receives `accepted` or `failed` before submit returns, then further events in order. The last one,
-   * `finished` or `failed`, comes exactly once unless the request is cancelled.
-   */
-  submit(request: GenerationRequest, sink: (event: GenerationEvent) => void): void;
+/** State of all instances behind the gateway. */
+export interface InstancesPort {
   /** The refusal of a request with `ahead` others submitted before it; undefined: it fits. Cheap. */
   overload(ahead: number): Extract<GenerationEvent, { kind: 'failed' }> | undefined;
-  /** Frees everything that the request holds; its sink receives no further event. Unknown ids are ignored. */
-  cancel(id: RequestId): void;
   readiness(): Readiness;
   /** Of all instances together. */
   snapshot(): InstanceSnapshot;
   instances(): readonly InstanceSnapshot[];
   /** Refuses new requests (SHUTTING_DOWN), and resolves when all accepted ones have ended. */
   drain(): Promise<void>;
+}
+
+/** Instances behind a conductor, as the gateway uses them. */
+export interface InferencePort extends InstancesPort {
+  /**
+   * `sink` receives `accepted` or `failed` before submit returns, then further events in order. The last one,
+   * `finished` or `failed`, comes exactly once unless the request is cancelled.
+   */
+  submit(request: GenerationRequest, sink: (event: GenerationEvent) => void): void;
+  /** Frees everything that the request holds; its sink receives no further event. Unknown ids are ignored. */
+  cancel(id: RequestId): void;
 }

@@ -3,9 +3,7 @@ import type { Context, Hono } from 'hono';
 import { readBytes, readJson } from '../http/body.ts';
 import { badField } from '../http/errors.ts';
 import { type Env, refuseMethod } from '../http/route-context.ts';
-import type { Caller } from '../keys/caller.ts';
-import type { EndpointContext } from '../openai/endpoint.ts';
-import { Batches } from './batches.ts';
+import { Batches, type BatchRun } from './batches.ts';
 import { describeFile, FileStore, type Storage } from './file-store.ts';
 
 /** Limit of all files together, as a multiple of the largest body. */
@@ -13,18 +11,17 @@ const bodiesMax = 16;
 const listMax = 100;
 const listDefault = 20;
 
-/** @param stopping aborted when the server stops; running batch requests are cancelled @param storage undefined: files and batches are lost when the process exits */
+/** @param run runs the requests @param stopping aborted when the server stops; running batch requests are cancelled @param storage undefined: files and batches are lost when the process exits */
 export function addBatchRoutes(
   app: Hono<Env>,
-  context: EndpointContext,
+  run: BatchRun,
   bodyBytesMax: number,
   stopping: AbortSignal,
   storage: Storage | undefined,
-  callerNamed: (tenant: string) => Caller,
 ): void {
   const files = new FileStore(bodiesMax * bodyBytesMax, within(storage, 'files'));
   addFileRoutes(app, files, bodyBytesMax);
-  const batches = new Batches({ context, files, stopping, callerNamed }, within(storage, 'batches'));
+  const batches = new Batches({ ...run, files, stopping }, within(storage, 'batches'));
   const [all, one, cancel] = ['/v1/batches', '/v1/batches/:id', '/v1/batches/:id/cancel'];
   app.post(all, async (c) => c.json(batches.create(await readJson(c.req.raw, bodyBytesMax), c.get('caller'))));
   app.get(all, (c) => c.json(batches.list(c.get('caller').name, c.req.query('after'), limitOf(c))));

@@ -2,6 +2,7 @@
 import { randomUUID } from 'node:crypto';
 import { setMaxListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
+import type { Logger } from 'pino';
 import { ApiError, badField, newRequestId, toApiError } from '../http/errors.ts';
 import type { Caller } from '../keys/caller.ts';
 import { chatCompletions } from '../openai/chat.ts';
@@ -22,17 +23,26 @@ const concurrentMax = 16;
 
 const nowS = () => Math.floor(Date.now() / 1000);
 
-interface BatchesContext {
-  readonly context: EndpointContext;
+type Endpoint = (json: unknown, context: EndpointContext, call: EndpointCall) => Promise<Response>;
+
+/** How requests of batches run. */
+export interface BatchRun {
+  /** Runs an endpoint with the model that its request names. */
+  readonly run: (endpoint: Endpoint, json: unknown, call: EndpointCall) => Promise<Response>;
+  readonly logger: Logger;
+  readonly callerNamed: (tenant: string) => Caller;
+}
+
+interface BatchesContext extends BatchRun {
   readonly files: FileStore;
   /** Aborted to start no more requests and cancel running ones. */
   readonly stopping: AbortSignal;
-  readonly callerNamed: (tenant: string) => Caller;
 }
 
 /** Runs batches and keeps the latest ones, in memory or in a folder, from which a restarted process continues them. */
 export class Batches {
-  readonly #context: EndpointContext;
+  readonly #run: BatchRun['run'];
+  readonly #logger: Logger;
   readonly #files: FileStore;
   readonly #callerNamed: (tenant: string) => Caller;
   readonly #batches = new Map<string, Batch>();
@@ -41,8 +51,9 @@ export class Batches {
   readonly #stopping: AbortSignal;
 
   /** @param storage undefined: batches are lost when the process exits */
-  constructor({ context, files, stopping, callerNamed }: BatchesContext, storage?: Storage) {
-    this.#context = context;
+  constructor({ run, logger, files, stopping, callerNamed }: BatchesContext, storage?: Storage) {
+    this.#run = run;
+    this.#logger = logger;
     this.#files = files;
     this.#callerNamed = callerNamed;
     this.#stopping = stopping;
@@ -145,10 +156,10 @@ export class Batches {
     // Each running request has two listeners; more would be a leak.
     setMaxListeners(2 * concurrentMax, batch.stop.signal);
     if (batch.status === 'cancelling') batch.stop.abort();
-    void this.#run(batch);
+    void this.#runBatch(batch);
   }
 
-  async #run(batch: Batch): Promise<void> {
+  async #runBatch(batch: Batch): Promise<void> {
     const expire = (): void => {
       setStatus(batch, 'expired');
       batch.stop.abort();
@@ -197,7 +208,7 @@ export class Batches {
     try {
       await this.#records.addAnswer(batch, customId, kind, text);
     } catch (err) {
-      this.#context.logger.error({ err, batch: batch.id }, 'Cannot store an answer of a batch');
+      this.#logger.error({ err, batch: batch.id }, 'Cannot store an answer of a batch');
     }
   }
 
@@ -214,7 +225,7 @@ export class Batches {
       signal: stop.signal,
     };
     try {
-      const response = await endpointOf(request.endpoint)(body, this.#context, call);
+      const response = await this.#run(endpointOf(request.endpoint), body, call);
       return { status: response.status, answer: await response.json(), retryAfterMs: undefined };
     } catch (error) {
       const { status, retryAfterMs } = toApiError(error);
@@ -239,7 +250,7 @@ export class Batches {
       this.#records.save(ended);
       Object.assign(batch, { status: ended.status, at: ended.at });
     } catch (err) {
-      this.#context.logger.error({ err, batch: id }, 'Cannot store the answers of a batch: trying again');
+      this.#logger.error({ err, batch: id }, 'Cannot store the answers of a batch: trying again');
       setTimeout(() => this.#finish(batch), retryStoreMs).unref();
       return;
     }
@@ -255,7 +266,7 @@ function setStatus(batch: Batch, status: Status): void {
   batch.at[status] = nowS();
 }
 
-function endpointOf(url: BatchUrl) {
+function endpointOf(url: BatchUrl): Endpoint {
   return url === '/v1/completions' ? completions : chatCompletions;
 }
 

@@ -4,20 +4,19 @@ import { type Context, Hono } from 'hono';
 import { cors } from 'hono/cors';
 import type { Logger } from 'pino';
 import { z } from 'zod';
-import type { GrammarCompiler } from '../../core/protocol/grammar.ts';
-import type { ClusterPort, InferencePort } from '../../core/protocol/ports.ts';
+import type { ClusterView, InferencePort, InstancesPort } from '../../core/protocol/ports.ts';
 import { countTokens, createMessage } from '../anthropic/messages.ts';
 import { addBatchRoutes } from '../batches/batch-routes.ts';
 import { type ApiKeys, authorizationOf, requireAdmin } from '../keys/api-keys.ts';
 import { anyCaller } from '../keys/caller.ts';
 import { CallerUsage } from '../keys/caller-usage.ts';
 import { GatewayMetrics } from '../metrics/metrics.ts';
+import { type ModelParts, modelNameOf, OneModel, type ServedModels, unknownModel } from '../models/served-models.ts';
 import { chatCompletions } from '../openai/chat.ts';
 import { completions } from '../openai/completions.ts';
 import { Contexts } from '../openai/contexts.ts';
-import { checkModel, type EndpointCall, type EndpointContext } from '../openai/endpoint.ts';
+import type { EndpointCall, EndpointContext } from '../openai/endpoint.ts';
 import { parseBody, type UnknownFields } from '../openai/fields.ts';
-import type { Encode } from '../openai/prompt.ts';
 import { detokenize, tokenize } from '../openai/tokenize.ts';
 import { countInputTokens, createResponse } from '../responses/responses.ts';
 import type { OtlpExporter } from '../tracing/otlp-exporter.ts';
@@ -31,20 +30,14 @@ import { ApiError, clientRequestId, errorHeaders, newRequestId, toApiError } fro
 import { errorBody, idHeaders } from './protocol-paths.ts';
 import { RequestLine } from './request-line.ts';
 import { callOf, type Env, refuseMethod } from './route-context.ts';
-import type { ServedModel } from './served-model.ts';
 import type { TlsFiles } from './tls-files.ts';
 
-export interface GatewayOptions {
-  readonly model: ServedModel;
+/** Settings that do not depend on the models. */
+export interface GatewaySettings {
   /** Of the release. */
   readonly version?: string;
-  readonly port: InferencePort;
-  readonly cluster: ClusterPort;
   /** Undefined: traces are not exported. */
   readonly exporter: OtlpExporter | undefined;
-  readonly encode: Encode;
-  /** Undefined: requests that constrain their output are refused. */
-  readonly grammars?: GrammarCompiler | undefined;
   readonly logger: Logger;
   readonly keys: ApiKeys;
   /** Undefined: plain HTTP. */
@@ -65,6 +58,21 @@ export interface GatewayOptions {
   readonly unknownFields?: UnknownFields | undefined;
 }
 
+/** A gateway with one model. */
+export interface GatewayOptions extends GatewaySettings, ModelParts {}
+
+/** A gateway with several models. */
+export interface SharedGatewayOptions extends GatewaySettings {
+  readonly models: ServedModels;
+  /** State of the instances of all models. */
+  readonly port: InstancesPort;
+  readonly cluster: ClusterView;
+}
+
+export function servedModelsOf(options: GatewayOptions | SharedGatewayOptions): ServedModels {
+  return 'models' in options ? options.models : new OneModel(options);
+}
+
 /** Routes that show or change more than the caller's own requests. */
 const adminRoutes = [
   ['/metrics', 'read metrics'],
@@ -77,17 +85,33 @@ const bodiesAtOnce = 16;
 
 type Endpoint = (json: unknown, context: EndpointContext, call: EndpointCall) => Promise<Response>;
 
-/** @param stopping aborted when the server stops: batches then stop */
+type ServedOptions = GatewayOptions | SharedGatewayOptions;
+
+/** Runs an endpoint with the model that its request names. */
+type RunEndpoint = (endpoint: Endpoint, json: unknown, call: EndpointCall) => Promise<Response>;
+
+function metricsOf(options: ServedOptions): GatewayMetrics {
+  const models = servedModelsOf(options);
+  return new GatewayMetrics(options.port, options.cluster, () => models.figures(), options.version);
+}
+
+/**
+ * @param stopping aborted when the server stops: batches then stop
+ * @param observed the port of a model, as requests submit to it
+ */
 export function createApp(
-  options: GatewayOptions,
-  metrics = new GatewayMetrics(options.port, options.cluster, options.model.id, options.version),
+  options: ServedOptions,
+  metrics = metricsOf(options),
   stopping: AbortSignal = new AbortController().signal,
+  observed: (port: InferencePort) => InferencePort = (port) => port,
 ): Hono<Env> {
-  const { model, port, logger } = options;
+  const { logger } = options;
+  const models = servedModelsOf(options);
   const { keys, choicesMax: queueMax } = options;
   const usage = new CallerUsage({ nowMs: () => performance.now(), queueMax, sharesQueue: () => keys.areSeveral });
-  const prefixes = new Contexts(options.cluster, model.id);
-  const context: EndpointContext = { ...options, metrics, usage, prefixes };
+  const contexts = new Contexts();
+  const shared = { ...options, metrics, usage };
+  const run = endpointRunner(models, contexts, (parts) => ({ ...shared, ...parts, port: observed(parts.port) }));
   const app = new Hono<Env>();
   app.use(observe(logger, metrics));
   if (options.exporter !== undefined) {
@@ -115,11 +139,25 @@ export function createApp(
     const release = bodies.reserve(c.req.raw);
     await next().finally(release);
   });
-  addInfoRoutes(app, options, metrics);
-  app.get('/api/cluster', (c) => c.json(describeCluster(model.id, port, options.cluster)));
+  addInfoRoutes(app, options, models, metrics);
+  addClusterRoutes(app, options, models);
+  addContextRoutes(app, contexts, run, options.bodyBytesMax);
+  const storage = options.data && { folder: options.data, owners: keys };
+  const batchRun = { run, logger, callerNamed: (tenant: string) => keys.callerNamed(tenant) };
+  addBatchRoutes(app, batchRun, options.bodyBytesMax, stopping, storage);
+  addEndpoints(app, run, options);
+  app.notFound((c) =>
+    errorResponse(c, new ApiError(404, `Cannot find ${c.req.method} ${c.req.path}`, { code: 'unknown_url' }), logger),
+  );
+  app.onError((error, c) => errorResponse(c, error, logger));
+  return app;
+}
+
+function addClusterRoutes(app: Hono<Env>, options: ServedOptions, models: ServedModels): void {
+  app.get('/api/cluster', (c) => c.json(describeCluster(models, options.port, options.cluster)));
   app.all('/api/cluster', (c) => refuseMethod(c, 'GET'));
   app.get('/api/requests/:id', (c) =>
-    c.json(describeRequest(c.req.param('id'), options.cluster, queueMax, c.get('caller'))),
+    c.json(describeRequest(c.req.param('id'), options.cluster, options.choicesMax, c.get('caller'))),
   );
   app.all('/api/requests/:id', (c) => refuseMethod(c, 'GET'));
   app.post('/api/instances/:number/role', async (c) => {
@@ -127,15 +165,22 @@ export function createApp(
     return c.json(switchRole(c.req.param('number'), json, options.cluster));
   });
   app.all('/api/instances/:number/role', (c) => refuseMethod(c, 'POST'));
-  addContextRoutes(app, prefixes, context, options.bodyBytesMax);
-  const storage = options.data && { folder: options.data, owners: keys };
-  addBatchRoutes(app, context, options.bodyBytesMax, stopping, storage, (tenant) => keys.callerNamed(tenant));
-  addEndpoints(app, context, options);
-  app.notFound((c) =>
-    errorResponse(c, new ApiError(404, `Cannot find ${c.req.method} ${c.req.path}`, { code: 'unknown_url' }), logger),
-  );
-  app.onError((error, c) => errorResponse(c, error, logger));
-  return app;
+}
+
+/** Runs endpoints. The context of a model is built once for each of its loads. */
+function endpointRunner(
+  models: ServedModels,
+  contexts: Contexts,
+  contextOf: (parts: ModelParts) => Omit<EndpointContext, 'prefixes'>,
+): RunEndpoint {
+  const known = new WeakMap<ModelParts, EndpointContext>();
+  const build = (parts: ModelParts): EndpointContext => {
+    const context = { ...contextOf(parts), prefixes: contexts.keeper(parts.model.id, parts.cluster) };
+    known.set(parts, context);
+    return context;
+  };
+  return (endpoint, json, call) =>
+    models.use(modelNameOf(json), call, (parts) => endpoint(json, known.get(parts) ?? build(parts), call));
 }
 
 const endpoints: Readonly<Record<string, Endpoint>> = {
@@ -149,18 +194,18 @@ const endpoints: Readonly<Record<string, Endpoint>> = {
   '/detokenize': detokenize,
 };
 
-function addEndpoints(app: Hono<Env>, context: EndpointContext, { bodyBytesMax }: GatewayOptions): void {
+function addEndpoints(app: Hono<Env>, run: RunEndpoint, { bodyBytesMax }: GatewaySettings): void {
   for (const [path, endpoint] of Object.entries(endpoints)) {
-    app.post(path, async (c) => endpoint(await readJson(c.req.raw, bodyBytesMax), context, callOf(c)));
+    app.post(path, async (c) => run(endpoint, await readJson(c.req.raw, bodyBytesMax), callOf(c)));
     app.all(path, (c) => refuseMethod(c, 'POST'));
   }
 }
 
-function addContextRoutes(app: Hono<Env>, contexts: Contexts, context: EndpointContext, bodyBytesMax: number): void {
+function addContextRoutes(app: Hono<Env>, contexts: Contexts, run: RunEndpoint, bodyBytesMax: number): void {
   const one = '/v1/contexts/:id';
-  app.post('/v1/contexts', async (c) =>
-    c.json(await contexts.create(await readJson(c.req.raw, bodyBytesMax), context, callOf(c)), 201),
-  );
+  const create: Endpoint = async (json, context, call) =>
+    Response.json(await contexts.create(json, context, call), { status: 201 });
+  app.post('/v1/contexts', async (c) => run(create, await readJson(c.req.raw, bodyBytesMax), callOf(c)));
   app.get('/v1/contexts', (c) => c.json(contexts.list(c.get('caller'))));
   app.get(one, (c) => c.json(contexts.get(c.req.param('id'), c.get('caller'))));
   app.post(one, async (c) =>
@@ -171,14 +216,21 @@ function addContextRoutes(app: Hono<Env>, contexts: Contexts, context: EndpointC
   app.all(one, (c) => refuseMethod(c, 'GET, POST, DELETE'));
 }
 
-function addInfoRoutes(app: Hono<Env>, { model, port, cluster }: GatewayOptions, metrics: GatewayMetrics): void {
-  const card = {
-    id: model.id,
-    object: 'model',
-    created: model.createdS,
-    owned_by: 'kvasir',
-    max_model_len: model.contextTokens,
-  };
+function addInfoRoutes(
+  app: Hono<Env>,
+  { port, cluster }: ServedOptions,
+  models: ServedModels,
+  metrics: GatewayMetrics,
+): void {
+  const cards = (): object[] =>
+    models.cards.map(({ id, createdS, contextTokens }, i) => {
+      const state = models.figures()[i]?.loads?.state;
+      const status = state === undefined ? {} : { status: { value: state } };
+      return {
+        ...{ id, object: 'model', created: createdS, owned_by: 'kvasir', max_model_len: contextTokens },
+        ...status,
+      };
+    });
   app.get('/health', (c) => c.json({ status: 'ok', ...countInstances(port, cluster) }));
   app.get('/ready', (c) => {
     const { kind: status, ...why } = port.readiness();
@@ -188,10 +240,12 @@ function addInfoRoutes(app: Hono<Env>, { model, port, cluster }: GatewayOptions,
     const { contentType, text } = await metrics.render();
     return new Response(text, { headers: { 'content-type': contentType } });
   });
-  app.get('/v1/models', (c) => c.json({ object: 'list', data: [card] }));
+  app.get('/v1/models', (c) => c.json({ object: 'list', data: cards() }));
   // Model ids may contain slashes, as hub ids do.
   app.get('/v1/models/:id{.+}', (c) => {
-    checkModel(c.req.param('id'), model);
+    const ids = models.cards.map(({ id }) => id);
+    const card = cards()[ids.indexOf(c.req.param('id'))];
+    if (card === undefined) throw unknownModel(c.req.param('id'), ids);
     return c.json(card);
   });
   for (const path of ['/health', '/ready', '/metrics', '/v1/models', '/v1/models/*'])
@@ -253,7 +307,7 @@ function errorResponse(c: Context<Env>, error: unknown, logger: Logger): Respons
 const roleSchema = z.object({ role: z.enum(['mixed', 'prefill', 'decode']) });
 
 /** Changes the role of an instance. @throws ApiError 404 for an unknown instance, 400 for an unknown role, 409 if the instance cannot take the role */
-function switchRole(number: string, json: unknown, cluster: ClusterPort): object {
+function switchRole(number: string, json: unknown, cluster: ClusterView): object {
   const instance = /^\d{1,4}$/.test(number) ? Number(number) : undefined;
   const { length } = cluster.roles();
   if (instance === undefined || instance >= length)

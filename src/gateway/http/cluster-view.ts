@@ -2,13 +2,19 @@
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type {
   AttentionWorkerSnapshot,
-  ClusterPort,
-  InferencePort,
+  ClusterView,
   InstanceSnapshot,
+  InstancesPort,
   StoreSnapshot,
 } from '../../core/protocol/ports.ts';
+import type { ModelLoads, ServedModels } from '../models/served-models.ts';
 
-export function describeCluster(model: string, port: InferencePort, cluster: ClusterPort): object {
+export function describeCluster(
+  models: Pick<ServedModels, 'figures'>,
+  port: InstancesPort,
+  cluster: ClusterView,
+): object {
+  const all = models.figures();
   const roles = cluster.roles();
   const snapshots = port.instances();
   const places = new Map(snapshots.map(({ lending }, instance) => [lending?.lenderNumber, instance]));
@@ -19,11 +25,23 @@ export function describeCluster(model: string, port: InferencePort, cluster: Clu
       ...describeInstance(snapshot, (place) => places.get(place)),
     }))
     .filter(({ departed }) => departed !== true);
-  return { object: 'kvasir.cluster', model, at_ms: Date.now(), ready: port.snapshot().ready, instances };
+  const loads = all.flatMap(({ model, loads: own }) => (own === undefined ? [] : [describeLoads(model, own)]));
+  return {
+    object: 'kvasir.cluster',
+    model: all.map(({ model }) => model).join(', '),
+    at_ms: Date.now(),
+    ready: port.snapshot().ready,
+    instances,
+    ...(loads.length > 0 && { models: loads }),
+  };
+}
+
+function describeLoads(id: string, { state, bytes, loads, unloads, failures, loadSeconds }: ModelLoads): object {
+  return { id, state, memory_bytes: bytes, loads, unloads, failures, load_seconds: loadSeconds };
 }
 
 /** Counts instances, and those of them that serve. Stores compute nothing and are counted separately. */
-export function countInstances(port: InferencePort, cluster: ClusterPort): object {
+export function countInstances(port: InstancesPort, cluster: ClusterView): object {
   const roles = cluster.roles();
   const counted = (isOne: (role: InstanceRole | undefined) => boolean) => {
     const those = port.instances().filter(({ departed }, instance) => departed !== true && isOne(roles[instance]));

@@ -1,22 +1,30 @@
-// The inference port of a gateway that can stop: it reports the drain while requests are still accepted, and ends requests that exceed it.
+// The ports of a gateway that can stop: they report the drain while requests are still accepted, and end requests that exceed it.
 import type { RequestId } from '../../core/protocol/ids.ts';
 import type {
   GenerationEvent,
   GenerationRequest,
   InferencePort,
   InstanceSnapshot,
+  InstancesPort,
   Readiness,
 } from '../../core/protocol/ports.ts';
 
 type Sink = (event: GenerationEvent) => void;
 
-export class DrainablePort implements InferencePort {
-  readonly #port: InferencePort;
-  /** Sinks of accepted requests that have not ended. */
-  readonly #sinks = new Map<RequestId, Sink>();
+interface AcceptedRequest {
+  readonly sink: Sink;
+  /** The port to which it was submitted. */
+  readonly port: InferencePort;
+}
+
+export class DrainablePort implements InstancesPort {
+  readonly #port: InstancesPort;
+  /** Accepted requests that have not ended. */
+  readonly #requests = new Map<RequestId, AcceptedRequest>();
   #isLeaving = false;
 
-  constructor(port: InferencePort) {
+  /** @param port the state of all instances, those of several models together */
+  constructor(port: InstancesPort) {
     this.#port = port;
   }
 
@@ -31,31 +39,33 @@ export class DrainablePort implements InferencePort {
 
   /** Ends the remaining requests with an error. Returns their number. */
   cut(): number {
-    const cut = [...this.#sinks];
-    this.#sinks.clear();
+    const cut = [...this.#requests];
+    this.#requests.clear();
     const message = 'Cannot finish request: the server stops, and the request exceeded --drain-timeout';
-    for (const [id, sink] of cut) {
-      this.#port.cancel(id);
+    for (const [id, { sink, port }] of cut) {
+      port.cancel(id);
       sink({ kind: 'failed', code: 'SHUTTING_DOWN', message, retryAfterMs: undefined });
     }
     return cut.length;
   }
 
-  submit(request: GenerationRequest, sink: Sink): void {
-    const { id } = request;
-    this.#sinks.set(id, sink);
-    this.#port.submit(request, (event) => {
-      if (event.kind === 'finished' || event.kind === 'failed') this.#sinks.delete(id);
-      sink(event);
-    });
+  /** The port of a model; its requests take part in the drain. */
+  observed(port: InferencePort): InferencePort {
+    return {
+      submit: (request, sink) => this.#submit(port, request, sink),
+      cancel: (id) => {
+        this.#requests.delete(id);
+        port.cancel(id);
+      },
+      overload: (ahead) => port.overload(ahead),
+      readiness: () => port.readiness(),
+      snapshot: () => port.snapshot(),
+      instances: () => port.instances(),
+      drain: () => port.drain(),
+    };
   }
 
-  cancel(id: RequestId): void {
-    this.#sinks.delete(id);
-    this.#port.cancel(id);
-  }
-
-  overload(ahead: number): ReturnType<InferencePort['overload']> {
+  overload(ahead: number): ReturnType<InstancesPort['overload']> {
     return this.#port.overload(ahead);
   }
 
@@ -75,5 +85,14 @@ export class DrainablePort implements InferencePort {
 
   drain(): Promise<void> {
     return this.#port.drain();
+  }
+
+  #submit(port: InferencePort, request: GenerationRequest, sink: Sink): void {
+    const { id } = request;
+    this.#requests.set(id, { sink, port });
+    port.submit(request, (event) => {
+      if (event.kind === 'finished' || event.kind === 'failed') this.#requests.delete(id);
+      sink(event);
+    });
   }
 }

@@ -1,6 +1,6 @@
 // The queue of generating requests: refuses those above the limit `--queue` before any work, and admits the others one by one.
 import type { IncomingHttpHeaders, IncomingMessage, ServerResponse } from 'node:http';
-import type { InferencePort } from '../../core/protocol/ports.ts';
+import type { InferencePort, InstancesPort } from '../../core/protocol/ports.ts';
 import { type ApiError, clientRequestId, errorHeaders, fromFailure, newRequestId } from './errors.ts';
 import { errorBody, isGenerating } from './protocol-paths.ts';
 
@@ -9,7 +9,7 @@ type Listener = (incoming: IncomingMessage, outgoing: ServerResponse) => void;
 const pathOf = (url: string): string => url.split('?', 1)[0] ?? '';
 
 export interface RequestQueueOptions {
-  readonly port: InferencePort;
+  readonly port: InstancesPort;
   /** True if the caller may receive the state of the queue. */
   readonly isAuthorised: (headers: IncomingHttpHeaders) => boolean;
   readonly onRefused: (requestId: string, path: string) => void;
@@ -33,7 +33,7 @@ export class RequestQueue {
     this.#options = options;
   }
 
-  /** The request listener of the server; `listener` serves admitted requests over `observedPort`. */
+  /** The request listener of the server; `listener` serves admitted requests over ports of `observed`. */
   wrap(listener: Listener): Listener {
     return (incoming, outgoing) => this.#receive(incoming, outgoing, listener);
   }
@@ -58,9 +58,8 @@ export class RequestQueue {
     this.#scheduleNext();
   }
 
-  /** The port; each submission to it is also counted here. */
-  observedPort(): InferencePort {
-    const { port } = this.#options;
+  /** The port of a model; each submission to it is also counted here. */
+  observed(port: InferencePort): InferencePort {
     return {
       submit: (request, sink) => {
         if (this.#admitted > 0) {

@@ -5,9 +5,16 @@ import type { Socket } from 'node:net';
 import { getRequestListener } from '@hono/node-server';
 import { RESPONSE_ALREADY_SENT } from '@hono/node-server/utils/response';
 import type { Logger } from 'pino';
+import type { InferencePort } from '../../core/protocol/ports.ts';
 import { authorizationOf } from '../keys/api-keys.ts';
 import { GatewayMetrics } from '../metrics/metrics.ts';
-import { createApp, type GatewayOptions } from './app.ts';
+import {
+  createApp,
+  type GatewayOptions,
+  type GatewaySettings,
+  type SharedGatewayOptions,
+  servedModelsOf,
+} from './app.ts';
 import { DrainablePort } from './drainable-port.ts';
 import { ApiError, errorHeaders, newRequestId } from './errors.ts';
 import { isLoopback, refusalOfForeignPage } from './local-origin.ts';
@@ -38,8 +45,13 @@ export interface Gateway {
 }
 
 /** @throws Error naming host and port if the server cannot listen there */
-export async function listen(options: GatewayOptions, host: string, requestedPort: number): Promise<Gateway> {
-  const metrics = new GatewayMetrics(options.port, options.cluster, options.model.id, options.version);
+export async function listen(
+  options: GatewayOptions | SharedGatewayOptions,
+  host: string,
+  requestedPort: number,
+): Promise<Gateway> {
+  const models = servedModelsOf(options);
+  const metrics = new GatewayMetrics(options.port, options.cluster, () => models.figures(), options.version);
   const port = new DrainablePort(options.port);
   const queue = new RequestQueue({
     port,
@@ -52,7 +64,8 @@ export async function listen(options: GatewayOptions, host: string, requestedPor
     },
   });
   const stopping = new AbortController();
-  const listener = listenerOf(createApp({ ...options, port: queue.observedPort() }, metrics, stopping.signal));
+  const observed = (own: InferencePort): InferencePort => queue.observed(port.observed(own));
+  const listener = listenerOf(createApp({ ...options, models, port }, metrics, stopping.signal, observed));
   const guardsPages = isLoopback(host) && !options.keys.areRequired;
   const admitted = queue.wrap((incoming, outgoing) => void listener(incoming, outgoing));
   // Node refuses requests without a host, expectations and tunnels with an empty body; this server responds in the OpenAI shape.
@@ -118,7 +131,7 @@ function portOf(server: Server | TlsServer): number | undefined {
 
 /** A server of HTTPS if there is a certificate. @throws Error in one line if the certificate cannot be used */
 function createListener(
-  { tls, logger }: GatewayOptions,
+  { tls, logger }: GatewaySettings,
   listener: RequestListener,
 ): { server: Server | TlsServer; endWatch: () => void } {
   const settings: ServerOptions = { keepAliveTimeout: keepAliveMs, requireHostHeader: false };

@@ -1,6 +1,11 @@
 // Metrics of prefix reuse: prompt tokens by source, and how long blocks stay in the cache and wait for their next use.
 import { Histogram, type Registry } from 'prom-client';
-import { blockAgeBoundsS, type HistogramSnapshot, type InstanceSnapshot } from '../../core/protocol/ports.ts';
+import {
+  type BlockAges,
+  blockAgeBoundsS,
+  type HistogramSnapshot,
+  type InstanceSnapshot,
+} from '../../core/protocol/ports.ts';
 import { addPulled, type Labels } from './pulled-metric.ts';
 
 const noObservations: HistogramSnapshot = { counts: blockAgeBoundsS.map(() => 0), sum: 0 };
@@ -9,8 +14,8 @@ interface PulledHistogramSettings {
   readonly name: string;
   readonly help: string;
   readonly bounds: readonly number[];
-  readonly labels?: Labels;
-  readonly read: () => HistogramSnapshot;
+  readonly labelNames: readonly string[];
+  readonly read: () => readonly (readonly [Labels, HistogramSnapshot])[];
 }
 
 /** A histogram whose observations are counted elsewhere and read on each scrape. */
@@ -18,25 +23,26 @@ class PulledHistogram extends Histogram {
   readonly #settings: PulledHistogramSettings;
 
   constructor(registry: Registry, settings: PulledHistogramSettings) {
-    const { name, help, bounds, labels = {} } = settings;
-    super({ name, help, buckets: [...bounds], labelNames: Object.keys(labels), registers: [registry] });
+    const { name, help, bounds, labelNames } = settings;
+    super({ name, help, buckets: [...bounds], labelNames: [...labelNames], registers: [registry] });
     this.#settings = settings;
   }
 
   /** What the registry of prom-client writes; `get` derives its result from it. */
   getForPromString(): Promise<object> {
-    const { name, help, bounds, labels: sharedLabels = {}, read } = this.#settings;
-    const { counts, sum } = read();
-    let below = 0;
-    const buckets = [...bounds, '+Inf'].map((le, i) => {
-      below += counts[i] ?? 0;
-      return { metricName: `${name}_bucket`, labels: { le }, sharedLabels, value: below };
+    const { name, help, bounds, read } = this.#settings;
+    const values = read().flatMap(([sharedLabels, { counts, sum }]) => {
+      let below = 0;
+      const buckets = [...bounds, '+Inf'].map((le, i) => {
+        below += counts[i] ?? 0;
+        return { metricName: `${name}_bucket`, labels: { le }, sharedLabels, value: below };
+      });
+      return [
+        ...buckets,
+        { metricName: `${name}_sum`, labels: {}, sharedLabels, value: sum },
+        { metricName: `${name}_count`, labels: {}, sharedLabels, value: below },
+      ];
     });
-    const values = [
-      ...buckets,
-      { metricName: `${name}_sum`, labels: {}, sharedLabels, value: sum },
-      { metricName: `${name}_count`, labels: {}, sharedLabels, value: below },
-    ];
     return Promise.resolve({ name, help, type: 'histogram', values, aggregator: 'sum' });
   }
 }
@@ -63,26 +69,28 @@ export function addBlockMetrics(registry: Registry, snapshot: () => InstanceSnap
     labelNames: ['source'],
     read: () => Object.entries(sourcesOf(snapshot())).map(([source, tokens]) => [{ source }, tokens] as const),
   });
-  addBlockAges(registry, 'kvasir_', {}, snapshot);
+  addBlockAges(registry, 'kvasir_', [], () => [[{}, snapshot()]]);
 }
 
 export function addBlockAges(
   registry: Registry,
   prefix: string,
-  labels: Labels,
-  snapshot: () => InstanceSnapshot,
+  labelNames: readonly string[],
+  read: () => readonly (readonly [Labels, InstanceSnapshot])[],
 ): void {
+  const agesOf = (kind: keyof BlockAges) => () =>
+    read().map(([labels, { blockAges }]) => [labels, blockAges?.[kind] ?? noObservations] as const);
   const bounds = blockAgeBoundsS;
   new PulledHistogram(registry, {
-    ...{ bounds, labels },
+    ...{ bounds, labelNames },
     name: `${prefix}kv_block_lifetime_seconds`,
     help: 'Time from the entry of a block into the prefix cache to its eviction.',
-    read: () => snapshot().blockAges?.lifetime ?? noObservations,
+    read: agesOf('lifetime'),
   });
   new PulledHistogram(registry, {
-    ...{ bounds, labels },
+    ...{ bounds, labelNames },
     name: `${prefix}kv_block_reuse_gap_seconds`,
     help: 'Time from a use of a cached block to its next use by another request.',
-    read: () => snapshot().blockAges?.reuseGap ?? noObservations,
+    read: agesOf('reuseGap'),
   });
 }

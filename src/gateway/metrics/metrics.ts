@@ -1,11 +1,13 @@
 // Prometheus metrics of the gateway and of the instances behind it.
 import { Counter, Histogram, Registry } from 'prom-client';
 
-import type { ClusterPort, InferencePort, InstanceSnapshot } from '../../core/protocol/ports.ts';
+import type { ClusterView, InstanceSnapshot, InstancesPort } from '../../core/protocol/ports.ts';
 import type { RequestOutcome } from '../http/request-line.ts';
+import type { ModelFigures } from '../models/served-models.ts';
 import { addAttentionWorkerMetrics } from './attention-worker-metrics.ts';
 import { addBlockMetrics } from './block-metrics.ts';
 import { addLendingLinkMetrics, lendingCounters, lendingGauges } from './lending-metrics.ts';
+import { addModelMetrics } from './model-metrics.ts';
 import { addPipelineMetrics } from './pipeline-metrics.ts';
 import { auditPredictions } from './prediction-metrics.ts';
 import { addProcessMetrics, type Workers } from './process-metrics.ts';
@@ -98,7 +100,7 @@ export class GatewayMetrics {
   readonly #tenantTokens: Counter<'tenant' | 'kind'>;
   readonly #refusals: RefusalCounter;
 
-  constructor(port: InferencePort, cluster: ClusterPort, modelName: string, version = 'unknown') {
+  constructor(port: InstancesPort, cluster: ClusterView, models: () => readonly ModelFigures[], version = 'unknown') {
     const registers = [this.#registry];
     this.#ttft = new Histogram({
       name: 'kvasir_ttft_seconds',
@@ -146,7 +148,8 @@ export class GatewayMetrics {
       for (const [name, help, read] of metrics)
         addPulled(this.#registry, { name, help, kind, read: () => [[{}, read(port.snapshot())]] });
     addBlockMetrics(this.#registry, () => port.snapshot());
-    addVllmMetrics(this.#registry, modelName, () => port.snapshot());
+    addModelMetrics(this.#registry, models);
+    addVllmMetrics(this.#registry, models);
     addWorkers(this.#registry, { version, instances: () => port.instances(), roles: () => cluster.roles() });
     auditPredictions(this.#registry, cluster, { ttft: latencySeconds, tbt: gapSeconds });
   }
@@ -210,7 +213,7 @@ export class WorkerMetrics {
 type RefusalCounter = Counter<'reason' | 'slo_class' | 'tenant'>;
 
 /** Counts refused requests as they end. */
-function countRefusals(registry: Registry, cluster: ClusterPort): RefusalCounter {
+function countRefusals(registry: Registry, cluster: ClusterView): RefusalCounter {
   const refusals: RefusalCounter = new Counter({
     name: 'kvasir_refusals_total',
     help: 'Generating requests that were refused, by reason, SLO class and tenant.',

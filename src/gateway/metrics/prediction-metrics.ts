@@ -1,6 +1,6 @@
 // Metrics of predictions: predicted latencies of finished requests, and their ratio to the actual ones.
 import { Histogram, type Registry } from 'prom-client';
-import type { ClusterPort } from '../../core/protocol/ports.ts';
+import type { ClusterView } from '../../core/protocol/ports.ts';
 import { type Outcome, tbtOf, ttftOf } from './predictions.ts';
 
 const ratios = [0.1, 0.25, 0.5, 0.7, 0.85, 0.95, 1.05, 1.15, 1.3, 1.5, 2, 4, 10];
@@ -13,7 +13,7 @@ interface Audited {
 /** Observes each request that finished in its first attempt, except batch jobs. */
 export function auditPredictions(
   registry: Registry,
-  cluster: ClusterPort,
+  cluster: ClusterView,
   seconds: { readonly ttft: readonly number[]; readonly tbt: readonly number[] },
 ): void {
   const histogram = (name: string, help: string, buckets: readonly number[]) =>

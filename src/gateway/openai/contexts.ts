@@ -22,6 +22,7 @@ interface PinnedContext {
   readonly id: string;
   readonly tenant: string;
   readonly model: string;
+  readonly cluster: ClusterPort;
   readonly createdMs: number;
   readonly order: PinOrder;
   /** A client marked it in a request; false: a client created it. */
@@ -31,22 +32,35 @@ interface PinnedContext {
   pinned: { readonly tokens: number; readonly instance: number; readonly expiresMs: number } | undefined;
 }
 
+interface MarkedPrefix extends Pick<GenerationRequest, 'prompt' | 'salt'> {
+  readonly model: string;
+  readonly cluster: ClusterPort;
+  readonly ttlS: number;
+  readonly caller: Caller;
+}
+
 type Refused = Extract<PinState, { kind: 'refused' }>;
 
 /** After a refusal, marks have no effect for this time: the memory for pins is full, or there is none. */
 const refusedMs = 5000;
 
 /** Instances report their pins: a context ends when its instance reports so or fails. */
-export class Contexts implements PrefixKeeper {
-  readonly #cluster: ClusterPort;
-  readonly #model: string;
+export class Contexts {
   readonly #contexts = new Map<string, PinnedContext>();
-  /** Marks have no effect before this time. */
-  #refusedUntilMs = 0;
+  /** Marks have no effect on a cluster before this time. */
+  readonly #refusedUntilMs = new WeakMap<ClusterPort, number>();
 
-  constructor(cluster: ClusterPort, model: string) {
-    this.#cluster = cluster;
-    this.#model = model;
+  /** Keeps the marked prefixes of a model's requests. */
+  keeper(model: string, cluster: ClusterPort): PrefixKeeper {
+    const hasMemory = (): boolean => Date.now() >= (this.#refusedUntilMs.get(cluster) ?? 0);
+    return {
+      get hasMemory() {
+        return hasMemory();
+      },
+      keep: (prompt, ttlS, { salt }, caller) => {
+        if (hasMemory()) this.#keep({ model, cluster, prompt, ttlS, salt, caller });
+      },
+    };
   }
 
   /** Resolves when the prefix is pinned. @throws ApiError 400 naming the field, 429 without free capacity */
@@ -69,6 +83,7 @@ export class Contexts implements PrefixKeeper {
       id,
       tenant: call.caller.name,
       model: body.model,
+      cluster: context.cluster,
       createdMs: Date.now(),
       order,
       isMarked: false,
@@ -80,15 +95,15 @@ export class Contexts implements PrefixKeeper {
     return describe(entry);
   }
 
-  get hasMemory(): boolean {
-    return Date.now() >= this.#refusedUntilMs;
-  }
-
-  keep(prompt: Int32Array, ttlS: number, { salt }: Pick<GenerationRequest, 'salt'>, caller: Caller): void {
-    if (!this.hasMemory) return;
+  #keep({ model, cluster, prompt, ttlS, salt, caller }: MarkedPrefix): void {
     const { name: tenant } = caller;
     const marked = [...this.#contexts.values()].filter(
-      (entry) => entry.isMarked && entry.ttlS === ttlS && entry.tenant === tenant && entry.order.request.salt === salt,
+      (entry) =>
+        entry.isMarked &&
+        entry.cluster === cluster &&
+        entry.ttlS === ttlS &&
+        entry.tenant === tenant &&
+        entry.order.request.salt === salt,
     );
     const prefixes = marked.filter(({ order }) => isPrefix(order.request.prompt, prompt));
     const same = prefixes.find(({ order }) => order.request.prompt.length === prompt.length);
@@ -102,12 +117,13 @@ export class Contexts implements PrefixKeeper {
     for (const { id } of prefixes) this.#release(id);
     const id = newId();
     const order = { id, request: requestOf(id, prompt, salt, tenant), ttlUs: ttlS * 1e6 };
-    const described = { id, tenant, model: this.#model, createdMs: Date.now(), order };
+    const described = { id, tenant, model, cluster, createdMs: Date.now(), order };
     const entry: PinnedContext = { ...described, isMarked: true, ttlS, pinned: undefined };
     this.#contexts.set(id, entry);
     this.#pin(entry, (refused) => {
       // A pin that has expired was not refused.
-      if (refused !== undefined && entry.pinned === undefined) this.#refusedUntilMs = Date.now() + refusedMs;
+      if (refused !== undefined && entry.pinned === undefined)
+        this.#refusedUntilMs.set(cluster, Date.now() + refusedMs);
     });
   }
 
@@ -153,8 +169,9 @@ export class Contexts implements PrefixKeeper {
   }
 
   #release(id: string): void {
+    const entry = this.#contexts.get(id);
     this.#contexts.delete(id);
-    this.#cluster.unpin(id);
+    entry?.cluster.unpin(id);
   }
 
   #find(id: string, tenant: string): PinnedContext {
@@ -184,8 +201,8 @@ export class Contexts implements PrefixKeeper {
 
   /** @param onResult called when the prefix is pinned or refused */
   #pin(entry: PinnedContext, onResult: (refused: Refused | undefined) => void): void {
-    const { id, order, ttlS } = entry;
-    this.#cluster.pin({ ...order, ttlUs: ttlS * 1e6 }, (state, instance = 0) => {
+    const { id, order, ttlS, cluster } = entry;
+    cluster.pin({ ...order, ttlUs: ttlS * 1e6 }, (state, instance = 0) => {
       if (state.kind === 'pinned') {
         // Clocks of threads differ, so the time is computed here. The response to a renewal has no tokens.
         const expiresMs = Math.max(entry.pinned?.expiresMs ?? 0, Date.now() + entry.ttlS * 1000);

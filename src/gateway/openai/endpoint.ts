@@ -1,7 +1,7 @@
 // What both generating endpoints share: their context, the choices of a request, streams and usage.
 import type { Logger } from 'pino';
 import type { Grammar, GrammarCompiler } from '../../core/protocol/grammar.ts';
-import type { GenerationRequest, InferencePort, SamplingParams } from '../../core/protocol/ports.ts';
+import type { ClusterPort, GenerationRequest, InferencePort, SamplingParams } from '../../core/protocol/ports.ts';
 import { StopMatcher } from '../../text/stop-matcher.ts';
 import { ApiError, badField, toApiError } from '../http/errors.ts';
 import type { RequestLine, RequestOutcome } from '../http/request-line.ts';
@@ -10,6 +10,7 @@ import { SseStream } from '../http/sse.ts';
 import type { Caller } from '../keys/caller.ts';
 import { type CallerUsage, unlimitedUse } from '../keys/caller-usage.ts';
 import { type GatewayMetrics, unobserved } from '../metrics/metrics.ts';
+import { unknownModel } from '../models/served-models.ts';
 import { ChoiceOutput, type ChoiceParser } from './choice-output.ts';
 import type { UnknownFields } from './fields.ts';
 import { choiceSeed, type LogprobRequest, samplingParams, stopStrings, stopTokenIds } from './params.ts';
@@ -35,6 +36,7 @@ export interface EndpointContext {
   readonly prefixes: PrefixKeeper;
   readonly model: ServedModel;
   readonly port: InferencePort;
+  readonly cluster: ClusterPort;
   readonly metrics: GatewayMetrics;
   readonly usage: CallerUsage;
   readonly encode: Encode;
@@ -248,11 +250,7 @@ export function checkChoices(prompts: number, n: number | undefined, { choicesMa
 
 /** @throws ApiError 404 */
 export function checkModel(name: string, model: ServedModel): void {
-  if (name === model.id) return;
-  throw new ApiError(404, `Cannot find model '${name.slice(0, 128)}': this server serves '${model.id}'`, {
-    code: 'model_not_found',
-    param: 'model',
-  });
+  if (name !== model.id) throw unknownModel(name, [model.id]);
 }
 
 /** Runs choices to their end; a disconnect of the client cancels them. */

@@ -1,6 +1,6 @@
 // GET /api/requests/ID: the state of a request, its placements, and its predicted and actual times.
 
-import type { ClusterPort } from '../../core/protocol/ports.ts';
+import type { ClusterView } from '../../core/protocol/ports.ts';
 import type { RequestTrace } from '../../core/protocol/request-trace.ts';
 import { ApiError, describeCause, requestIdOf } from '../http/errors.ts';
 import type { Caller } from '../keys/caller.ts';
@@ -12,7 +12,7 @@ type Placement = RequestTrace['placements'][number];
  * @param id from the response body, or from its header x-request-id if the client sent none
  * @throws ApiError 404 for an unknown id, and for a request of another caller unless the caller is an admin
  */
-export function describeRequest(id: string, cluster: ClusterPort, choicesMax: number, caller: Caller): object {
+export function describeRequest(id: string, cluster: ClusterView, choicesMax: number, caller: Caller): object {
   const requestId = requestIdOf(id);
   const choices: object[] = [];
   for (let index = 0; index < choicesMax; index++) {

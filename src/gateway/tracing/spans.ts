@@ -1,6 +1,6 @@
 // The spans of a request from its trace: queue, placement, fetch, each chunk and step, hand-off and decode.
 
-import type { ClusterPort } from '../../core/protocol/ports.ts';
+import type { ClusterView } from '../../core/protocol/ports.ts';
 import type { RequestTrace } from '../../core/protocol/request-trace.ts';
 import { ttftOf } from '../metrics/predictions.ts';
 import { newId, type TraceContext, traceContext } from './trace-context.ts';
@@ -29,7 +29,7 @@ interface SpanSink {
 }
 
 /** Exports the spans of each request when it ends. */
-export function exportTraces(cluster: ClusterPort, exporter: SpanSink): void {
+export function exportTraces(cluster: ClusterView, exporter: SpanSink): void {
   cluster.onEnded((request) => {
     const context = traceContext(request.trace);
     if (context.sampled) exporter.add(requestSpans(request, context, performance.timeOrigin * 1000));

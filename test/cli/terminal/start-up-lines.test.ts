@@ -9,7 +9,7 @@ import { configurationNotes, unservable } from '../../../src/cli/serve/model/mod
 import { describeCluster } from '../../../src/gateway/http/cluster-view.ts';
 import { openModel } from '../../../src/weights/open-model.ts';
 import { ScriptedPort } from '../../gateway/scripted-port.ts';
-import { answering, gatewayOptions, noCluster } from '../../gateway/world.ts';
+import { answering, figuresOf, gatewayOptions, noCluster } from '../../gateway/world.ts';
 import { embeddedModel } from '../../text/models.ts';
 import { ggufMetadata, tinySpec } from '../../weights/random-model.ts';
 import { temporaryFolder } from '../../weights/temporary.ts';
@@ -88,9 +88,8 @@ describe('models that cannot be served', () => {
 
 it('the screen of top fits 80 columns', () => {
   const id = 'a-model-with-a-name-that-is-longer-than-most-others/and-its-variant-of-the-year';
-  const view = clusterViewSchema.parse({
-    ...describeCluster(id, new ScriptedPort(() => []), noCluster),
-  });
+  const port = new ScriptedPort(() => []);
+  const view = clusterViewSchema.parse({ ...describeCluster(figuresOf(port, id), port, noCluster) });
   const lines = topScreen({ ...view, instances: [...view.instances, ...view.instances] }, undefined, 80);
   expect(lines.length).toBeGreaterThan(3);
   for (const line of lines) expect(line.length).toBeLessThanOrEqual(80);

@@ -10,7 +10,7 @@ import { ApiKeys } from '../../../src/gateway/keys/api-keys.ts';
 import { parseKeys } from '../../../src/gateway/keys/keys-file.ts';
 import { GatewayMetrics } from '../../../src/gateway/metrics/metrics.ts';
 import { accepted, finished, type Script, ScriptedPort, started, tokens } from '../scripted-port.ts';
-import { gatewayOptions, noCluster } from '../world.ts';
+import { figuresOf, gatewayOptions, noCluster } from '../world.ts';
 
 let path = '';
 beforeEach(() => {
@@ -31,7 +31,7 @@ function start(script: Script, users: readonly string[] | ApiKeys = ['k1', 'k2']
   const stopping = new AbortController();
   const app = createApp(
     gatewayOptions(port, { keys, data }),
-    new GatewayMetrics(port, noCluster, 'bytes'),
+    new GatewayMetrics(port, noCluster, figuresOf(port).figures),
     stopping.signal,
   );
   const send = async (method: string, url: string, body?: unknown, key = 'k1') => {

@@ -40,7 +40,7 @@ async function open(capacity: number) {
   const refused: string[] = [];
   const isAuthorised = ({ authorization }: IncomingHttpHeaders): boolean => authorization === 'Bearer known';
   const queue = new RequestQueue({ port, isAuthorised, onRefused: (id) => refused.push(id) });
-  const observedPort = queue.observedPort();
+  const observedPort = queue.observed(port);
   const server = createServer(
     queue.wrap((incoming, outgoing) => {
       if (incoming.method === 'POST') observedPort.submit(request('any', [1]), () => {});

@@ -5,7 +5,7 @@ import type { InstanceSnapshot } from '../../../src/core/protocol/ports.ts';
 import type { RequestTrace } from '../../../src/core/protocol/request-trace.ts';
 import { GatewayMetrics } from '../../../src/gateway/metrics/metrics.ts';
 import { ScriptedPort } from '../scripted-port.ts';
-import { noCluster } from '../world.ts';
+import { figuresOf, noCluster } from '../world.ts';
 
 const ages = new BlockAgeCounter(2);
 ages.stored(0);
@@ -36,7 +36,8 @@ class BusyPort extends ScriptedPort {
 }
 
 async function scrape(): Promise<string> {
-  return (await new GatewayMetrics(new BusyPort(() => []), noCluster, 'bytes').render()).text;
+  const port = new BusyPort(() => []);
+  return (await new GatewayMetrics(port, noCluster, figuresOf(port).figures).render()).text;
 }
 
 it('every metric has a help text of one sentence', async () => {
@@ -125,7 +126,9 @@ it('leaves out departed workers, and names the others', async () => {
     }
   }
   const roles = () => ['prefill', 'decode'] as const;
-  const { text } = await new GatewayMetrics(new Cluster(() => []), { ...noCluster, roles }, 'bytes', '1.2.3').render();
+  const port = new Cluster(() => []);
+  const metrics = new GatewayMetrics(port, { ...noCluster, roles }, figuresOf(port).figures, '1.2.3');
+  const { text } = await metrics.render();
   expect(text).toContain('kvasir_instance_up{worker="b"}');
   expect(text).toContain('kvasir_worker_info{worker="b",role="decode"} 1');
   expect(text).toContain('kvasir_link_activation_sent_bytes_total{from="b",to="b",transport="tcp"} 70');
@@ -142,7 +145,8 @@ it('counts refusals by reason, class and tenant', async () => {
       listener(trace);
     };
   };
-  const metrics = new GatewayMetrics(new BusyPort(() => []), { ...noCluster, onEnded }, 'bytes');
+  const port = new BusyPort(() => []);
+  const metrics = new GatewayMetrics(port, { ...noCluster, onEnded }, figuresOf(port).figures);
   const cause = { reason: 'queue', at: 'prefill', accepted: 9, queueMax: 9 } as const;
   const failed = { kind: 'failed', code: 'KV_OVERLOADED', message: '', cause } as const;
   const ended = { state: 'refused', placements: [], sloClass: 'chat', tenant: 'one', end: failed };

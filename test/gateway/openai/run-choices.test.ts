@@ -6,7 +6,7 @@ import { ChoiceOutput } from '../../../src/gateway/openai/choice-output.ts';
 import { type Choice, type ChoiceHandler, RunningChoices } from '../../../src/gateway/openai/run-choices.ts';
 import { request } from '../../core/instance-world.ts';
 import { accepted, finished, ScriptedPort, tokens } from '../scripted-port.ts';
-import { noCluster } from '../world.ts';
+import { figuresOf, noCluster } from '../world.ts';
 import { byteTokenizer } from './byte-tokenizer.ts';
 
 /** A port driven by the test. */
@@ -63,7 +63,7 @@ function choices(count: number): Choice[] {
 
 function run(port: InferencePort, count: number, handler: Partial<ChoiceHandler> = {}) {
   const calls: string[] = [];
-  const metrics = new GatewayMetrics(port, noCluster, 'bytes');
+  const metrics = new GatewayMetrics(port, noCluster, figuresOf(port).figures);
   const all: ChoiceHandler = {
     promptLogprobs: () => {},
     delta: ({ index }, { text }) => calls.push(`${index}:${text}`),
