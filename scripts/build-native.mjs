@@ -63,6 +63,23 @@ export const raced = {
   linkFlags: ['-fsanitize=thread'],
 };
 
+/** For fuzz targets: the blocks of code that an input reaches are reported to the driver of the target. */
+export const explored = {
+  folder: join(buildFolder, 'explored', 'build'),
+  what: 'the native kernels for fuzzing',
+  families: [],
+  flags: ['-O1', '-g1', sanitizers, '-fno-sanitize-recover=all', '-fsanitize-coverage=trace-pc'],
+  linkFlags: [sanitizers],
+};
+
+/** The same with libFuzzer, which clang has. */
+export const exploredByLibFuzzer = {
+  ...explored,
+  folder: join(buildFolder, 'explored', 'libfuzzer'),
+  flags: ['-O1', '-g1', `${sanitizers},fuzzer-no-link`, '-fno-sanitize-recover=all'],
+  linkFlags: [`${sanitizers},fuzzer`],
+};
+
 /**
  * Brings the addon up to date; reports one line per action, and nothing if it is current.
  * Compiler warnings go to `warn`: they concern developers of the kernels, not users who start a server.
@@ -149,13 +166,12 @@ async function makeAddon(compiler, units, linkFlags, variant, report) {
  * @param {string[]} names of files in native/, without extension: `linear/linear`
  * @throws Error if there is no compiler, or it fails
  */
-export async function objectsFor(names, variant) {
-  const compiler = findCompiler();
+export async function objectsFor(names, variant, { compiler = findCompiler(), width = 1 } = {}) {
   if (compiler === undefined) throw new Error('Cannot compile the native part: no C++ compiler found');
   const sources = names.map((name) => join(sourceFolder, `${name}.cc`));
   const units = planUnits(compiler, sources, variant);
   mkdirSync(objectsOf(variant), { recursive: true });
-  await inParallel(units, 1, (unit) => compileMissing({ ...compiler, warn: () => {} }, unit));
+  await inParallel(units, width, (unit) => compileMissing({ ...compiler, warn: () => {} }, unit));
   for (const { object } of units) removeOlder(object);
   return units.map((unit) => unit.object);
 }

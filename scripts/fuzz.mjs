@@ -1,5 +1,6 @@
-// The fuzz target under sanitizers: builds it, runs cases for a time, starts again after a crash, and counts what was found.
-// `node scripts/fuzz.mjs --seconds 60 --seed 1`; a finding is replayed by the line that is printed with it.
+// The fuzz targets of TypeScript: builds one, runs cases for a time, starts again after a crash, and counts what was found.
+// `node scripts/fuzz.mjs --target models --seconds 60 --seed 1`; a finding is replayed by the line that is printed with it.
+// The target `models` runs under sanitizers.
 import { spawn, spawnSync } from 'node:child_process';
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { constants, setPriority, tmpdir } from 'node:os';
@@ -12,43 +13,53 @@ import { root } from './root.mjs';
 /** A case takes a few hundredths of a second; a case that takes this long hangs. */
 const hangMs = 60_000;
 const findingsMax = 20;
-const target = join(root, 'build', 'sanitized', 'test', 'fuzz', 'main.js');
+const program = join(root, 'build', 'sanitized', 'test', 'fuzz', 'main.js');
+/** What the cases of each target are. */
+const targets = {
+  models: 'mutated models',
+  wire: 'mutated messages between processes',
+  http: 'mutated HTTP requests',
+};
 
 /**
- * @param {{ seconds?: number, cases?: number, from?: number, seed?: number }} options
- * @returns {Promise<{ passed: number, failed: number, skipped: number }>} one test, or as many failures as findings
+ * @param {{ target?: string, seconds?: number, cases?: number, from?: number, seed?: number }} options
+ * @returns {Promise<{ passed: number, failed: number, skipped: number, runs: number, found: { index: number, why: string }[] }>}
+ * one test, or as many failures as findings
  */
 export async function fuzz(options, report) {
-  const libraries = sanitizerLibraries();
+  const { target = 'models', seconds = 60, cases = 100_000_000, from = 0, seed = 1 } = options;
+  if (!(target in targets))
+    throw new Error(`Cannot fuzz ${target}: the targets are ${Object.keys(targets).join(', ')}`);
+  const libraries = target === 'models' ? sanitizerLibraries() : '';
   if (libraries === undefined) {
     report('fuzzing skipped: the compiler has no runtime of the address and undefined-behaviour sanitizers');
-    return { passed: 0, failed: process.env.CI ? 1 : 0, skipped: 1 };
+    return { passed: 0, failed: process.env.CI ? 1 : 0, skipped: 1, runs: 0, found: [] };
   }
-  await buildNative(report, () => {}, sanitized);
+  if (target === 'models') await buildNative(report, () => {}, sanitized);
   compileTarget();
-  const { seconds = 60, cases = 1_000_000, from = 0, seed = 1 } = options;
   const endMs = performance.now() + 1000 * seconds;
   const last = from + cases;
   let next = from;
-  let findings = 0;
-  while (next < last && findings < findingsMax) {
+  const found = [];
+  while (next < last && found.length < findingsMax) {
     const leftSeconds = (endMs - performance.now()) / 1000;
     if (leftSeconds <= 0) break;
-    const run = await runCases({ from: next, cases: last - next, seconds: leftSeconds, seed }, libraries);
+    const run = await runCases({ target, from: next, cases: last - next, seconds: leftSeconds, seed }, libraries);
     for (const finding of run.findings) {
-      findings++;
+      found.push(finding);
       report(`found in case ${finding.index} (${finding.seedName}): ${finding.why}`);
-      report(`  replay: node scripts/fuzz.mjs --seed ${seed} --from ${finding.index} --cases 1`);
+      report(`  replay: node scripts/fuzz.mjs --target ${target} --seed ${seed} --from ${finding.index} --cases 1`);
     }
     if (run.done !== undefined) {
       const { cases: count, ...outcomes } = run.done;
       const figures = Object.entries(outcomes).map(([stage, times]) => `${stage} ${times}`);
-      report(`fuzzed ${next - from + count} mutated models with seed ${seed}: ${figures.join(', ')}`);
+      next += count;
+      report(`fuzzed ${next - from} ${targets[target]} with seed ${seed}: ${figures.join(', ')}`);
       break;
     }
     next = run.at + 1;
   }
-  return { passed: findings === 0 ? 1 : 0, failed: findings, skipped: 0 };
+  return { passed: found.length === 0 ? 1 : 0, failed: found.length, skipped: 0, runs: next - from, found };
 }
 
 /**
@@ -79,6 +90,7 @@ function sanitizerLibraries() {
 }
 
 function environment(preload) {
+  if (preload === '') return process.env;
   // Node frees nothing at exit. The quarantine of freed memory is small, so that the memory of a case can be measured.
   const address = 'detect_leaks=0:quarantine_size_mb=8:allocator_may_return_null=1';
   return { ...process.env, LD_PRELOAD: preload, ASAN_OPTIONS: address, UBSAN_OPTIONS: 'print_stacktrace=1' };
@@ -93,15 +105,12 @@ function compileTarget() {
 }
 
 /** Runs one process of cases until all are done or one case ends it. */
-async function runCases({ from, cases, seconds, seed }, preload) {
+async function runCases({ target, ...limits }, preload) {
   const folder = mkdtempSync(join(tmpdir(), 'kvasir-fuzz-progress-'));
   const progress = join(folder, 'case');
   writeFileSync(progress, '');
-  const numbers = Object.entries({ from, cases, seconds, seed }).flatMap(([name, value]) => [
-    `--${name}`,
-    String(value),
-  ]);
-  const child = spawn(process.execPath, ['--expose-gc', target, '--progress', progress, ...numbers], {
+  const flags = Object.entries({ target, ...limits }).flatMap(([name, value]) => [`--${name}`, String(value)]);
+  const child = spawn(process.execPath, ['--expose-gc', program, '--progress', progress, ...flags], {
     env: environment(preload),
     stdio: ['ignore', 'pipe', 'pipe'],
   });
@@ -112,7 +121,7 @@ async function runCases({ from, cases, seconds, seed }, preload) {
     });
   const hung = watchForHang(child, progress);
   const code = await new Promise((resolve) => child.on('close', (status, signal) => resolve(status ?? signal)));
-  const at = Number(readFileSync(progress, 'utf8')) || from;
+  const at = Number(readFileSync(progress, 'utf8')) || limits.from;
   rmSync(folder, { recursive: true, force: true });
   const lines = output.stdout.split('\n');
   const findings = lines.filter((line) => line.startsWith('FAULT ')).map((line) => JSON.parse(line.slice(6)));
@@ -145,11 +154,12 @@ function excerpt(text) {
 }
 
 if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {
-  const number = { type: 'string' };
-  const { values } = parseArgs({ options: { seconds: number, cases: number, from: number, seed: number } });
-  const options = Object.fromEntries(Object.entries(values).map(([name, value]) => [name, Number(value)]));
+  const text = { type: 'string' };
+  const options = { target: text, seconds: text, cases: text, from: text, seed: text };
+  const { target, ...limits } = parseArgs({ options }).values;
+  const numbers = Object.fromEntries(Object.entries(limits).map(([name, value]) => [name, Number(value)]));
   try {
-    const { passed, failed } = await fuzz(options, console.log);
+    const { passed, failed } = await fuzz({ target, ...numbers }, console.log);
     console.log(`${passed} passed, ${failed} failed`);
     process.exitCode = failed === 0 ? 0 : 1;
   } catch (error) {

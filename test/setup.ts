@@ -14,4 +14,7 @@ process.env.XDG_STATE_HOME = join(tmpdir(), 'kvasir-test-state');
 
 // Lists in properties reach their `maxLength`; fast-check's default size stops at ten entries.
 fc.configureGlobal({ ...fc.readConfigureGlobal(), defaultSizeToMaxWhenMaxSpecified: true });
-if (process.env.CI !== undefined) fc.configureGlobal({ ...fc.readConfigureGlobal(), seed: 20_260_101 });
+// An exploration chooses the seed, so that its failures can be replayed.
+const explored = process.env.KVASIR_PROPERTY_SEED;
+if (explored !== undefined) fc.configureGlobal({ ...fc.readConfigureGlobal(), seed: Number(explored) });
+else if (process.env.CI !== undefined) fc.configureGlobal({ ...fc.readConfigureGlobal(), seed: 20_260_101 });

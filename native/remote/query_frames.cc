@@ -19,7 +19,8 @@ bool is_valid(const QueryHeader& header, const KvLayout& layout, uint32_t sequen
   if (header.rows <= 0 || header.rows > kRowsMost || header.heads <= 0 || header.heads > kHeadsMost || header.start < 0 || header.layer < 0) return false;
   if (header.slopes != 0 && header.slopes != static_cast<uint32_t>(header.heads)) return false;
   if (header.keys > kKeysMost || header.blocks > kBlocksMost || header.nodes > kNodesMost) return false;
-  const uint64_t partials = uint64_t{static_cast<uint32_t>(header.rows)} * static_cast<uint32_t>(header.heads) * (layout.head_dim + 2) * sizeof(float) * header.nodes;
+  // At least one node: the bound holds for the rows of the query too.
+  const uint64_t partials = uint64_t{static_cast<uint32_t>(header.rows)} * static_cast<uint32_t>(header.heads) * (layout.head_dim + 2) * sizeof(float) * std::max(header.nodes, 1u);
   const size_t query = query_bytes(static_cast<Isa>(header.isa), layout.type, header.heads, layout.head_dim, header.rows);
   return partials <= kPartialBytesMost && header.query_bytes == query;
 }

@@ -1,7 +1,10 @@
-// A short run of the fuzz target without sanitizers; scripts/fuzz.mjs runs it longer and with sanitizers.
+// Short runs of the fuzz targets, without sanitizers; scripts/explore.mjs runs them longer, with other seeds and with sanitizers.
 import { expect, it } from 'vitest';
 import { createNativeBackend, loadNative } from '../../src/kernel/native/native.ts';
+import { HttpCases } from './http-cases.ts';
 import { CaseRunner } from './run-cases.ts';
+import type { FuzzTarget } from './target.ts';
+import { WireCases } from './wire-cases.ts';
 
 it.skipIf(loadNative() === undefined)(
   'mutated model files are served, or refused by one line that names them (needs the compiled kernels)',
@@ -22,3 +25,25 @@ it.skipIf(loadNative() === undefined)(
     }
   },
 );
+
+async function faultsOf(target: FuzzTarget, cases: number) {
+  const faults = [...(await target.checkSeeds())];
+  for (let index = 0; index < cases; index++) {
+    const fault = await target.run(index);
+    if (fault !== undefined) faults.push(fault);
+  }
+  target.close();
+  return faults;
+}
+
+it('mutated messages between processes are read as they would be written, or refused in one short line', async () => {
+  const cases = new WireCases(1);
+  expect(await faultsOf(cases, 400)).toEqual([]);
+  expect(Math.min(...Object.values(cases.outcomes))).toBeGreaterThan(50);
+});
+
+it('mutated HTTP requests are served or refused in the shape of their protocol, and leave no request behind', async () => {
+  const cases = new HttpCases(1);
+  expect(await faultsOf(cases, 250)).toEqual([]);
+  expect(Math.min(...Object.values(cases.outcomes))).toBeGreaterThan(10);
+});

@@ -167,7 +167,7 @@ function mutateArray(value: Extract<GgufValue, { type: 'array' }>, prng: Mutatio
 }
 
 /** @param span the first bytes, which most changes affect */
-function mutateBytes(original: Uint8Array, prng: MutationRandom, span: number): Uint8Array {
+export function mutateBytes(original: Uint8Array, prng: MutationRandom, span: number): Uint8Array {
   let bytes = Uint8Array.from(original);
   for (let n = few(prng); n > 0 && bytes.byteLength > 0; n--) {
     const reach = prng.below(4) === 0 ? bytes.byteLength : Math.min(span, bytes.byteLength);
@@ -227,7 +227,7 @@ function mutateJsonFile(json: Json, prng: MutationRandom): string | Uint8Array {
 }
 
 /** JSON text with one to three values, keys or members changed. */
-function spellMutated(json: Json, prng: MutationRandom): string {
+export function spellMutated(json: Json, prng: MutationRandom): string {
   const copy = structuredClone(json);
   const holes = new Map<string, string>();
   for (let n = few(prng); n > 0; n--) mutateNode(copy, prng, holes);

@@ -7,18 +7,13 @@ import type { Backend } from '../../src/kernel/backend.ts';
 import { type Mutant, mutate, unchanged } from './mutate.ts';
 import { MutationRandom } from './mutation-random.ts';
 import { allSeeds, type Seed } from './seeds.ts';
+import type { Fault, FuzzTarget } from './target.ts';
 import { type Outcome, useModel } from './use-model.ts';
 
 /** Limit of a case's peak memory growth. Seeds are far smaller, so a larger growth follows a file's false claim. */
 const peakBytesMax = 64 * 2 ** 20;
 
-export interface Fault {
-  readonly index: number;
-  readonly seedName: string;
-  readonly why: string;
-}
-
-export class CaseRunner {
+export class CaseRunner implements FuzzTarget {
   readonly #seed: number;
   readonly #backend: Backend;
   readonly #seeds: readonly Seed[] = allSeeds();

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <random>
 
+#include "net/message.hpp"
 #include "remote/client.hpp"
 #include "remote/listener.hpp"
 #include "remote/remote_attention.hpp"
@@ -197,6 +198,26 @@ int send_broken(const Creditor& creditor, const KvLayout& layout, int count) {
   return answered;
 }
 
+/** True if a header that states half a gigabyte of rows without a node is refused before its body is received. */
+bool refuses_large_query(const KvLayout& layout) {
+  const std::atomic<bool> never{false};
+  QueryHeader header = {};
+  header.magic = kQueryMagic;
+  header.version = kQueryWireVersion;
+  header.sequence = 1;
+  header.isa = static_cast<int32_t>(Isa::portable);
+  header.heads = 256;
+  header.rows = 1 << 16;
+  header.query_bytes = query_bytes(Isa::portable, layout.type, header.heads, layout.head_dim, header.rows);
+  header.checksum = header_checksum(header, 11);
+  SocketPair pair = loopback_pair();
+  const uint8_t body = 1;
+  pair.sender.send(&header, sizeof header, in_milliseconds(5000), never);
+  pair.sender.send(&body, 1, in_milliseconds(5000), never);
+  uint8_t left = 0;
+  return receive_query(pair.receiver, layout, 1, 1000, never) == nullptr && pair.receiver.receive(&left, 1, in_milliseconds(1000), never) && left == body;
+}
+
 int run(int rounds) {
   Debtor debtor(std::chrono::seconds(20)), hasty(std::chrono::milliseconds(30));
   std::vector<std::unique_ptr<Creditor>> creditors;
@@ -217,6 +238,7 @@ int run(int rounds) {
     return endpoints;
   };
 
+  expect(refuses_large_query(debtor.layout), "a query larger than its partials may be is refused");
   std::mt19937 chance(1);
   for (int round = 0; round < 10; round++) expect(debtor.step(assign(chance), has_failed) && !has_failed, "undisturbed, all queries are answered");
 

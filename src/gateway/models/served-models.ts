@@ -1,6 +1,8 @@
 // The models that an endpoint offers: a request names one, which is loaded before the request runs.
+
 import type { GrammarCompiler } from '../../core/protocol/grammar.ts';
 import type { ClusterPort, InferencePort, InstanceSnapshot } from '../../core/protocol/ports.ts';
+import { oneLine } from '../../util/one-line.ts';
 import { ApiError } from '../http/errors.ts';
 import type { ServedModel } from '../http/served-model.ts';
 import type { Encode } from '../openai/prompt.ts';
@@ -87,7 +89,7 @@ export function modelNameOf(json: unknown): unknown {
 /** @param known ids of the models */
 export function unknownModel(name: string, known: readonly string[]): ApiError {
   const served = known.map((id) => `'${id}'`).join(', ');
-  return new ApiError(404, `Cannot find model '${name.slice(0, 128)}': this server serves ${served}`, {
+  return new ApiError(404, `Cannot find model '${oneLine(name, 128)}': this server serves ${served}`, {
     code: 'model_not_found',
     param: 'model',
   });

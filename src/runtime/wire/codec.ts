@@ -1,4 +1,5 @@
 // Serialization of plain data with typed arrays: a JSON head, then the elements of the arrays in little-endian order.
+import { oneLine } from '../../util/one-line.ts';
 
 const arrayTypes = {
   u8: Uint8Array,
@@ -62,9 +63,14 @@ function arrayOf(placeholder: object, tail: Uint8Array): Elements {
   const type = typeof name === 'string' && Object.hasOwn(arrayTypes, name) ? arrayTypes[name as TypeName] : undefined;
   const end = type === undefined ? Number.NaN : Number(at) + Number(length) * type.BYTES_PER_ELEMENT;
   if (type === undefined || !isCount(at) || !isCount(length) || !(end <= tail.length))
-    throw new Error(`Cannot decode a message: the placeholder of an array is invalid: ${JSON.stringify(placeholder)}`);
+    throw new Error(`Cannot decode a message: the placeholder of an array is invalid: ${describe(placeholder)}`);
   // Not `slice`, which shares memory if the bytes are a Buffer.
   return new type(Uint8Array.from(tail.subarray(at, end)).buffer);
+}
+
+/** In one short line: a peer chooses its fields. */
+function describe(placeholder: object): string {
+  return oneLine(JSON.stringify(placeholder), 100);
 }
 
 function isCount(value: unknown): value is number {

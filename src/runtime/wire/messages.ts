@@ -7,6 +7,7 @@ import type { PinId, RequestId } from '../../core/protocol/ids.ts';
 import type { InstanceRole, ReportedRequest } from '../../core/protocol/instance-report.ts';
 import type { GenerationEvent, GenerationRequest, InstanceSnapshot, PinOrder } from '../../core/protocol/ports.ts';
 import { digestWords } from '../../util/blake2s.ts';
+import { oneLine } from '../../util/one-line.ts';
 import { topLogprobsMax } from '../../util/step.ts';
 import type { BlockRoot, OutputsMessage } from '../threads/thread-protocol.ts';
 import type { ReceiveBufferHandle } from '../transfer/messenger.ts';
@@ -472,6 +473,8 @@ export function reader<T>(what: string, schema: z.ZodType<Received<T>>): (bytes:
     const parsed = schema.safeParse(decode(bytes));
     if (parsed.success) return parsed.data as T;
     const [issue] = parsed.error.issues;
-    throw new Error(`Cannot read ${what}: ${issue?.path.join('.') ?? ''}: ${issue?.message ?? 'malformed'}`);
+    // The sender chooses names of unknown fields.
+    const [path, why] = [issue?.path.join('.') ?? '', issue?.message ?? 'malformed'].map((text) => oneLine(text, 200));
+    throw new Error(`Cannot read ${what}: ${path}: ${why}`);
   };
 }
