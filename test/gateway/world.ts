@@ -10,6 +10,8 @@ import { accepted, finished, type Script, ScriptedPort, started, tokens } from '
 /** A cluster port without request traces and pins. */
 export const noCluster: ClusterPort = {
   requestTrace: () => undefined,
+  recentTraces: () => ({ nowUs: 0, traces: [] }),
+  sharedPrefixes: () => [],
   onEnded: () => {},
   roles: () => ['mixed'],
   switchRole: () => undefined,

@@ -1,8 +1,8 @@
 // Draws the report of a run from the data in the page: distributions, load over time, and every instance.
-import { debts, links } from './arrows.mjs';
-import { compact, duration, element, latency, least, mean, most, percent, sum, whole } from './format.mjs';
-import { instances } from './heat-map.mjs';
-import { distribution, drawAll, overTime } from './plots.mjs';
+import { debts, links } from '../drawing/arrows.mjs';
+import { compact, duration, element, latency, least, mean, most, percent, sum, whole } from '../drawing/format.mjs';
+import { instances } from '../drawing/heat-map.mjs';
+import { distribution, drawAll, overTime } from '../drawing/plots.mjs';
 
 const report = JSON.parse(document.getElementById('data').textContent);
 const { load, counts } = report;

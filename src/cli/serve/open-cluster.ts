@@ -30,7 +30,7 @@ import { clusterManagerSettings } from './live-borrowing.ts';
 import { locateModel } from './model/locate-model.ts';
 import { contextTokens } from './model/served-model.ts';
 import { openTextSide, type TextSide } from './model/text-side.ts';
-import { boundsOutputs, budgetRange, contexts, instanceSettings } from './open-serving.ts';
+import { allLayersBytes, boundsOutputs, budgetRange, contexts, instanceSettings } from './open-serving.ts';
 import type { InstanceSettings } from './worker-settings.ts';
 
 const clusterDefault = 'kvasir';
@@ -81,7 +81,7 @@ export function openClusterGateway(
     };
     return {
       ...text,
-      model: { ...text.model, homeTokens: home, kvBudget },
+      model: { ...text.model, homeTokens: home, kvBudget, kvTokenBytes: allLayersBytes(files, options) },
       cluster,
       ended: stopped.ended,
       reportExit,

@@ -123,7 +123,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
       log: serving.log ?? console.error,
     });
     const text = await openTextOrClose(cluster, () => openTextSide(files, path, context, servedModelName ?? name));
-    const model = { ...text.model, homeTokens: home, kvBudget };
+    const model = { ...text.model, homeTokens: home, kvBudget, kvTokenBytes: allLayersBytes(files, options) };
     const close = async (): Promise<void> => {
       await Promise.all([cluster.close(), text.close()]);
     };
@@ -231,9 +231,14 @@ function smallestKvMemory({ kvMemory }: ModelOptions, instances: readonly Instan
   return given.length === 0 ? undefined : Math.min(...given);
 }
 
+/** Bytes of keys and values of one token in all layers. */
+export function allLayersBytes({ config }: ModelFiles, options: Pick<ModelOptions, 'inputs' | 'kvType'>): number {
+  return config.layers * kvTokenBytes(config, kvTypeOf(options));
+}
+
 /** KV memory of a request with borrowing; undefined if that of an instance follows from the context. */
 function withLoans(
-  { config }: ModelFiles,
+  files: ModelFiles,
   options: SharedOptions,
   instances: readonly InstanceOptions[],
   lending: LendingRules,
@@ -243,7 +248,7 @@ function withLoans(
     return kvBytes === undefined ? [] : { kvBytes, hostBytes: lentOf(options, own, lending) };
   });
   if (given.length < instances.length) return undefined;
-  const blockBytes = config.layers * kvTokenBytes(config, kvTypeOf(options)) * pageTokens;
+  const blockBytes = allLayersBytes(files, options) * pageTokens;
   return requestKvBytes(given, blockBytes, lending);
 }
 

@@ -20,7 +20,7 @@ import { computes, defaultInstance, type ServeOptions } from '../options/options
 import { servedPipeline } from '../options/pipeline-options.ts';
 import { admissionSettings } from '../options/slo-options.ts';
 import { servedSparsity } from '../options/sparse-options.ts';
-import { packageVersion } from '../package-root.ts';
+import { packageFile, packageVersion } from '../package-root.ts';
 import { UsageError } from '../usage-error.ts';
 import { startedAttentionWorkers } from './attention/child-attention-workers.ts';
 import { withChosenDop, withChosenDops } from './attention/choose-attention-workers.ts';
@@ -253,6 +253,8 @@ function gatewaySettings(options: ServeOptions, { logger, data, keys }: ServerCo
     choicesMax: options.queue,
     unknownFields: options.unknownFields,
     sloClasses: new Map(Object.entries(options.sloClasses ?? {})),
+    sloDefault: { ...(options.ttftSlo && { ttft: options.ttftSlo }), ...(options.tbtSlo && { tbt: options.tbtSlo }) },
+    webFolder: packageFile('web'),
   };
 }
 

@@ -33,6 +33,11 @@ export class BlockAgeCounter {
     this.#lifetime.observe(this.nowUs - this.#storedUs[block]);
   }
 
+  /** Seconds since the last use of a block. */
+  unusedS(block: number): number {
+    return (this.nowUs - this.#usedUs[block]) / 1e6;
+  }
+
   get snapshot(): BlockAges {
     return { lifetime: this.#lifetime.snapshot, reuseGap: this.#reuseGap.snapshot };
   }

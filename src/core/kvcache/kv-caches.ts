@@ -1,7 +1,8 @@
 // The caches of an instance: one, or equal parts of its pages, of which each sequence has its blocks in one.
 import { digestWords } from '../../util/blake2s.ts';
 import { DigestTable } from '../../util/digest-table.ts';
-import type { BlockAges } from '../protocol/ports.ts';
+import type { BlockId } from '../protocol/ids.ts';
+import { type BlockAges, pageAgeBoundsS } from '../protocol/ports.ts';
 import { sumOfAges } from './block-ages.ts';
 import { BlockCache, type BlockCacheConfig } from './block-cache.ts';
 
@@ -67,6 +68,23 @@ export class KvCaches {
 
   get blockAges(): BlockAges {
     return this.all.map(({ ages }) => ages.snapshot).reduce(sumOfAges);
+  }
+
+  /** Cached pages that no request uses, by the time since their last use. Visits all blocks. */
+  get cachedPagesByAge(): readonly number[] {
+    const counts = [...pageAgeBoundsS, Number.POSITIVE_INFINITY].map(() => 0);
+    for (const { ages, groups } of this.all) {
+      for (const { pool, offset, layers } of groups) {
+        for (let block = 0; block < pool.total && pool.cached > 0; block++) {
+          if (pool.state(block as BlockId) !== 'cached') continue;
+          const seconds = ages.unusedS(offset + block);
+          let bucket = 0;
+          while (bucket < pageAgeBoundsS.length && seconds > pageAgeBoundsS[bucket]) bucket++;
+          counts[bucket] = counts[bucket] + layers;
+        }
+      }
+    }
+    return counts;
   }
 
   /** The time of all changes until the next call. */

@@ -84,12 +84,39 @@ export type PinOrder = Order<GenerationRequest>;
 /** Receives the states of a pin, and the instance that keeps it. */
 export type PinListener = (state: PinState, instance: number | undefined) => void;
 
+/** Times of `traces` and `nowUs` are of one clock. */
+export interface RecentTraces {
+  readonly nowUs: number;
+  readonly traces: readonly RequestTrace[];
+}
+
+/** A run of blocks that several prompts contain behind the blocks of `parent`. */
+export interface SharedPrefix {
+  readonly id: number;
+  readonly parent: number | undefined;
+  /** The start of the last block's hash. */
+  readonly hash: string;
+  /** Blocks before the run, and blocks of the run. */
+  readonly depth: number;
+  readonly blocks: number;
+  /** Prompts with the whole run, and blocks of it that prefix caches had, summed over prompts. */
+  readonly prompts: number;
+  readonly hitBlocks: number;
+  readonly lastUsedUs: number;
+  /** Instances with the last block. */
+  readonly holders: number;
+}
+
 /** Traces of requests, and the roles of the instances. */
 export interface ClusterView {
   /** The listener receives the trace of each request when it has ended. */
   onEnded(listener: (trace: RequestTrace) => void): void;
   /** The trace of a request that is running or has ended recently. */
   requestTrace(id: RequestId): RequestTrace | undefined;
+  /** The traces with an event since then, at most `most`, the latest submissions first. */
+  recentTraces(sinceUs: number, most: number): RecentTraces;
+  /** The prefixes that prompts share, the most used first; a parent precedes its children. */
+  sharedPrefixes(most: number): readonly SharedPrefix[];
   /** (instances) */
   roles(): readonly InstanceRole[];
   /**
@@ -172,6 +199,20 @@ export interface BlockAges {
   readonly reuseGap: HistogramSnapshot;
 }
 
+/** Upper bounds of the buckets of `pagesByAge`; a last bucket has the older pages. */
+export const pageAgeBoundsS = [1, 10, 60, 600] as const;
+
+/** Pages of device memory by holder and by age; updated once a second. */
+export interface MemorySnapshot {
+  /** Pages of pinned prefixes, and of blocks lent to other instances. */
+  readonly pinned: number;
+  readonly lent: number;
+  /** Requests with the most pages; a shared page counts for each. */
+  readonly owners: readonly (readonly [id: RequestId, pages: number])[];
+  /** Cached pages that no request uses, by the time since their last use. */
+  readonly pagesByAge: readonly number[];
+}
+
 /** Counters and gauges of an instance, for /metrics, /ready and dashboards. */
 export interface InstanceSnapshot {
   /** Name of an instance that joined as a process. */
@@ -191,6 +232,7 @@ export interface InstanceSnapshot {
   readonly stepMsTotal: number;
   readonly evictedBlocks: number;
   readonly blockAges?: BlockAges;
+  readonly memory?: MemorySnapshot;
   /** Blocks that the pages hold, and the tokens of one. */
   readonly blocks?: { readonly total: number; readonly tokens: number };
   /** Learned coefficients of the step time (`StepCost`). */

@@ -5,7 +5,7 @@ import type { ConductorEffect, StandbyEffect } from '../protocol/effects.ts';
 import type { ConductorEvent } from '../protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../protocol/ids.ts';
 import type { CountedMessage } from '../protocol/message-counts.ts';
-import type { GenerationEvent } from '../protocol/ports.ts';
+import type { GenerationEvent, SharedPrefix } from '../protocol/ports.ts';
 import { queueFull, type Refusal } from '../protocol/refusals.ts';
 import type { PoolLoads } from './admission/admission-controller.ts';
 import { outputInstance, type TrackedRequest } from './attempts.ts';
@@ -227,6 +227,11 @@ export class Conductor<Request extends { readonly id: RequestId }> {
   /** Prefix cache hits, reasons of misses, and copies of blocks. */
   get blocks(): BlockCounts {
     return this.#router.blocks;
+  }
+
+  /** The prefixes that prompts share; empty unless placement records them. */
+  sharedPrefixes(most: number): readonly SharedPrefix[] {
+    return this.#router.sharedPrefixes(most);
   }
 
   /** Requests with inline prefill: computed on the instance that decodes them. */

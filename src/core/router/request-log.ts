@@ -17,6 +17,8 @@ import { requestIdOf } from './attempts.ts';
 type Entry = { -readonly [K in keyof RequestTrace]: RequestTrace[K] } & {
   placements: PlacementTrace[];
   steps: StepTrace[];
+  /** Time of the last event. */
+  changedUs: number;
 };
 
 /** Steps recorded of a request. */
@@ -41,6 +43,12 @@ export class RequestLog {
     return this.#live.get(id) ?? this.#ended.get(id);
   }
 
+  /** Traces with an event at `sinceUs` or later, at most `most`, the latest submissions first. */
+  recent(sinceUs: number, most: number): readonly RequestTrace[] {
+    const changed = [...this.#ended.values(), ...this.#live.values()].filter(({ changedUs }) => changedUs >= sinceUs);
+    return changed.sort((a, b) => b.submittedUs - a.submittedUs).slice(0, most);
+  }
+
   submitted(
     nowUs: number,
     { id, prompt, maxTokens, batch = false, priority, sloClass, trace, tenant }: GenerationRequest,
@@ -60,6 +68,7 @@ export class RequestLog {
       blocks: undefined,
       placements: [],
       steps: [],
+      changedUs: nowUs,
       stepsOmitted: 0,
       submittedUs: nowUs,
       startedUs: undefined,
@@ -75,10 +84,10 @@ export class RequestLog {
   record(nowUs: number, effect: ConductorEffect): void {
     switch (effect.kind) {
       case 'placed':
-        this.#live.get(requestIdOf(effect.id))?.placements.push(effect.placement);
+        this.#changed(nowUs, effect.id)?.placements.push(effect.placement);
         break;
       case 'found':
-        this.#found(effect.id, effect.blocks);
+        this.#found(nowUs, effect.id, effect.blocks);
         break;
       case 'emit':
         this.#emit(nowUs, effect.id, effect.event);
@@ -99,7 +108,7 @@ export class RequestLog {
   }
 
   prefilled(nowUs: number, id: RequestId): void {
-    const entry = this.#live.get(requestIdOf(id));
+    const entry = this.#changed(nowUs, id);
     if (entry !== undefined) entry.prefilledUs ??= nowUs;
   }
 
@@ -115,14 +124,22 @@ export class RequestLog {
     this.#end(nowUs, id, 'cancelled');
   }
 
-  #found(id: RequestId, blocks: PromptBlockCounts): void {
+  /** The entry of an attempt's request, which has an event now. */
+  #changed(nowUs: number, id: RequestId): Entry | undefined {
     const entry = this.#live.get(requestIdOf(id));
+    if (entry !== undefined) entry.changedUs = nowUs;
+    return entry;
+  }
+
+  #found(nowUs: number, id: RequestId, blocks: PromptBlockCounts): void {
+    const entry = this.#changed(nowUs, id);
     if (entry !== undefined) entry.blocks ??= blocks;
   }
 
   #emit(nowUs: number, id: RequestId, event: GenerationEvent): void {
     const entry = this.#live.get(id);
     if (entry === undefined) return;
+    entry.changedUs = nowUs;
     switch (event.kind) {
       case 'started':
         entry.startedUs = entry.firstTokenUs ?? nowUs;
@@ -159,6 +176,7 @@ export class RequestLog {
     this.#live.delete(id);
     entry.state = state;
     entry.endedUs = nowUs;
+    entry.changedUs = nowUs;
     this.#ended.set(id, entry);
     this.#onEnded(entry);
     for (const oldest of this.#ended.keys()) {

@@ -3,7 +3,7 @@
 import type { InstanceIndex, RequestId } from '../protocol/ids.ts';
 import type { CountedMessage } from '../protocol/message-counts.ts';
 import type { PinOrder } from '../protocol/pin-order.ts';
-import type { GenerationEvent } from '../protocol/ports.ts';
+import type { GenerationEvent, SharedPrefix } from '../protocol/ports.ts';
 import { RecentIds } from '../scheduler/recent-ids.ts';
 import { Throughput } from '../scheduler/throughput.ts';
 import { AdmissionController, type PoolLoads } from './admission/admission-controller.ts';
@@ -70,6 +70,10 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
 
   get blocks(): BlockCounts {
     return this.#placer.blocks;
+  }
+
+  sharedPrefixes(most: number): readonly SharedPrefix[] {
+    return this.#placer.sharedPrefixes(most);
   }
 
   loads(nowUs: number): PoolLoads | undefined {

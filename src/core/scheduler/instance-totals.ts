@@ -3,8 +3,14 @@
 import { wideZero } from '../../util/wide-zero.ts';
 import type { KvCaches } from '../kvcache/kv-caches.ts';
 import type { BlockTier } from '../kvcache/tiers/block-tier.ts';
-import type { InstanceSnapshot, TierSnapshot } from '../protocol/ports.ts';
+import type { InstanceSnapshot, MemorySnapshot, TierSnapshot } from '../protocol/ports.ts';
 import type { Batcher } from './batching/batcher.ts';
+import type { RunningRequest } from './executor/executor.ts';
+
+/** Time between two visits of all blocks. */
+const memoryUs = 1_000_000;
+/** Requests that a snapshot names as owners of pages. */
+const ownersMax = 8;
 
 export class InstanceTotals {
   prompt = 0;
@@ -15,6 +21,8 @@ export class InstanceTotals {
   #stepUs: number = wideZero;
   #usedPageUs: number = wideZero;
   #pagesCountedUs: number = wideZero;
+  #memory: MemorySnapshot | undefined;
+  #memoryUs = Number.NEGATIVE_INFINITY;
 
   /** Counts steps that ran. @param stepUs (steps): time of each */
   stepsRan(stepUs: ArrayLike<number>): void {
@@ -28,7 +36,18 @@ export class InstanceTotals {
     this.#pagesCountedUs = nowUs;
   }
 
-  snapshot(batcher: Batcher, { all, first, pages, evicted, blocks, blockAges }: KvCaches): InstanceSnapshot {
+  /** An idle instance sends no later snapshot, so its last one is exact. */
+  #memoryAt(nowUs: number, batcher: Batcher, live: Iterable<RunningRequest>, kvCaches: KvCaches): MemorySnapshot {
+    const isIdle = batcher.running.length + batcher.waiting.length === 0;
+    if (this.#memory === undefined || isIdle || nowUs - this.#memoryUs >= memoryUs) {
+      this.#memoryUs = nowUs;
+      this.#memory = memoryOf(live, kvCaches);
+    }
+    return this.#memory;
+  }
+
+  snapshot(nowUs: number, batcher: Batcher, live: Iterable<RunningRequest>, kvCaches: KvCaches): InstanceSnapshot {
+    const { all, first, pages, evicted, blocks, blockAges } = kvCaches;
     const { lower } = first;
     const total = all.reduce((sum, { receivePages }) => sum + receivePages.total, 0);
     const free = all.reduce((sum, { receivePages }) => sum + receivePages.free, 0);
@@ -48,6 +67,7 @@ export class InstanceTotals {
       evictedBlocks: evicted,
       blockAges,
       blocks,
+      memory: this.#memoryAt(nowUs, batcher, live, kvCaches),
       usedPageSeconds: this.#usedPageUs / 1e6,
       tiers: lower && {
         host: tierSnapshot(lower.host),
@@ -62,4 +82,14 @@ export class InstanceTotals {
 function tierSnapshot(tier: BlockTier | undefined): TierSnapshot {
   if (tier === undefined) return { blocks: 0, capacity: 0 };
   return { blocks: tier.held + tier.arriving, capacity: tier.capacity - tier.reserved };
+}
+
+function memoryOf(live: Iterable<RunningRequest>, kvCaches: KvCaches): MemorySnapshot {
+  const { all, first } = kvCaches;
+  const owners = Array.from(live, ({ id, sequence }) => [id, kvCaches.of(sequence).pagesOf(sequence.table)] as const);
+  let [pinned, lent] = [0, 0];
+  for (const table of kvCaches.pinned) pinned += first.pagesOf(table);
+  for (const { lentPages } of all) lent += lentPages;
+  const held = owners.filter(([, pages]) => pages > 0).sort(([, a], [, b]) => b - a);
+  return { pinned, lent, owners: held.slice(0, ownersMax), pagesByAge: kvCaches.cachedPagesByAge };
 }

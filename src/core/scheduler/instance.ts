@@ -260,9 +260,9 @@ export class Instance<
   }
 
   snapshot(): InstanceSnapshot {
-    const { totals, scheduler, kvCaches, config, hooks } = this.#state;
+    const { nowUs, totals, scheduler, kvCaches, requests, config, hooks } = this.#state;
     const { coefficients } = config.cost;
-    const snapshot = totals.snapshot(scheduler, kvCaches);
+    const snapshot = totals.snapshot(nowUs, scheduler, requests.live, kvCaches);
     const learned = config.isStore !== true && coefficients !== undefined ? { stepCost: coefficients } : {};
     return Object.assign(snapshot, learned, ...hooks.snapshot.map((component) => component.snapshot()));
   }

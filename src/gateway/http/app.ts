@@ -7,6 +7,8 @@ import { z } from 'zod';
 import type { ClusterView, InferencePort, InstancesPort } from '../../core/protocol/ports.ts';
 import { countTokens, createMessage } from '../anthropic/messages.ts';
 import { addBatchRoutes } from '../batches/batch-routes.ts';
+import type { LatencyBounds } from '../dashboard/class-latencies.ts';
+import { addDashboardRoutes } from '../dashboard/dashboard-routes.ts';
 import { type ApiKeys, authorizationOf, requireAdmin } from '../keys/api-keys.ts';
 import { anyCaller } from '../keys/caller.ts';
 import { CallerUsage } from '../keys/caller-usage.ts';
@@ -51,7 +53,11 @@ export interface GatewaySettings {
   readonly connectionsMax?: number;
   readonly streamBufferBytesMax: number;
   /** SLO classes by name, each with the default priority of its requests. */
-  readonly sloClasses: ReadonlyMap<string, { readonly priority: number }>;
+  readonly sloClasses: ReadonlyMap<string, LatencyBounds & { readonly priority: number }>;
+  /** Bounds of requests without a class; undefined: none. */
+  readonly sloDefault?: LatencyBounds | undefined;
+  /** Folder with the files of the dashboard's page; undefined: no page is served. */
+  readonly webFolder?: string | undefined;
   /** Maximum number of choices of one request: the size of the queue. */
   readonly choicesMax: number;
   /** Undefined: unknown fields of a request are refused. */
@@ -77,6 +83,7 @@ export function servedModelsOf(options: GatewayOptions | SharedGatewayOptions): 
 const adminRoutes = [
   ['/metrics', 'read metrics'],
   ['/api/cluster', 'read the state of the cluster'],
+  ['/api/dashboard', 'read the state of the cluster'],
   ['/api/instances/*', 'change instances'],
 ] as const;
 
@@ -141,6 +148,7 @@ export function createApp(
   });
   addInfoRoutes(app, options, models, metrics);
   addClusterRoutes(app, options, models);
+  addDashboardRoutes(app, { ...options, models }, metrics);
   addContextRoutes(app, contexts, run, options.bodyBytesMax);
   const storage = options.data && { folder: options.data, owners: keys };
   const batchRun = { run, logger, callerNamed: (tenant: string) => keys.callerNamed(tenant) };

@@ -19,6 +19,8 @@ export interface ServedModel {
   readonly homeTokens?: number | undefined;
   /** Tokens that requests may keep in sparse layers (`kv_budget`), or `full`; undefined: every request keeps all. */
   readonly kvBudget?: { readonly least: number | undefined; readonly most: number | undefined } | undefined;
+  /** Bytes of keys and values of one token in all layers. */
+  readonly kvTokenBytes?: number | undefined;
   readonly vocabSize: number;
   /** Undefined: the model serves token ids only. */
   readonly tokenizer: Tokenizer | undefined;

@@ -173,6 +173,22 @@ export class GatewayMetrics {
     this.#refusals.inc({ reason: 'queue', slo_class: '', tenant: '' });
   }
 
+  /** Refused requests by reason and SLO class, over all tenants. */
+  async refusals(): Promise<readonly (readonly [reason: string, sloClass: string, requests: number])[]> {
+    const { values } = await this.#refusals.get();
+    const counts = new Map<string, { reason: string; sloClass: string; requests: number }>();
+    for (const { labels, value } of values) {
+      const { reason = '', slo_class: sloClass = '' } = labels;
+      const key = `${reason} ${sloClass}`;
+      counts.set(key, {
+        reason: String(reason),
+        sloClass: String(sloClass),
+        requests: value + (counts.get(key)?.requests ?? 0),
+      });
+    }
+    return [...counts.values()].map(({ reason, sloClass, requests }) => [reason, sloClass, requests] as const);
+  }
+
   response(endpoint: string, status: number): void {
     this.#responses.inc({ endpoint, status: String(status) });
   }

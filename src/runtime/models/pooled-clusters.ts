@@ -12,10 +12,13 @@ import type {
   PinListener,
   PinOrder,
   Readiness,
+  RecentTraces,
+  SharedPrefix,
 } from '../../core/protocol/ports.ts';
 import { queueFull, retryAfterMsMin } from '../../core/protocol/refusals.ts';
 import type { RequestTrace } from '../../core/protocol/request-trace.ts';
 import { emptySnapshot, snapshotAfterLoss, sumOf, withEarlier } from '../snapshots/metric-snapshots.ts';
+import { nowUs } from '../threads/alarm.ts';
 
 type Cluster = InferencePort & ClusterPort;
 type Refusal = Extract<GenerationEvent, { kind: 'failed' }>;
@@ -121,6 +124,27 @@ export class PooledClusters implements InstancesPort, ClusterView {
       if (trace !== undefined) return trace;
     }
     return undefined;
+  }
+
+  recentTraces(sinceUs: number, most: number): RecentTraces {
+    const traces = this.#places.flatMap(({ cluster }, i) => {
+      const first = i * this.#options.roles.length;
+      return cluster?.recentTraces(sinceUs, most).traces.map((trace) => renumberedTrace(trace, first)) ?? [];
+    });
+    return { nowUs: nowUs(), traces: traces.sort((a, b) => b.submittedUs - a.submittedUs).slice(0, most) };
+  }
+
+  sharedPrefixes(most: number): readonly SharedPrefix[] {
+    const { length } = this.#places;
+    const numbered = (id: number | undefined, i: number) => (id === undefined ? undefined : id * length + i);
+    const all = this.#places.flatMap(({ cluster }, i) =>
+      (cluster?.sharedPrefixes(most) ?? []).map((prefix) => ({
+        ...prefix,
+        id: prefix.id * length + i,
+        parent: numbered(prefix.parent, i),
+      })),
+    );
+    return all.sort((a, b) => b.prompts - a.prompts || a.depth - b.depth).slice(0, most);
   }
 
   async drain(): Promise<void> {
@@ -258,6 +282,14 @@ export class PooledCluster implements InferencePort, ClusterPort {
     return this.#cluster.requestTrace(id);
   }
 
+  recentTraces(sinceUs: number, most: number): RecentTraces {
+    return this.#cluster.recentTraces(sinceUs, most);
+  }
+
+  sharedPrefixes(most: number): readonly SharedPrefix[] {
+    return this.#cluster.sharedPrefixes(most);
+  }
+
   drain(): Promise<void> {
     return this.#cluster.drain();
   }
@@ -279,5 +311,23 @@ function renumbered(snapshot: InstanceSnapshot, first: number): InstanceSnapshot
         links: lending.links.map((link) => ({ ...link, peer: link.peer + first })),
       },
     }),
+  };
+}
+
+/** The same for a trace. */
+function renumberedTrace(trace: RequestTrace, first: number): RequestTrace {
+  if (first === 0) return trace;
+  const shifted = (instance: InstanceIndex | undefined) => (instance === undefined ? undefined : instance + first);
+  return {
+    ...trace,
+    steps: trace.steps.map((step) => ({ ...step, instance: step.instance + first })),
+    placements: trace.placements.map((placement) => ({
+      ...placement,
+      candidates: placement.candidates.map((each) => ({ ...each, instance: each.instance + first })),
+      instance: shifted(placement.instance),
+      decodeAt: shifted(placement.decodeAt),
+      fetchedFrom: shifted(placement.fetchedFrom),
+      group: placement.group?.map((instance) => instance + first),
+    })),
   };
 }

@@ -33,6 +33,7 @@ export const emptySnapshot: InstanceSnapshot = {
 export function snapshotAfterLoss({
   receivePages: _,
   blocks: _blocks,
+  memory: _memory,
   lending,
   attentionWorkers,
   sparse,

@@ -13,6 +13,8 @@ import type {
   PinListener,
   PinOrder,
   Readiness,
+  RecentTraces,
+  SharedPrefix,
 } from '../../core/protocol/ports.ts';
 import type { RequestTrace } from '../../core/protocol/request-trace.ts';
 import type { TokenAdmission } from '../../core/router/admission/token-admission.ts';
@@ -165,6 +167,14 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
 
   requestTrace(id: RequestId): RequestTrace | undefined {
     return this.#requestLog.find(id);
+  }
+
+  recentTraces(sinceUs: number, most: number): RecentTraces {
+    return { nowUs: nowUs(), traces: this.#requestLog.recent(sinceUs, most) };
+  }
+
+  sharedPrefixes(most: number): readonly SharedPrefix[] {
+    return this.#conductor?.sharedPrefixes(most) ?? [];
   }
 
   /** Entries kept for requests in flight: all zero once every request has ended. */

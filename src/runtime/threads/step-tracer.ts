@@ -18,7 +18,7 @@ export class StepTracer {
   #startedUs = 0;
   /** By request, the start of its prefix fetch. */
   readonly #fetches = new Map<RequestId, number>();
-  /** A gateway collects traces. */
+  /** A gateway collects traces: every step is recorded, else only the rows of prompts. */
   enabled: boolean;
 
   constructor(enabled: boolean) {
@@ -27,20 +27,20 @@ export class StepTracer {
 
   /** To be called before a step. */
   begin({ inFlight }: Pick<TokenInstance, 'inFlight'>): void {
-    if (!this.enabled) return;
-    this.#rows = inFlight.map(({ id, sequence: { computed, planned } }) => [id, computed, planned] as const);
-    this.#startedUs = epochUs();
+    const shown = this.enabled ? inFlight : inFlight.filter(({ sequence }) => sequence.planned > 1);
+    this.#rows = shown.map(({ id, sequence: { computed, planned } }) => [id, computed, planned] as const);
+    if (shown.length > 0) this.#startedUs = epochUs();
   }
 
   /** To be called after the step, completed or aborted. */
   end(aborted: boolean): void {
-    if (!this.enabled) return;
+    if (this.#rows.length === 0) return;
     this.#traces.push({ kind: 'step', startedUs: this.#startedUs, endedUs: epochUs(), aborted, rows: this.#rows });
   }
 
   /** A prefix fetch starts or is cancelled. */
   onEffect(effect: HandOffEffect): void {
-    if (effect.kind === 'expectPrefix' && this.enabled) this.#fetches.set(effect.id, epochUs());
+    if (effect.kind === 'expectPrefix') this.#fetches.set(effect.id, epochUs());
     if (effect.kind === 'closePrefix') this.#fetched(effect.id, 0);
   }
 

@@ -1,6 +1,9 @@
 // Validation of the counters and gauges of an instance, lending included.
 import { z } from 'zod';
-import { blockAgeBoundsS } from '../../core/protocol/ports.ts';
+import { blockAgeBoundsS, pageAgeBoundsS } from '../../core/protocol/ports.ts';
+
+/** Owners of pages in one snapshot. */
+const ownersMax = 64;
 
 const count = z.number().int().min(0);
 const figure = z.number().min(0);
@@ -89,6 +92,14 @@ export const instanceSnapshot = z.strictObject({
   stepMsTotal: figure,
   evictedBlocks: count,
   blockAges: z.strictObject({ lifetime: ages, reuseGap: ages }).exactOptional(),
+  memory: z
+    .strictObject({
+      pinned: count,
+      lent: count,
+      owners: z.array(z.tuple([z.string(), count])).max(ownersMax),
+      pagesByAge: z.array(count).length(pageAgeBoundsS.length + 1),
+    })
+    .exactOptional(),
   blocks: z.strictObject({ total: count, tokens: count }).exactOptional(),
   stepCost: z.array(figure).length(5).exactOptional(),
   usedPageSeconds: figure,

@@ -34,6 +34,8 @@ class RecordingCluster implements ClusterPort {
   readonly pins = new Map<string, PinOrder>();
   isFull = false;
   requestTrace = noCluster.requestTrace;
+  recentTraces = noCluster.recentTraces;
+  sharedPrefixes = noCluster.sharedPrefixes;
   onEnded = noCluster.onEnded;
   roles = noCluster.roles;
   switchRole = noCluster.switchRole;

@@ -5,7 +5,7 @@ import type { RunReport } from '../../../sim/report/report.ts';
 import { packageFile } from '../../package-root.ts';
 
 /** In the order of their imports. */
-const modules = ['format', 'plots', 'heat-map', 'arrows', 'page'] as const;
+const modules = ['drawing/format', 'drawing/plots', 'drawing/heat-map', 'drawing/arrows', 'report/page'] as const;
 
 const require = createRequire(import.meta.url);
 
@@ -13,7 +13,7 @@ export function reportPage(report: RunReport): string {
   const plotLibrary = require.resolve('uplot/dist/uPlot.iife.min.js');
   const plotStyle = require.resolve('uplot/dist/uPlot.min.css');
   const parts: Readonly<Record<string, string>> = {
-    styles: [plotStyle, packageFile('web/report/style.css')].map((path) => `<style>${read(path)}</style>`).join('\n'),
+    styles: [plotStyle, packageFile('web/drawing/style.css')].map((path) => `<style>${read(path)}</style>`).join('\n'),
     data: `<script id="data" type="application/json">${JSON.stringify(report).replaceAll('<', '\\u003c')}</script>`,
     scripts: [
       `<script>${inScript(read(plotLibrary))}</script>`,
@@ -34,7 +34,7 @@ function read(path: string): string {
 
 /** A module without imports and exports: all modules share one scope. */
 function inlined(name: string): string {
-  return read(packageFile(`web/report/${name}.mjs`))
+  return read(packageFile(`web/${name}.mjs`))
     .replace(/^import [^;]*;$/gm, '')
     .replace(/^export /gm, '');
 }

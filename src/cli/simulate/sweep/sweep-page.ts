@@ -70,7 +70,7 @@ export function sweepPage(sweep: Sweep, results: readonly SweepResult[], title: 
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
 <link rel="icon" href="data:,">
 <title>${escaped(title)}</title>
-<style>${readFileSync(packageFile('web/report/style.css'), 'utf8')}
+<style>${readFileSync(packageFile('web/drawing/style.css'), 'utf8')}
 .grid { grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); }
 .card svg { display: block; width: 100%; height: auto; font: 12px system-ui, sans-serif; fill: var(--soft); }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 16px; margin: 16px 0 12px; }

@@ -185,6 +185,11 @@ export class PrefixIndex {
     return this.#table.has(this.#table.find(words, at), instance);
   }
 
+  /** Number of instances with the block of the digest at `words[at..at+4]`. */
+  holdersOf(words: Uint32Array, at: number): number {
+    return this.#table.holders(this.#table.find(words, at)) ?? 0;
+  }
+
   /** Whether an instance holds the chain's block at `index`, or has evicted it. */
   replicaState(chain: BlockChain, index: number): ReplicaState {
     return this.#table.replicaState(chain.words, index * digestWords);

@@ -5,12 +5,14 @@ import type { PrefillPredictor } from '../../cost/prefill.ts';
 import type { SsdConfig } from '../../cost/ssd-times.ts';
 import type { TransferConfig } from '../../cost/transfer-times.ts';
 import { type BatchVerdict, PrefixIndex, PrefixMatches } from '../../kvcache/events/prefix-index.ts';
+import { PrefixTree } from '../../kvcache/events/prefix-tree.ts';
 import { chooseGroup, type GroupChoice, type PipelineSettings } from '../../pipeline/group.ts';
 import { GroupPrefixes } from '../../pipeline/group-prefixes.ts';
 import type { PipelinePredictor } from '../../pipeline/pipeline-predictor.ts';
 import type { GroupPrefix, PrefixFetch } from '../../protocol/events.ts';
 import type { InstanceIndex } from '../../protocol/ids.ts';
 import type { BlockChain, KvEventBatch, KvSnapshot } from '../../protocol/kv-events.ts';
+import type { SharedPrefix } from '../../protocol/ports.ts';
 import type { PlacementCandidate, PromptBlockCounts } from '../../protocol/request-trace.ts';
 import { type BlockCounts, countPromptBlocks, type MissReasons, type PlacedPrompt } from './placed-prompt.ts';
 import { Placement, type PlacementDecision, type PlacementSettings } from './placement.ts';
@@ -45,6 +47,8 @@ export interface PlacerConfig<Request> extends PlacementSettings {
   readonly blocks: number;
   /** Evicted blocks that the index remembers. */
   readonly rememberedBlocks: number;
+  /** Counts the prefixes that prompts share. */
+  readonly recordsPrefixes?: boolean;
 }
 
 /** The part of each member of a pipeline group. */
@@ -67,6 +71,7 @@ export class Placer<Request> {
   readonly #matches: PrefixMatches | undefined;
   readonly #costs: PredictedCosts;
   readonly #groupPrefixes: GroupPrefixes | undefined;
+  readonly #prefixes: PrefixTree | undefined;
   /** (kinds) */
   readonly #groupPrefills: readonly PipelinePredictor[];
   readonly #view: {
@@ -107,6 +112,7 @@ export class Placer<Request> {
     if (config === undefined) return;
     this.#index = new PrefixIndex({ instances, blocks: config.blocks, remembered: config.rememberedBlocks });
     this.#matches = new PrefixMatches(instances);
+    if (config.recordsPrefixes === true) this.#prefixes = new PrefixTree();
     const sends = this.#placement.kind === 'cache-aware' ? this.#costs.transfers?.times : undefined;
     this.#groupPrefixes = new GroupPrefixes(this.#matches, sends, config.blockTokens);
   }
@@ -252,12 +258,17 @@ export class Placer<Request> {
       placed.prefillUs = correctedUs;
     }
     const found = countPromptBlocks(this.#index, chain, { blockTokens, promptTokens, cachedTokens });
+    this.#prefixes?.add(nowUs, chain, Math.floor(promptTokens / blockTokens), found.hits);
     this.hitBlocks += found.hits;
     this.misses.neverSeen += found.neverSeen;
     this.misses.evicted += found.evicted;
     this.misses.elsewhere += found.elsewhere;
     this.misses.partial += found.partial;
     return found;
+  }
+
+  sharedPrefixes(most: number): readonly SharedPrefix[] {
+    return this.#prefixes?.shared(most, (words, at) => this.#index?.holdersOf(words, at) ?? 0) ?? [];
   }
 
   /** The prefill has ended. */

@@ -84,6 +84,7 @@ export class TokenPlacement implements PromptModel<GenerationRequest> {
       },
       blocks,
       rememberedBlocks,
+      recordsPrefixes: true,
     };
   }
 
