@@ -7,8 +7,8 @@ import type { ClusterView, InstancesPort } from '../../core/protocol/ports.ts';
 import { ApiError } from '../http/errors.ts';
 import { type Env, refuseMethod } from '../http/route-context.ts';
 import type { ServedModel } from '../http/served-model.ts';
-import type { ServedModels } from '../models/served-models.ts';
 import type { GatewayMetrics } from '../metrics/metrics.ts';
+import type { ServedModels } from '../models/served-models.ts';
 import type { LatencyBounds } from './class-latencies.ts';
 import { dashboardFrame, detailOf } from './frame.ts';
 
