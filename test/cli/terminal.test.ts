@@ -133,7 +133,20 @@ describe('help', () => {
 });
 
 it('simulate prints a summary in words within 100 columns', () => {
-  const text = kvasir('simulate', '--workload', 'real', '--requests', '60', '--mixed', '2', '--borrow');
+  const text = kvasir(
+    'simulate',
+    '--workload',
+    'real',
+    '--requests',
+    '60',
+    '--mixed',
+    '2',
+    '--borrow',
+    '--ttft-slo',
+    '60s',
+    '--tbt-slo',
+    '1s',
+  );
   expect(text).toMatch(/^Requests: 60, all completed\n {2}within SLO +█{20} 100 %: 60 of 60\n/);
   expect(text).toMatch(/TTFT +[\d,.]+ +[\d,.]+ +[\d,.]+ +[\d,.]+ {2}[▁▂▃▄▅▆▇█ ]+\n/);
   expect(Math.max(...text.split('\n').map((line) => line.length))).toBeLessThanOrEqual(100);

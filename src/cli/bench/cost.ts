@@ -1,5 +1,4 @@
 // `kvasir bench cost`: the cost models against measured servers, point by point.
-import { writeFileSync } from 'node:fs';
 import { Command } from 'commander';
 import { z } from 'zod';
 import { allGroups, errorsOf, groupErrors, type PointErrors } from '../../bench/cost/errors.ts';
@@ -21,6 +20,7 @@ import {
 } from '../options/cost-model.ts';
 import { readOptions } from '../options/options.ts';
 import { hardwareSpec, modelSpec } from '../options/specs.ts';
+import { checkOutputs, writeOutput } from '../simulate/outputs/output-file.ts';
 import { readServingPoints } from '../simulate/silicon-points.ts';
 import { printTable } from '../terminal/table.ts';
 import { list, progress } from './options.ts';
@@ -45,6 +45,7 @@ export function costCommand(): Command {
     .option('--json', 'Print one JSON object')
     .action(({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const { tables, plot, fit, cost } = readOptions(schema, flags);
+      checkOutputs({ plot });
       const points = readServingPoints(tables);
       const servers = new Servers(tables);
       const simulated = cost.map((kind) => ({
@@ -53,7 +54,7 @@ export function costCommand(): Command {
       }));
       const groups = simulated.map(({ cost: kind, errors }) => ({ cost: kind, groups: allGroups(errors) }));
       const drawn = simulated[0]?.errors ?? [];
-      if (plot !== undefined) writeFileSync(plot, scatterSvg(drawn));
+      if (plot !== undefined) writeOutput(plot, scatterSvg(drawn));
       const found = fit > 0 ? search(servers, points, fit) : undefined;
       if (json === true) {
         const rows = simulated.flatMap(({ cost: kind, errors }) => errors.map((error) => rowOf(kind, error)));

@@ -1,5 +1,4 @@
 // `kvasir plan`: the cheapest cluster that serves a workload within its SLO, by simulation.
-import { writeFileSync } from 'node:fs';
 import { Command, Option } from 'commander';
 import { z } from 'zod';
 import { parseSloBound } from '../../core/router/admission/slo.ts';
@@ -7,6 +6,7 @@ import { addInstanceFlags } from '../options/cluster-options.ts';
 import { readConfig, readOptions } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';
 import { dopPlot } from '../simulate/dop-plot.ts';
+import { checkOutputs, writeOutput } from '../simulate/outputs/output-file.ts';
 import { type PlanObserver, type PlanTrial, planClusters, type RawFlags } from '../simulate/plan-clusters.ts';
 import { type DopCurves, type DopPlan, dopCurves, planDopFromFlags } from '../simulate/plan-dop.ts';
 import { addRunFlags, givenFlags } from '../simulate/simulated-run.ts';
@@ -99,12 +99,12 @@ function addDopPlanFlags(command: Command): Command {
 /** @param dop (a, b), whose curves are printed; true or 'auto': all divisions are compared */
 async function runDopPlan({ plot, ...flags }: RawFlags, dop: unknown, json: boolean): Promise<void> {
   const isSearch = dop === true || dop === 'auto';
+  const file = plot === undefined ? undefined : String(plot);
+  if (!isSearch && file !== undefined)
+    throw new UsageError(`Cannot use --plot with --dop ${String(dop)}: it shows all choices of --dop`);
+  checkOutputs({ plot: file });
   const plan = isSearch ? await planDopFromFlags(flags) : await dopCurves(flags, String(dop));
-  if (plot !== undefined) {
-    if ('curves' in plan)
-      throw new UsageError(`Cannot use --plot with --dop ${plan.dop}: it shows all choices of --dop`);
-    writeFileSync(String(plot), dopPlot(plan));
-  }
+  if (file !== undefined && !('curves' in plan)) writeOutput(file, dopPlot(plan));
   if (json) console.log(JSON.stringify(plan));
   else if ('curves' in plan) printDopCurves(plan);
   else printDopPlan(plan);

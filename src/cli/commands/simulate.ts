@@ -1,12 +1,12 @@
 // `kvasir simulate`: replays a workload on a simulated cluster that runs the same schedulers as live instances.
-import { writeFileSync } from 'node:fs';
 import { Command } from 'commander';
 import { addClusterFlags } from '../options/cluster-options.ts';
 import { readOptions } from '../options/options.ts';
 import { runChaos } from '../simulate/chaos.ts';
 import { clientPlot } from '../simulate/clients/client-plot.ts';
 import { isSweep, printSweep, sweepClients } from '../simulate/clients/client-sweep.ts';
-import { runAtHighestRate } from '../simulate/find-rate.ts';
+import { type HighestRate, runAtHighestRate } from '../simulate/find-rate.ts';
+import { checkOutputs, writeOutput } from '../simulate/outputs/output-file.ts';
 import { addOutputFlags } from '../simulate/outputs/run-outputs.ts';
 import { withPlannedDop } from '../simulate/plan-dop.ts';
 import { printReport } from '../simulate/run-summary.ts';
@@ -18,7 +18,9 @@ import {
   type SimulationOptions,
   simulationSchema,
 } from '../simulate/simulated-run.ts';
+import { counted, percent, readable } from '../terminal/fields.ts';
 import { addHelpAll, groups } from '../terminal/help.ts';
+import { printList } from '../terminal/table.ts';
 import { UsageError } from '../usage-error.ts';
 
 export function simulateCommand(): Command {
@@ -60,6 +62,8 @@ export function simulateCommand(): Command {
         await runSweep(options, json === true);
         return;
       }
+      const { report: page, loadPlot, requestsOut, timeline } = options;
+      checkOutputs({ report: page, loadPlot, requestsOut, timeline });
       const started = performance.now();
       const search = options.findRate === undefined ? undefined : await runAtHighestRate(options, options.findRate);
       const simulation = search?.simulation ?? (await runSimulation(options));
@@ -68,20 +72,37 @@ export function simulateCommand(): Command {
         ...completeReport(simulation, options, (performance.now() - started) / 1000),
       };
       if (json === true) console.log(JSON.stringify(report));
-      else printReport(report, simulation.outcome);
+      else {
+        if (search !== undefined) printRate(search);
+        printReport(report, simulation.outcome);
+      }
     },
   );
 }
 
-function searchFigures({ parameter, found, several, curve }: Awaited<ReturnType<typeof runAtHighestRate>>) {
+/** The rate that the search has found, with its interval over the seeds. */
+function printRate({ parameter, found, several, share }: HighestRate): void {
+  const unit = parameter === 'rate' ? 'requests/s' : 'times the speed of the trace';
+  const entries: (readonly [string, string])[] = [[`mean ${parameter}`, `${readable(found.rate)} ${unit}`]];
+  if (several !== undefined) {
+    const { rates, interval } = several;
+    entries.push([`95 % interval of the mean, ${counted(rates.length, 'seed')}`, interval.map(readable).join(' to ')]);
+    entries.push(['least and most', `${readable(Math.min(...rates))}, ${readable(Math.max(...rates))}`]);
+  } else entries[0] = [parameter, `${readable(found.rate)} ${unit}; ${readable(found.above)} is too high`];
+  entries.push(['simulated runs', readable(found.tried)]);
+  printList(`Highest ${parameter} that keeps ${percent(share)} within SLO`, entries);
+}
+
+function searchFigures({ parameter, found, several, curve }: HighestRate) {
   return { [parameter]: found.rate, ...several, tried: found.tried, curve };
 }
 
 /** Compares closed loops. */
 async function runSweep(options: SimulationOptions, json: boolean): Promise<void> {
   const { clientsPlot, model, hardware } = options;
+  checkOutputs({ clientsPlot });
   const sweep = await sweepClients(options);
-  if (clientsPlot !== undefined) writeFileSync(clientsPlot, clientPlot(sweep, `${model} on ${hardware}`));
+  if (clientsPlot !== undefined) writeOutput(clientsPlot, clientPlot(sweep, `${model} on ${hardware}`));
   if (json) console.log(JSON.stringify(sweep));
   else printSweep(sweep);
 }

@@ -5,7 +5,7 @@ import { z } from 'zod';
 import { readOptions } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';
 import { packageVersion } from '../package-root.ts';
-import { checkOutputs, writeOutput } from '../simulate/outputs/run-outputs.ts';
+import { checkOutputs, writeOutput } from '../simulate/outputs/output-file.ts';
 import { runSweep, SweepJournal, SweepProgress } from '../simulate/sweep/run-sweep.ts';
 import { readSweep, type Sweep } from '../simulate/sweep/sweep-file.ts';
 import { sweepPage } from '../simulate/sweep/sweep-page.ts';
@@ -58,7 +58,7 @@ function reportErrors(results: readonly SweepResult[]): number {
   return [...counts.values()].reduce((sum, count) => sum + count, 0);
 }
 
-const printed: readonly (readonly [string, Figure, number])[] = [
+const possible: readonly (readonly [string, Figure, number])[] = [
   ['goodput', 'goodputRequestsPerSecond', 3],
   ['ttftMsP50', 'ttftMsP50', 1],
   ['ttftMsP99', 'ttftMsP99', 1],
@@ -68,7 +68,10 @@ const printed: readonly (readonly [string, Figure, number])[] = [
 
 /** A line for each point of the grid: means over the seeds. */
 function printEstimates({ columns, points }: Sweep, results: readonly SweepResult[]): void {
-  const estimates = printed.map(([, name]) => estimatesOf(points, results, name));
+  const known = possible.map((column) => ({ column, estimates: estimatesOf(points, results, column[1]) }));
+  const shown = known.filter(({ estimates: all }) => all.some((estimate) => estimate !== undefined));
+  const printed = shown.map(({ column }) => column);
+  const estimates = shown.map(({ estimates: all }) => all);
   const firsts = points.filter(({ index }, i) => i === 0 || points[i - 1].index !== index);
   const seeds = points.length / Math.max(1, firsts.length);
   const rows = firsts.map(({ settings, index }) => ({

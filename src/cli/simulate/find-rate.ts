@@ -84,19 +84,22 @@ export async function runAtHighestRate(options: SimulationOptions, share: number
     const { mean = rates[0], error = 0 } = rates.length === 1 ? {} : (estimateOf(rates) ?? {});
     const tried = found.reduce((sum, each) => sum + each.tried, 0);
     const [{ above }] = found;
-    const several = seeds.length === 1 ? {} : { rates, interval: [mean - error, mean + error] };
+    const several = seeds.length === 1 ? undefined : { rates, interval: [mean - error, mean + error] };
     return {
       parameter,
       found: { rate: mean, above, tried },
       /** Every trial: the share of requests within the SLO by rate. */
       curve: found.flatMap(({ points }) => points).sort((a, b) => a.seed - b.seed || a[parameter] - b[parameter]),
       several,
+      share,
       simulation: await runSimulation(scaled(mean)),
     };
   } finally {
     await threads.close();
   }
 }
+
+export type HighestRate = Awaited<ReturnType<typeof runAtHighestRate>>;
 
 /** The options at a rate, which scales the times of one workload; the rate of a trace is its speed. */
 function scaling(options: SimulationOptions) {

@@ -4,7 +4,7 @@ import { bar, sparkline } from '../terminal/bars.ts';
 import { counted, percent, readable, readableBytes } from '../terminal/fields.ts';
 import { printList, printTable } from '../terminal/table.ts';
 import type { GroupFigures } from './run-figures.ts';
-import type { Report } from './simulated-run.ts';
+import { hasSlo, type Report } from './simulated-run.ts';
 
 type Entry = readonly [string, string];
 
@@ -43,11 +43,14 @@ const reasons: Readonly<Record<string, string>> = {
 function requestEntries(report: Report): readonly Entry[] {
   const { requests, completed, refused, withinSlo, retries } = report;
   const refusals = requests - completed;
+  const throughput = `${readable(report.simulatedSeconds === 0 ? 0 : completed / report.simulatedSeconds)} requests/s`;
   const places = `${readable(refused.atPrefill)} before prefill, ${readable(refused.atDecode)} before decode`;
   const causes = Object.entries(refused.byReason).map(([reason, n]) => `${reasons[reason] ?? reason} ${readable(n)}`);
   return [
-    ['within SLO', shareOf(withinSlo, requests)],
-    ['goodput', `${readable(report.goodputRequestsPerSecond)} requests/s`],
+    ...entryIf(hasSlo(report.settings), 'within SLO', shareOf(withinSlo, requests)),
+    ...(hasSlo(report.settings)
+      ? [['goodput', `${readable(report.goodputRequestsPerSecond)} requests/s`] as const]
+      : [['throughput', throughput] as const]),
     ...entryIf(refusals > 0, 'not served', `${readable(refusals)}: ${places}; by reason: ${causes.join(', ')}`),
     ...entryIf(report.wastedPrefillTokens > 0, 'wasted prefill', counted(report.wastedPrefillTokens, 'token')),
     ...(retries === undefined ? [] : [retryEntry(retries)]),

@@ -117,6 +117,11 @@ export function addRunFlags(command: Command): Command {
 /** The object of `--json`. */
 export type Report = ReturnType<typeof reportOf> & RunFigures;
 
+/** True if requests have SLOs. @param settings of the run */
+export function hasSlo({ ttftSlo, tbtSlo, sloClasses }: Report['settings']): boolean {
+  return (ttftSlo ?? tbtSlo ?? sloClasses) !== undefined;
+}
+
 /** All figures of a run. */
 export function completeReport(
   { outcome, lending, cluster, messageCounts }: Simulation,

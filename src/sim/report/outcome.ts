@@ -147,7 +147,7 @@ class PredictionAudit {
 export class Outcome {
   readonly ttftUs = new Histogram();
   readonly tbtUs = new Histogram();
-  /** From the arrival to the begin of the prefill, and to the last token. */
+  /** From the arrival to the begin of the prefill, where the client received that, and to the last token. */
   readonly queueUs = new Histogram();
   readonly e2eUs = new Histogram();
   /** Mean gap between the tokens of a request. */
@@ -229,7 +229,7 @@ export class Outcome {
     const gaps = request.outputs - 1;
     const tbtUs = gaps > 0 ? Math.round(meanOfLongest(request.gapUs, gaps)) : 0;
     if (gaps > 0) this.tbtUs.add(tbtUs);
-    this.queueUs.add(request.startedUs === undefined ? 0 : request.startedUs - trace.arrivalUs);
+    if (request.startedUs !== undefined) this.queueUs.add(request.startedUs - trace.arrivalUs);
     this.e2eUs.add(lastTokenUs - trace.arrivalUs);
     if (gaps > 0) this.tpotUs.add(Math.round((lastTokenUs - firstTokenUs) / gaps));
     const { slo, predicted } = request;

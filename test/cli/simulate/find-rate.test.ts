@@ -60,6 +60,18 @@ describe('the highest rate', () => {
     expect(curve.filter(({ withinSlo }) => withinSlo >= 0.9).at(-1)).toMatchObject({ rate: found.rate });
   });
 
+  it('of several seeds is the mean of their rates, with its 95 % interval', async () => {
+    const flags = { workload: 'arxiv', requests: '20', mixed: '1', ttftSlo: '5s', tbtSlo: '100ms', seeds: '2' };
+    const { found, several } = await runAtHighestRate(readOptions(simulationSchema, flags), 0.9);
+    const { rates = [], interval = [] } = several ?? {};
+    expect(rates).toHaveLength(2);
+    expect(found.rate).toBeCloseTo((rates[0] + rates[1]) / 2, 9);
+    // Student's t with one degree of freedom.
+    expect(interval[1] - interval[0]).toBeCloseTo(12.71 * Math.abs(rates[0] - rates[1]), 6);
+    const one = await runAtHighestRate(readOptions(simulationSchema, { ...flags, seeds: '1' }), 0.9);
+    expect([one.found.rate, one.several]).toEqual([rates[0], undefined]);
+  });
+
   it('requires an SLO', async () => {
     const options = readOptions(simulationSchema, { workload: 'arxiv' });
     await expect(runAtHighestRate(options, 0.9)).rejects.toThrow('Cannot find a rate without --ttft-slo');

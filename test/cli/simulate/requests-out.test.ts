@@ -3,7 +3,9 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
-import { readOptions } from '../../../src/cli/options/options.ts';
+import { readOptions, toFlag } from '../../../src/cli/options/options.ts';
+import { ParquetWriter } from '../../../src/cli/simulate/outputs/parquet-writer.ts';
+import { writeFully } from '../../../src/cli/simulate/outputs/requests-file.ts';
 import { completeReport, runSimulation, simulationSchema } from '../../../src/cli/simulate/simulated-run.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-requests-'));
@@ -57,6 +59,63 @@ describe('--requests-out', () => {
     expect(preemptions).toBe(report.preemptions);
     expect(preemptions).toBeGreaterThan(0);
   });
+});
+
+describe('a file of requests', () => {
+  it('has the records as Parquet, in columns behind a footer with their names', async () => {
+    const path = join(folder, 'requests.parquet');
+    await run({ mixed: '2', requestsOut: path });
+    const bytes = readFileSync(path);
+    expect([bytes.subarray(0, 4).toString(), bytes.subarray(-4).toString()]).toEqual(['PAR1', 'PAR1']);
+    const footer = bytes.subarray(-8 - bytes.readUInt32LE(bytes.length - 8), -8);
+    for (const name of ['arrivalMs', 'decodeInstance', 'ttftMs', 'preemptions'])
+      expect(footer.includes(name)).toBe(true);
+  });
+
+  it('is as readers of Parquet expect it: nulls, and columns of each type', () => {
+    const parts: Uint8Array[] = [];
+    const writer = new ParquetWriter(
+      [
+        { name: 'n', type: 'int64' },
+        { name: 'ms', type: 'double' },
+        { name: 'name', type: 'string' },
+        { name: 'is', type: 'boolean' },
+      ],
+      (bytes) => parts.push(bytes),
+    );
+    writer.add([2 ** 40, 1.5, 'é', true]);
+    writer.add([-1, undefined, undefined, false]);
+    writer.add([3, -0.25, 'ab', undefined]);
+    writer.close();
+    // hyparquet 1.31.5 reads the rows from these bytes.
+    expect(Buffer.concat(parts).toString('base64')).toBe(
+      'UEFSMRUAFTwVPCwVBhUAFQYVBgAAAgAAAAMHAAAAAAABAAD//////////wMAAAAAAAAAFQAVLBUsLBUGFQAVBhUGAA' +
+        'ACAAAAAwUAAAAAAAD4PwAAAAAAANC/FQAVJBUkLBUGFQAVBhUGAAACAAAAAwUCAAAAw6kCAAAAYWIVABUOFQ4sFQYV' +
+        'ABUGFQYAAAIAAAADAwEVAhlcSAhyZXF1ZXN0cxUIABUEJQIYAW4AFQolAhgCbXMAFQwlAhgEbmFtZSUAABUAJQIYAm' +
+        'lzABYGGRwZTCYIHBUEGSUABhkYAW4VABYGFl4WXiYIAAAmZhwVChklAAYZGAJtcxUAFgYWThZOJmYAACa0ARwVDBkl' +
+        'AAYZGARuYW1lFQAWBhZGFkYmtAEAACb6ARwVABklAAYZGAJpcxUAFgYWMBYwJvoBAAAWogIWBgAoBmt2YXNpcgC6AA' +
+        'AAUEFSMQ==',
+    );
+  });
+
+  it('is complete where the system accepts only parts of what is written', () => {
+    const written: number[] = [];
+    let calls = 0;
+    writeFully(1, Uint8Array.of(1, 2, 3, 4, 5, 6, 7), (_, bytes, from) => {
+      const part = bytes.subarray(from, from + (calls++ % 3));
+      written.push(...part);
+      return part.length;
+    });
+    expect(written).toEqual([1, 2, 3, 4, 5, 6, 7]);
+  });
+
+  it.each(['report', 'loadPlot', 'requestsOut', 'timeline'])(
+    'that cannot be written is refused first: %s',
+    async (name) => {
+      const path = join(folder, 'missing', 'file');
+      await expect(run({ [name]: path })).rejects.toThrow(new RegExp(`^Cannot use --${toFlag(name)} .*: ENOENT`));
+    },
+  );
 });
 
 it('the figures of each instance add up to those of the run', async () => {

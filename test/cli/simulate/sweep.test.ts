@@ -1,13 +1,15 @@
 // Sweeps: the points of a file, their rows, errors, and the continuation of an interrupted sweep; and searches that run ahead.
-import { appendFileSync, existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { appendFileSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
 import { afterAll, describe, expect, it } from 'vitest';
 import { findRate } from '../../../src/cli/simulate/find-rate.ts';
 import { reportOfRun } from '../../../src/cli/simulate/simulated-run.ts';
 import { runSweep, SweepJournal, SweepProgress } from '../../../src/cli/simulate/sweep/run-sweep.ts';
 import { searchAhead } from '../../../src/cli/simulate/sweep/search-ahead.ts';
 import { simulate, sweep as sweepOver } from '../../../src/cli/simulate/sweep/sim-api.ts';
+import { SimulationThreads } from '../../../src/cli/simulate/sweep/simulation-threads.ts';
 import { sweepOf } from '../../../src/cli/simulate/sweep/sweep-file.ts';
 import { sweepPage } from '../../../src/cli/simulate/sweep/sweep-page.ts';
 import { csvOf, estimateOf, estimatesOf, jsonLinesOf } from '../../../src/cli/simulate/sweep/sweep-rows.ts';
@@ -63,7 +65,9 @@ describe('a sweep', () => {
     const page = sweepPage(sweep, results, 'Sweep of <a>');
     expect(page).toContain('<title>Sweep of &lt;a></title>');
     expect(page).toContain('4 runs, 2 of each point');
-    expect(page.match(/<circle/g)).toHaveLength(2 * 7);
+    expect(page.match(/<circle/g)).toHaveLength(2 * 8);
+    expect(page.match(/<polyline/g)).toHaveLength(6 + 2);
+    expect(page).toContain('Goodput');
     expect(page).not.toMatch(/NaN|undefined/);
     const [first] = estimatesOf(sweep.points, results, 'simulatedSeconds');
     expect(first?.error).toBeGreaterThan(0);
@@ -76,6 +80,28 @@ describe('a sweep', () => {
     expect(results).toMatchObject([{ report: { requests: 5 } }, { error: expect.stringContaining('Cannot use') }]);
     expect(csvOf(both, results)).toMatch(/,,"?Cannot use [^\n]*\n$/);
     expect(estimatesOf(both.points.slice(1), results.slice(1), 'requests')).toEqual([undefined]);
+  });
+
+  it('has no goodput without an SLO', async () => {
+    const free = sweepOf({ base: { workload: 'plain', requests: 5 }, grid: { rate: [1] } }, 'a.yaml');
+    const { results } = await runSweep(free, { jobs: 1 });
+    expect(estimatesOf(free.points, results, 'goodputRequestsPerSecond')).toEqual([undefined]);
+    expect(sweepPage(free, results, 'a')).not.toContain('Goodput');
+  });
+
+  it('has an error as the result of a run whose thread ends, and runs the others on new threads', async () => {
+    const entry = join(folder, 'worker.mjs');
+    const answers =
+      '({ call, options }) => (options.seed === 3 ? process.exit(9) : parentPort.postMessage({ call, report }))';
+    writeFileSync(
+      entry,
+      `import { parentPort } from 'node:worker_threads';\nconst report = { requests: 5 };\nparentPort.on('message', ${answers});\n`,
+    );
+    const threads = new SimulationThreads({ size: 2, startsAtOnce: true, entry: pathToFileURL(entry) });
+    const { results } = await runSweep(sweep, { threads });
+    const error = 'Cannot simulate: its thread has ended: exit code 9';
+    const report = { requests: 5 };
+    expect(results).toEqual([{ error }, { report }, { error }, { report }]);
   });
 
   it('continues with the results of an interrupted one, without a line that is incomplete or of another version', async () => {

@@ -1,5 +1,5 @@
 // `kvasir bench sparsity`: the loss of quality when a model reads only a part of the KV of its prompts.
-import { readFileSync, writeFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { Command } from 'commander';
 import { z } from 'zod';
 import {
@@ -21,6 +21,7 @@ import { openModel } from '../../../weights/open-model.ts';
 import { modelFlag, modelOptionsSchema, readOptions } from '../../options/options.ts';
 import { withBackend } from '../../serve/backend.ts';
 import { locateModel } from '../../serve/model/locate-model.ts';
+import { checkOutputs, writeOutput } from '../../simulate/outputs/output-file.ts';
 import { printTable } from '../../terminal/table.ts';
 import { UsageError } from '../../usage-error.ts';
 import { count, counts, list, progress, threadsFlag } from '../options.ts';
@@ -69,6 +70,7 @@ export function sparsityCommand(): Command {
         pooling: __,
         ...options
       } = parsed;
+      checkOutputs({ plot });
       const selections = selectionsOf(parsed);
       if (plot !== undefined && selections.length > 1)
         throw new UsageError('Cannot use --plot: state one --observe, --pooling and --head-reduce');
@@ -173,7 +175,7 @@ function printScores(report: SparsityReport, json = false): void {
 function writePlot(report: SparsityReport, path: string | undefined, budget: number): SparsityReport {
   const svg = path === undefined ? undefined : recallPlot(report.rows, round(100 * budget));
   if (path !== undefined && svg === undefined) throw new UsageError('Cannot plot: no recall is measured');
-  if (path !== undefined && svg !== undefined) writeFileSync(path, svg);
+  if (path !== undefined && svg !== undefined) writeOutput(path, svg);
   return report;
 }
 

@@ -1,16 +1,21 @@
-// `kvasir simulate --requests-out`: a record of each request in the order in which they end, as CSV or JSON lines.
+// `kvasir simulate --requests-out`: a record of each request in the order in which they end, as CSV, JSON lines or Parquet.
 import { closeSync, openSync, writeSync } from 'node:fs';
 import type { InstanceIndex } from '../../../core/protocol/ids.ts';
 import { type RequestRecord, RequestRecorder } from '../../../sim/report/request-recorder.ts';
+import { type ParquetType, ParquetWriter } from './parquet-writer.ts';
 
-/** The columns of the CSV, in this order. */
-const columns = [
-  ...['index', 'arrivalMs', 'sloClass', 'tenant', 'priority', 'batch', 'promptTokens', 'outputTokens'],
-  ...['outcome', 'returns', 'instance', 'decodeInstance', 'attempts', 'preemptions'],
-  ...['cachedTokens', 'fetchedFrom', 'fetchedTokens'],
-  ...['hitBlocks', 'neverSeenBlocks', 'evictedBlocks', 'elsewhereBlocks', 'partialBlocks'],
-  ...['queueMs', 'ttftMs', 'tbtMs', 'tpotMs', 'e2eMs', 'predictedTtftMs', 'predictedTbtMs'],
-] as const satisfies readonly (keyof RequestRecord)[];
+/** The columns and their types, in this order. */
+const types = {
+  ...{ index: 'int64', arrivalMs: 'double', sloClass: 'string', tenant: 'string', priority: 'int64', batch: 'boolean' },
+  ...{ promptTokens: 'int64', outputTokens: 'int64', outcome: 'string', returns: 'boolean', instance: 'string' },
+  ...{ decodeInstance: 'string', attempts: 'int64', preemptions: 'int64', cachedTokens: 'int64' },
+  ...{ fetchedFrom: 'string', fetchedTokens: 'int64', hitBlocks: 'int64', neverSeenBlocks: 'int64' },
+  ...{ evictedBlocks: 'int64', elsewhereBlocks: 'int64', partialBlocks: 'int64', queueMs: 'double' },
+  ...{ ttftMs: 'double', tbtMs: 'double', tpotMs: 'double', e2eMs: 'double' },
+  ...{ predictedTtftMs: 'double', predictedTbtMs: 'double' },
+} as const satisfies Readonly<Record<keyof RequestRecord, ParquetType>>;
+
+const columns = Object.keys(types) as readonly (keyof RequestRecord)[];
 
 /** Characters that are collected before they are written. */
 const pieceLength = 2 ** 16;
@@ -19,19 +24,27 @@ export class RequestsFile {
   readonly recorder: RequestRecorder;
   readonly #file: number;
   readonly #instances: readonly string[];
+  readonly #parquet: ParquetWriter | undefined;
   #pending = '';
 
-  /** @param instances names by index @throws Error if the file cannot be written */
+  /** @param path its ending determines the format @param instances names by index @throws Error if the file cannot be written */
   constructor(path: string, instances: readonly string[]) {
     this.#instances = instances;
     this.#file = openSync(path, 'w');
     const isJson = path.endsWith('.jsonl');
-    if (!isJson) this.#add(columns.join(','));
-    this.recorder = new RequestRecorder((record) => this.#add(isJson ? this.#jsonOf(record) : this.#rowOf(record)));
+    if (path.endsWith('.parquet')) {
+      const typed = columns.map((name) => ({ name, type: types[name] }));
+      this.#parquet = new ParquetWriter(typed, (bytes) => writeFully(this.#file, bytes));
+    } else if (!isJson) this.#add(columns.join(','));
+    this.recorder = new RequestRecorder((record) => {
+      if (this.#parquet !== undefined) this.#parquet.add(this.#valuesOf(record));
+      else this.#add(isJson ? this.#jsonOf(record) : this.#rowOf(record));
+    });
   }
 
   close(): void {
     this.#flush();
+    this.#parquet?.close();
     closeSync(this.#file);
   }
 
@@ -41,7 +54,7 @@ export class RequestsFile {
   }
 
   #flush(): void {
-    writeSync(this.#file, this.#pending);
+    writeFully(this.#file, Buffer.from(this.#pending));
     this.#pending = '';
   }
 
@@ -50,8 +63,14 @@ export class RequestsFile {
   }
 
   #rowOf(record: RequestRecord): string {
+    return this.#valuesOf(record)
+      .map((value) => quoted(String(value ?? '')))
+      .join(',');
+  }
+
+  #valuesOf(record: RequestRecord) {
     const named = { ...record, ...this.#namesOf(record) };
-    return columns.map((name) => quoted(String(named[name] ?? ''))).join(',');
+    return columns.map((name) => named[name]);
   }
 
   #namesOf({ instance, decodeInstance, fetchedFrom }: RequestRecord) {
@@ -66,4 +85,25 @@ export class RequestsFile {
 
 function quoted(text: string): string {
   return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+}
+
+/** A pipe may accept a part of the bytes, or none until its reader has read. */
+export function writeFully(file: number, bytes: Uint8Array, write: typeof writePart = writePart): void {
+  for (let from = 0; from < bytes.length; ) {
+    const written = write(file, bytes, from);
+    if (written === 0) Atomics.wait(pause, 0, 0, 1);
+    from += written;
+  }
+}
+
+const pause = new Int32Array(new SharedArrayBuffer(4));
+
+/** @returns the number of bytes that the file accepted */
+function writePart(file: number, bytes: Uint8Array, from: number): number {
+  try {
+    return writeSync(file, bytes, from);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'EAGAIN') return 0;
+    throw error;
+  }
 }

@@ -1,5 +1,4 @@
 // Outputs of a simulated run besides its figures: report page, timeline and progress.
-import { closeSync, openSync, writeFileSync } from 'node:fs';
 import type { Command } from 'commander';
 import { z } from 'zod';
 import type { StepListener } from '../../../sim/engine/executor.ts';
@@ -11,8 +10,8 @@ import { runReport } from '../../../sim/report/report.ts';
 import { toFlag } from '../../options/options.ts';
 import { timeSpan } from '../../options/workload-options.ts';
 import { groups } from '../../terminal/help.ts';
-import { UsageError } from '../../usage-error.ts';
 import { SimulationProgress } from '../simulation-progress.ts';
+import { checkOutputs, writeOutput } from './output-file.ts';
 import { reportPage } from './report-page.ts';
 import { RequestsFile } from './requests-file.ts';
 import { TimelineFile } from './timeline-file.ts';
@@ -52,26 +51,12 @@ export function addOutputFlags(command: Command): Command {
     .option('--json', 'Print one JSON object with all figures')
     .option('--report <file>', 'Write an HTML page with plots of the run')
     .option('--load-plot <file>', 'Write the loads of the prefill and decode pools over time as SVG')
-    .option('--requests-out <file>', 'Write a record of each request: CSV, or JSON lines if the name ends in .jsonl')
+    .option(
+      '--requests-out <file>',
+      'Write a record of each request: CSV, or by the ending of the name JSON lines (.jsonl) or Parquet (.parquet)',
+    )
     .option('--timeline <file>', 'Write every step as a Chrome trace')
     .option('--timeline-window <span>', 'Show this simulated time in the timeline (default: 0s..60s)');
-}
-
-/**
- * Opens each file that a command will write, so that a path that cannot be written is refused before the work.
- * @param paths by flag
- * @throws UsageError
- */
-export function checkOutputs(paths: Readonly<Record<string, string | undefined>>): void {
-  for (const [name, path] of Object.entries(paths)) {
-    if (path === undefined) continue;
-    try {
-      closeSync(openSync(path, 'a'));
-    } catch (error) {
-      const why = error instanceof Error ? error.message.split('\n')[0] : String(error);
-      throw new UsageError(`Cannot use --${toFlag(name)} ${path}: ${why}`);
-    }
-  }
 }
 
 /** Observes a run and writes its outputs at the end. */
@@ -153,14 +138,6 @@ const titleNames = ['admission', 'forecast', 'prefill', 'decode', 'speed'];
 function titleOf(options: OutputOptions): string {
   const titleSettings = settingsOf(options).filter(([name]) => titleNames.includes(name));
   return titleSettings.map(([name, value]) => `${name} ${value}`).join(', ');
-}
-
-export function writeOutput(path: string, text: string): void {
-  try {
-    writeFileSync(path, text);
-  } catch (error) {
-    throw new Error(`Cannot write ${path}: ${error instanceof Error ? error.message.split('\n')[0] : String(error)}`);
-  }
 }
 
 const leadingSettings = ['trace', 'workload', 'model', 'hardware', 'prefill', 'decode', 'mixed', 'speed'];

@@ -24,7 +24,7 @@ export class TimelineFile {
     const file = await open(path, 'w').catch((error: Error) => {
       throw new Error(`Cannot write ${path}: ${error.message.split('\n')[0]}`);
     });
-    await file.write(timelineStart(rows));
+    await file.writeFile(timelineStart(rows));
     return new TimelineFile(file, path, window);
   }
 
@@ -35,13 +35,13 @@ export class TimelineFile {
   /** Writes the steps since the last flush. */
   async flush(): Promise<void> {
     const text = this.#steps.take();
-    if (text !== '') await this.#file.write(text);
+    if (text !== '') await this.#file.writeFile(text);
   }
 
   /** @returns a line about omitted steps, if any */
   async close(): Promise<string | undefined> {
     await this.flush();
-    await this.#file.write(timelineEnd);
+    await this.#file.writeFile(timelineEnd);
     await this.#file.close();
     const { leftOut } = this.#steps;
     return leftOut === 0

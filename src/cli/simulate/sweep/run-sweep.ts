@@ -19,11 +19,14 @@ interface SweepOptions {
   /** Keeps the results until `remove`; undefined: an interrupted sweep starts again. */
   readonly journal?: SweepJournal | undefined;
   readonly progress?: SweepProgress | undefined;
+  /** Ended with the sweep; undefined: `jobs` threads of its own. */
+  readonly threads?: SimulationThreads | undefined;
 }
 
 /** A run that fails has an error as its result; the others run on. */
-export async function runSweep({ points }: Sweep, { jobs, journal, progress }: SweepOptions): Promise<SweepRun> {
-  const threads = new SimulationThreads({ size: jobs, startsAtOnce: true });
+export async function runSweep({ points }: Sweep, options: SweepOptions): Promise<SweepRun> {
+  const { jobs, journal, progress } = options;
+  const threads = options.threads ?? new SimulationThreads({ size: jobs, startsAtOnce: true });
   const known = journal?.read() ?? new Map<string, SweepResult>();
   let continued = 0;
   progress?.begin(points.length);

@@ -23,7 +23,7 @@ interface PendingCall extends SimulationCall {
 /** Time of simulations on the calling thread after which other threads are worth their start. */
 const startAfterMs = 2000;
 
-const entry = new URL('./simulation-worker.js', import.meta.url);
+const compiled = new URL('./simulation-worker.js', import.meta.url);
 
 export class SimulationThreads {
   /** Simulations at once. 1: they run one after another on the calling thread, as always from sources that are not compiled. */
@@ -35,11 +35,22 @@ export class SimulationThreads {
   #leftMs: number;
   #isBusy = false;
 
-  /** @param startsAtOnce false: the first calls run on the calling thread, and others only if those take long */
+  readonly #entry: URL;
+
+  /**
+   * @param startsAtOnce false: the first calls run on the calling thread, and others only if those take long
+   * @param entry module of a thread
+   */
   constructor({
     size = availableParallelism(),
     startsAtOnce,
-  }: { readonly size?: number | undefined; readonly startsAtOnce: boolean }) {
+    entry = compiled,
+  }: {
+    readonly size?: number | undefined;
+    readonly startsAtOnce: boolean;
+    readonly entry?: URL;
+  }) {
+    this.#entry = entry;
     this.size = existsSync(entry) ? size : 1;
     this.#leftMs = this.size === 1 ? Number.POSITIVE_INFINITY : startsAtOnce ? 0 : startAfterMs;
   }
@@ -94,7 +105,7 @@ export class SimulationThreads {
 
   #create(): Worker {
     // Runs allocate short-lived objects: with a larger young generation they are collected less often.
-    const worker = new Worker(entry, { resourceLimits: { maxYoungGenerationSizeMb: 96 } });
+    const worker = new Worker(this.#entry, { resourceLimits: { maxYoungGenerationSizeMb: 96 } });
     worker.on('message', (result: SimulationResult) => {
       this.#idle.push(worker);
       this.#end(worker, ({ resolve, reject }) => {
@@ -103,9 +114,13 @@ export class SimulationThreads {
       });
     });
     // A thread ends on its own only if its memory does not suffice or its code is broken.
-    worker.once('error', ({ message }) => {
-      this.#end(worker, ({ reject }) => reject(new Error(`Cannot simulate: its thread has ended: ${message}`)));
-    });
+    const ended = (why: string) => {
+      const at = this.#idle.indexOf(worker);
+      if (at !== -1) this.#idle.splice(at, 1);
+      this.#end(worker, ({ reject }) => reject(new Error(`Cannot simulate: its thread has ended: ${why}`)));
+    };
+    worker.once('error', ({ message }) => ended(message));
+    worker.once('exit', (code) => ended(`exit code ${code}`));
     return worker;
   }
 

@@ -25,6 +25,8 @@ interface Panel {
   readonly title: string;
   readonly across: string;
   readonly curves: readonly Curve[];
+  /** Marks that no other mark is below and left of are joined, instead of the marks of a curve. */
+  readonly showsFrontier?: boolean;
 }
 
 /** Figures by panel. */
@@ -41,18 +43,22 @@ const panels: readonly (readonly [string, Figure])[] = [
 export function sweepPage(sweep: Sweep, results: readonly SweepResult[], title: string): string {
   const { axis, series } = axesOf(sweep);
   const of = (name: Figure) => estimatesOf(sweep.points, results, name);
-  const all: Panel[] = panels.map(([name, figure]) => ({
-    title: name,
-    across: axis ?? 'point of the grid',
-    curves: curvesOf(series, of(figure), (row) => ({ mean: row.at, error: 0 })),
-  }));
-  const [price, ttft] = [of('pricePerMillionTokens'), of('ttftMsP99')];
-  if (price.some((each) => each !== undefined))
-    all.push({
-      title: 'TTFT p99, ms, by cost',
-      across: 'price per million output tokens',
-      curves: curvesOf(series, ttft, ({ index }) => price[index]),
-    });
+  const price = of('pricePerMillionTokens');
+  const byCost = (title: string, figure: Figure): Panel => ({
+    title,
+    across: 'price per million output tokens; dashed: Pareto frontier',
+    curves: curvesOf(series, of(figure), ({ index }) => price[index]),
+    showsFrontier: true,
+  });
+  const all: readonly Panel[] = [
+    ...panels.map(([name, figure]) => ({
+      title: name,
+      across: axis ?? 'point of the grid',
+      curves: curvesOf(series, of(figure), (row) => ({ mean: row.at, error: 0 })),
+    })),
+    byCost('TTFT p99, ms, by cost', 'ttftMsP99'),
+    byCost('TBT p99, ms, by cost', 'tbtMsP99'),
+  ].filter(({ curves }) => curves.some(({ marks }) => marks.length > 0));
   const failed = results.filter((result) => 'error' in result).length;
   const seeds =
     sweep.points.length /
@@ -131,40 +137,55 @@ function colourOf(series: number): string {
   return colours[series % colours.length];
 }
 
-function plot({ title, across, curves }: Panel): string {
+function plot({ title, across, curves, showsFrontier = false }: Panel): string {
   const marks = curves.flatMap((curve) => curve.marks);
   const most = (end: (mark: Mark) => number) => Math.max(0, ...marks.map(end)) || 1;
-  const xMax = most(({ x }) => x.mean);
+  const xMax = most(({ x }) => x.mean + x.error);
   const yMax = most(({ y }) => y.mean + y.error);
   const inner = { width: width - area.left - area.right, height: height - area.top - area.bottom };
-  const x = (value: number) => fixed(area.left + (value / xMax) * inner.width);
+  const x = (value: number) => fixed(area.left + (Math.max(0, value) / xMax) * inner.width);
   const y = (value: number) => fixed(height - area.bottom - (Math.max(0, value) / yMax) * inner.height);
-  const lines = ticks(yMax).map(
+  const line = (from: readonly [number, number], to: readonly [number, number], stroke: string) =>
+    `<line x1="${x(from[0])}" y1="${y(from[1])}" x2="${x(to[0])}" y2="${y(to[1])}" ${stroke}/>`;
+  const path = (own: readonly Mark[], stroke: string) =>
+    `<polyline points="${own.map((mark) => `${x(mark.x.mean)},${y(mark.y.mean)}`).join(' ')}" fill="none" ${stroke}/>`;
+  const rows = ticks(yMax).map(
     (value) =>
-      `<line x1="${area.left}" y1="${y(value)}" x2="${width - area.right}" y2="${y(value)}" stroke="var(--grid)"/><text x="${area.left - 6}" y="${y(value)}" dy="4" text-anchor="end">${readable(value)}</text>`,
+      `${line([0, value], [xMax, value], 'stroke="var(--grid)"')}<text x="${area.left - 6}" y="${y(value)}" dy="4" text-anchor="end">${readable(value)}</text>`,
   );
   const labels = ticks(xMax).map(
     (value) => `<text x="${x(value)}" y="${height - 22}" text-anchor="middle">${readable(value)}</text>`,
   );
   const drawn = curves.flatMap(({ name, marks: own }, i) => {
     const stroke = `stroke="var(--${colourOf(i)})"`;
-    const path = own.map((mark) => `${x(mark.x.mean)},${y(mark.y.mean)}`).join(' ');
-    return [
-      `<polyline points="${path}" fill="none" ${stroke} stroke-width="1.8"/>`,
-      ...own.map((mark) => {
-        const place = x(mark.x.mean);
-        const bar = `<line x1="${place}" y1="${y(mark.y.mean - mark.y.error)}" x2="${place}" y2="${y(mark.y.mean + mark.y.error)}" ${stroke}/>`;
-        const text = `${name}: ${readable(mark.y.mean)} ± ${readable(mark.y.error)} at ${readable(mark.x.mean)}`;
-        return `${bar}<circle cx="${place}" cy="${y(mark.y.mean)}" r="3" fill="var(--${colourOf(i)})"><title>${escaped(text)}</title></circle>`;
-      }),
-    ];
+    const points = own.map(({ x: across, y: up }) => {
+      const bars = [
+        line([across.mean, up.mean - up.error], [across.mean, up.mean + up.error], stroke),
+        ...(across.error === 0
+          ? []
+          : [line([across.mean - across.error, up.mean], [across.mean + across.error, up.mean], stroke)]),
+      ];
+      const text = `${name}: ${readable(up.mean)} ± ${readable(up.error)} at ${readable(across.mean)}`;
+      const circle = `<circle cx="${x(across.mean)}" cy="${y(up.mean)}" r="3" fill="var(--${colourOf(i)})"><title>${escaped(text)}</title></circle>`;
+      return `${bars.join('')}${circle}`;
+    });
+    return showsFrontier ? points : [path(own, `${stroke} stroke-width="1.8"`), ...points];
   });
   return [
     `<svg viewBox="0 0 ${width} ${height}" role="img" aria-label="${escaped(title).replaceAll('"', '&quot;')}">`,
-    ...lines,
+    ...rows,
     ...labels,
     `<text x="${width - area.right}" y="${height - 6}" text-anchor="end">${escaped(across)}</text>`,
+    ...(showsFrontier ? [path(frontierOf(marks), 'stroke="var(--soft)" stroke-dasharray="5 4"')] : []),
     ...drawn,
     '</svg>',
   ].join('');
+}
+
+/** The marks without another one that is at most as far right and as high, from left to right. */
+function frontierOf(marks: readonly Mark[]): readonly Mark[] {
+  const frontier: Mark[] = [];
+  for (const mark of marks.toSorted((a, b) => a.x.mean - b.x.mean || a.y.mean - b.y.mean))
+    if (mark.y.mean < (frontier.at(-1)?.y.mean ?? Number.POSITIVE_INFINITY)) frontier.push(mark);
+  return frontier;
 }

@@ -1,5 +1,5 @@
 // The figures of the runs of a sweep: as columns of a CSV file, and as means with intervals over the seeds.
-import type { Report } from '../simulated-run.ts';
+import { hasSlo, type Report } from '../simulated-run.ts';
 import type { Sweep, SweepPoint } from './sweep-file.ts';
 
 /** A run that has ended: its figures, or why there are none. */
@@ -9,9 +9,11 @@ export type SweepResult = { readonly report: Report } | { readonly error: string
 const figures = {
   requests: ({ requests }) => requests,
   completed: ({ completed }) => completed,
-  withinSlo: ({ withinSlo, requests }) => (requests === 0 ? 0 : withinSlo / requests),
+  // Undefined without an SLO.
+  withinSlo: ({ withinSlo, requests, settings }) => (hasSlo(settings) ? perRequest(withinSlo, requests) : undefined),
   requestsPerSecond: ({ completed, simulatedSeconds }) => perSecond(completed, simulatedSeconds),
-  goodputRequestsPerSecond: ({ goodputRequestsPerSecond }) => goodputRequestsPerSecond,
+  goodputRequestsPerSecond: ({ goodputRequestsPerSecond, settings }) =>
+    hasSlo(settings) ? goodputRequestsPerSecond : undefined,
   outputTokensPerSecond: ({ decodeTokens, simulatedSeconds }) => perSecond(decodeTokens, simulatedSeconds),
   ttftMsMean: ({ ttftMs }) => ttftMs.mean,
   ttftMsP50: ({ ttftMs }) => ttftMs.p50,
@@ -33,6 +35,10 @@ const figures = {
 
 export type Figure = keyof typeof figures;
 const figureNames = Object.keys(figures) as readonly Figure[];
+
+function perRequest(count: number, requests: number): number {
+  return requests === 0 ? 0 : count / requests;
+}
 
 function perSecond(count: number, seconds: number): number {
   return seconds === 0 ? 0 : count / seconds;
