@@ -30,14 +30,13 @@ const fieldNames: FieldNames = [
 
 export async function createMessage(json: unknown, context: EndpointContext, call: EndpointCall): Promise<Response> {
   const body = parseBody(messagesSchema, json, context, messagesDialect);
-  const { choices, promptTokens } = await withFieldNames(fieldNames, planChat(chatOf(body), context, call));
-  const rest = context.model.contextTokens - promptTokens.length;
-  const maxTokens = Math.min(body.max_tokens, rest);
-  const bounded = choices.map((choice) => ({ ...choice, request: { ...choice.request, maxTokens } }));
-  const keep = (): void => keepMarked(body, bounded[0]?.request, context, call);
-  const shape = new MessageShape(context.model.id, call.requestId, maxTokens < body.max_tokens, keep);
-  if (body.stream === true) return streamResponse(bounded, shape, context, call);
-  const usage = await runToEnd(bounded, shape.collector, context, call);
+  const { choices } = await withFieldNames(fieldNames, planChat(chatOf(body), context, call, 'clip'));
+  const request = choices[0]?.request;
+  const keep = (): void => keepMarked(body, request, context, call);
+  const isCut = request !== undefined && request.maxTokens < body.max_tokens;
+  const shape = new MessageShape(context.model.id, call.requestId, isCut, keep);
+  if (body.stream === true) return streamResponse(choices, shape, context, call);
+  const usage = await runToEnd(choices, shape.collector, context, call);
   keep();
   return Response.json(shape.whole(usage));
 }

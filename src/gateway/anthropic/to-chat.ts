@@ -14,6 +14,7 @@ export function chatOf(body: MessagesBody): ChatBody {
   return {
     ...promptOf(body),
     ...{ temperature, top_p, top_k, min_p, seed, stream, cache_salt, slo_class, kv_budget, priority },
+    max_tokens: body.max_tokens,
     stop: body.stop_sequences,
   };
 }

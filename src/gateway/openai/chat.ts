@@ -19,7 +19,7 @@ import {
 } from './endpoint.ts';
 import { parseBody } from './fields.ts';
 import type { LogprobRequest } from './params.ts';
-import { chatPrompt, outputTokens } from './prompt.ts';
+import { chatPrompt, clippedOutput, outputTokens } from './prompt.ts';
 import type { Choice, FinishReason } from './run-choices.ts';
 import { type ChatBody, chatSchema } from './schema.ts';
 import { TokenNames } from './token-names.ts';
@@ -54,24 +54,30 @@ export async function chatCompletions(json: unknown, context: EndpointContext, c
   return Response.json(shape.whole(answers, usageBody(usage)));
 }
 
-/** The choices of a chat request, ready to run. @throws ApiError if the request cannot be served */
+/**
+ * The choices of a chat request, ready to run.
+ * @param beyondContext what happens to a limit of the output beyond the context: a 400, or the output ends with the context
+ * @throws ApiError if the request cannot be served
+ */
 export async function planChat(
   body: ChatBody,
   context: PlanContext,
   call: PlanCall,
+  beyondContext: 'refuse' | 'clip' = 'refuse',
 ): Promise<{ readonly choices: readonly Choice[]; readonly promptTokens: Int32Array }> {
   checkModel(body.model, context.model);
   if (!call.batch) context.usage.check(call.caller);
   checkChoices(1, body.n, context);
   const logprobs = logprobRequest(body);
   const requestedTokens = maxTokens(body);
+  const outputLimit = beyondContext === 'clip' ? clippedOutput : outputTokens;
   const { tokens, plan, parsing } = await chatPrompt(body, context.model, context.encode);
   const grammar = await answerGrammar(body, plan, context);
   const planned = {
     grammar,
     tokens,
     startsText: body.continue_final_message !== true,
-    maxTokens: outputTokens(tokens.length, requestedTokens, context.model),
+    maxTokens: outputLimit(tokens.length, requestedTokens, context.model),
     parsing,
   };
   const { bannedToken } = plan;

@@ -189,3 +189,9 @@ export function outputTokens(promptTokens: number, requested: number | undefined
   const { homeTokens = 0 } = model;
   return promptTokens < homeTokens ? Math.min(rest, homeTokens - promptTokens) : rest;
 }
+
+/** The same where the output ends with the context. @throws ApiError 400 for a prompt that leaves no output */
+export function clippedOutput(promptTokens: number, requested: number | undefined, model: ServedModel): number {
+  const most = outputTokens(promptTokens, undefined, model);
+  return requested === undefined ? most : Math.min(requested, model.contextTokens - promptTokens);
+}

@@ -21,7 +21,7 @@ import { chatOf, refuseState } from './to-chat.ts';
 export async function createResponse(json: unknown, context: EndpointContext, call: EndpointCall): Promise<Response> {
   const body = parseBody(responsesSchema, json, context, responsesDialect);
   refuseState(body);
-  const { choices } = await withFieldNames(fieldNames, planChat(chatOf(body), context, call));
+  const { choices } = await withFieldNames(fieldNames, planChat(chatOf(body), context, call, 'clip'));
   const ttlS = ttlSecondsOf(body.prompt_cache_options?.ttl);
   const keep = (): void => {
     for (const { request } of ttlS === undefined ? [] : choices)

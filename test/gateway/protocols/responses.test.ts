@@ -122,6 +122,11 @@ describe('a response', () => {
     });
   });
 
+  it('ends with the context where its limit exceeds what the context leaves', async () => {
+    await create({ max_output_tokens: 100_000 });
+    expect(world.request.maxTokens).toBe(4000 - world.request.prompt.length);
+  });
+
   it('has reasoning as an item of its own', async () => {
     world.outputs('<think>\nwhy\n</think>\n\nHello');
     const { output, output_text, usage } = await create({ reasoning: { effort: 'low', summary: 'auto' } });
@@ -328,7 +333,6 @@ describe('an error', () => {
     ['background', { background: true }, 400, 'background', /send false/],
     ['truncation', { truncation: 'auto' }, 400, 'truncation', /is not supported yet/],
     ['a long prompt', { input: 'x'.repeat(4001) }, 400, 'input', /the context is 4000 tokens/],
-    ['a long output', { max_output_tokens: 4000 }, 400, 'max_output_tokens', /the context is 4000 tokens/],
   ])('names %s', async (_, more, status, param, message) => {
     const error = await create(more).catch((caught: unknown) => caught);
     expect(error).toBeInstanceOf(OpenAI.APIError);
