@@ -1,7 +1,7 @@
 // The input of a batch (JSONL, one request per line) and its output (one response per line).
 import { z } from 'zod';
 
-export const batchUrls = ['/v1/chat/completions', '/v1/completions'] as const;
+export const batchUrls = ['/v1/chat/completions', '/v1/completions', '/v1/responses'] as const;
 export type BatchUrl = (typeof batchUrls)[number];
 
 export interface BatchLine {

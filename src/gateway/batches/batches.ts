@@ -9,6 +9,7 @@ import { chatCompletions } from '../openai/chat.ts';
 import { completions } from '../openai/completions.ts';
 import type { EndpointCall, EndpointContext } from '../openai/endpoint.ts';
 import { parseBody } from '../openai/fields.ts';
+import { createResponse } from '../responses/responses.ts';
 import { answerLine, BatchInput, type BatchLine, type BatchUrl, noInput, readInput } from './batch-lines.ts';
 import { type Batch, BatchRecords, batchSchema, hasEnded, newBatch, type Status } from './batch-records.ts';
 import type { FileStore, Storage } from './file-store.ts';
@@ -225,7 +226,7 @@ export class Batches {
       signal: stop.signal,
     };
     try {
-      const response = await this.#run(endpointOf(request.endpoint), body, call);
+      const response = await this.#run(endpoints[request.endpoint], body, call);
       return { status: response.status, answer: await response.json(), retryAfterMs: undefined };
     } catch (error) {
       const { status, retryAfterMs } = toApiError(error);
@@ -266,9 +267,11 @@ function setStatus(batch: Batch, status: Status): void {
   batch.at[status] = nowS();
 }
 
-function endpointOf(url: BatchUrl): Endpoint {
-  return url === '/v1/completions' ? completions : chatCompletions;
-}
+const endpoints: Readonly<Record<BatchUrl, Endpoint>> = {
+  '/v1/chat/completions': chatCompletions,
+  '/v1/completions': completions,
+  '/v1/responses': createResponse,
+};
 
 function describe(batch: Batch): object {
   const { id, request, createdS, errors, status, at, total, completed, failed } = batch;

@@ -126,6 +126,26 @@ it('a stopped gateway leaves its batches to the next one, and a cancelled batch 
   expect((await start(answering).send('GET', `/v1/files/${file}`)).status).toBe(404);
 });
 
+it('runs responses, and refuses streams and other URLs', async () => {
+  const gateway = start(answering);
+  const line = (id: string, more: object, url = '/v1/responses') =>
+    JSON.stringify({ custom_id: id, method: 'POST', url, body: { model: 'bytes', input: 'hi', ...more } });
+  const batchOf = async (...lines: string[]): Promise<Batch> => {
+    const form = new FormData();
+    form.set('purpose', 'batch');
+    form.set('file', new File([lines.join('\n')], 'jobs.jsonl'));
+    const { id } = await gateway.json('POST', '/v1/files', form);
+    const request = { input_file_id: id, endpoint: '/v1/responses', completion_window: '24h' };
+    return ended(gateway, (await gateway.json('POST', '/v1/batches', request)).id);
+  };
+  const batch = await batchOf(line('plain', { max_output_tokens: 2 }), line('streamed', { stream: true }));
+  expect(batch).toMatchObject({ status: 'completed', request_counts: { total: 2, completed: 1, failed: 1 } });
+  const output = await gateway.send('GET', `/v1/files/${batch.output_file_id}/content`);
+  const answer = { object: 'response', status: 'incomplete', output: [{ content: [{ text: 'hi' }] }] };
+  expect(JSON.parse(output.text)).toMatchObject({ custom_id: 'plain', response: { status_code: 200, body: answer } });
+  expect(await batchOf(line('other', {}, '/v1/messages'))).toMatchObject({ status: 'failed' });
+});
+
 it('ignores incomplete and foreign files', async () => {
   const first = start(answering);
   const file = await upload(first, 2);
