@@ -12,6 +12,7 @@ export {
   type EvictionPolicy,
   type EvictionRule,
   evictionOrders,
+  type FutureUses,
   type RankedBlock,
 } from './kvcache/eviction.ts';
 export type { ClusterView } from './protocol/cluster-view.ts';
@@ -27,6 +28,13 @@ export type {
   TransferCosts,
 } from './router/placement/placement.ts';
 export { Batcher } from './scheduler/batching/batcher.ts';
+export {
+  type BatchingKind,
+  type BatchingPolicy,
+  type BatchingRule,
+  batchingOrders,
+  type WaitingSequence,
+} from './scheduler/batching/batching-order.ts';
 export {
   Sequence,
   type SequenceContent,

@@ -1,6 +1,7 @@
 // Hit ratios that one global cache would have on a trace, unbounded and bounded.
-import { type EvictionKind, EvictionQueue } from '../core/kvcache/eviction.ts';
+import { type BlockFacts, EvictionQueue, type EvictionRule } from '../core/kvcache/eviction.ts';
 import { Int32List } from '../util/int32-list.ts';
+import { BlockUses } from './future-uses.ts';
 import type { TraceRequest } from './request.ts';
 
 /** Shares of 0..1. A hit is a block in the cache when its request, in trace order, touches it. */
@@ -14,7 +15,7 @@ export interface HitRatios {
 }
 
 export interface CacheBound {
-  readonly eviction: EvictionKind;
+  readonly eviction: EvictionRule;
   /** Capacity in blocks of any size, or in tokens. */
   readonly capacityBlocks?: number;
   readonly capacityTokens?: number;
@@ -28,6 +29,8 @@ export class BlockTouches {
   /** (requests): number of touches up to the end of each request, and its tokens. */
   readonly #ends = new Int32List(256);
   readonly #tokens = new Int32List(256);
+  /** (requests): rising times, so that uses by different requests differ. */
+  readonly #atUs: number[] = [];
   #withoutHashes = 0;
 
   constructor(blockTokens: number) {
@@ -45,6 +48,7 @@ export class BlockTouches {
     }
     if (request.blocks.length === 0) this.#withoutHashes += Math.ceil(request.inputTokens / this.#blockTokens);
     this.#ends.push(this.#touches.length);
+    this.#atUs.push(Math.max(request.arrivalUs, (this.#atUs.at(-1) ?? 0) + 1));
     this.#tokens.push(request.inputTokens);
   }
 
@@ -83,11 +87,23 @@ export class BlockTouches {
    * eviction.
    */
   bounded(bound: CacheBound): HitRatios {
-    const cache = new BoundedCache(this.unique, bound);
-    return this.#replay((block, tokens, depth) => cache.touch(block, tokens, depth));
+    const futureUses = typeof bound.eviction === 'string' ? undefined : this.#futureUses();
+    // Without a cost model each token has the same cost.
+    const facts = { blockTokens: this.#blockTokens, computeUs: () => this.#blockTokens, futureUses };
+    const cache = new BoundedCache(this.unique, bound, facts);
+    return this.#replay((block, tokens, depth, atUs) => cache.touch(block, tokens, depth, atUs));
   }
 
-  #replay(touch: (block: number, tokens: number, depth: number) => boolean): HitRatios {
+  /** The uses of each block, named by its number. */
+  #futureUses(): BlockUses {
+    const uses = new BlockUses();
+    const touches = this.#touches.view();
+    for (let request = 0, at = 0; request < this.#ends.length; request++)
+      for (; at < this.#ends.at(request); at++) uses.add(touches[at], this.#atUs[request]);
+    return uses;
+  }
+
+  #replay(touch: (block: number, tokens: number, depth: number, atUs: number) => boolean): HitRatios {
     const touches = this.#touches.view();
     const all = { blocks: 0, tokens: 0, hits: 0, hitTokens: 0, requestBlocks: 0, requestTokens: 0 };
     let at = 0;
@@ -101,7 +117,7 @@ export class BlockTouches {
       let hitTokens = 0;
       for (; at < end; at++) {
         const tokens = Math.min(this.#blockTokens, input - (at - first) * this.#blockTokens);
-        if (!touch(touches[at], tokens, at - first + 1)) continue;
+        if (!touch(touches[at], tokens, at - first + 1, this.#atUs[request])) continue;
         hits++;
         hitTokens += tokens;
       }
@@ -134,18 +150,25 @@ class BoundedCache {
   readonly #capacityBlocks: number;
   readonly #capacityTokens: number;
   #heldTokens = 0;
+  /** The number of a block, in place of its digest. */
+  readonly #name = new Uint32Array(1);
 
-  constructor(blocks: number, { eviction, capacityBlocks = Infinity, capacityTokens = Infinity }: CacheBound) {
-    this.#queue = new EvictionQueue(blocks, eviction);
+  constructor(
+    blocks: number,
+    { eviction, capacityBlocks = Infinity, capacityTokens = Infinity }: CacheBound,
+    facts: BlockFacts,
+  ) {
+    this.#queue = new EvictionQueue(blocks, eviction, facts);
     this.#tokens = new Int32Array(blocks);
     this.#capacityBlocks = capacityBlocks;
     this.#capacityTokens = capacityTokens;
   }
 
   /** True for a hit. A block larger than the cache is never inserted. */
-  touch(block: number, tokens: number, depth: number): boolean {
+  touch(block: number, tokens: number, depth: number, atUs: number): boolean {
     const queue = this.#queue;
     queue.tick();
+    queue.nowUs = atUs;
     if (queue.has(block)) {
       queue.remove(block);
       queue.reuse(block);
@@ -154,6 +177,8 @@ class BoundedCache {
     }
     if (tokens > this.#capacityTokens || this.#capacityBlocks < 1) return false;
     while (queue.size >= this.#capacityBlocks || this.#heldTokens + tokens > this.#capacityTokens) this.#evict();
+    this.#name[0] = block;
+    queue.identify(block, this.#name, 0);
     queue.stored(block, depth);
     queue.add(block);
     this.#tokens[block] = tokens;

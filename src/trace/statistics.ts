@@ -12,6 +12,11 @@ export interface Distribution {
   readonly max: number;
 }
 
+/** Hit ratios of a cache; `eviction` is the name of its order or policy. */
+export interface BoundedRatios extends Omit<CacheBound, 'eviction'>, HitRatios {
+  readonly eviction: string;
+}
+
 export interface TraceStatistics {
   readonly requests: number;
   readonly blockTokens: number;
@@ -35,7 +40,7 @@ export interface TraceStatistics {
   };
   /** Of one unbounded cache. */
   readonly ideal: HitRatios;
-  readonly capacities: readonly (CacheBound & HitRatios)[];
+  readonly capacities: readonly BoundedRatios[];
 }
 
 /** Accepts requests one by one. Memory: 20 bytes per request and 8 per block. */
@@ -66,7 +71,8 @@ export class TraceSummary {
     this.#touches.add(request);
   }
 
-  statistics(bounds: readonly CacheBound[]): TraceStatistics {
+  /** @param policyName of bounds that evict by a policy */
+  statistics(bounds: readonly CacheBound[], policyName = 'policy'): TraceStatistics {
     const requests = this.#input.length;
     const durationSeconds = (this.#lastUs - (this.#firstUs ?? 0)) / 1e6;
     const { total, unique, withoutHashes } = this.#touches;
@@ -84,7 +90,10 @@ export class TraceSummary {
       },
       blocks: { total, unique, usedOnce: this.#touches.usedOnce(), neverSeen: unique + withoutHashes, withoutHashes },
       ideal: this.#touches.ideal(),
-      capacities: bounds.map((bound) => ({ ...bound, ...this.#touches.bounded(bound) })),
+      capacities: bounds.map((bound) => {
+        const eviction = typeof bound.eviction === 'string' ? bound.eviction : policyName;
+        return { ...bound, eviction, ...this.#touches.bounded(bound) };
+      }),
     };
   }
 }

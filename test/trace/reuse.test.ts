@@ -1,11 +1,19 @@
 // Hit ratios of caches over a trace, against a plain reference cache.
+import { existsSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { gunzipSync } from 'node:zlib';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { type EvictionKind, evictionKinds } from '../../src/core/kvcache/eviction.ts';
+import * as belady from '../../experiments/policies/belady.mjs';
+import * as gdsf from '../../experiments/policies/gdsf.mjs';
+import * as lru2 from '../../experiments/policies/lru-2.mjs';
+import { root } from '../../scripts/root.mjs';
+import { type EvictionKind, type EvictionRule, evictionKinds } from '../../src/core/kvcache/eviction.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';
 import { BlockTouches } from '../../src/trace/reuse.ts';
 
 const blockTokens = 4;
+const realTrace = join(root, '..', 'shared', 'traces', 'mooncake', 'mooncake_trace_1000.jsonl.gz');
 
 /** Prompts as paths in a tree of blocks, so that equal ids follow equal prefixes; the last block may be partial. */
 const trace = fc
@@ -127,5 +135,39 @@ describe('hit ratios', () => {
   it('are 0 if prompts have no blocks', () => {
     const touches = touchesOf([{ index: 0, arrivalUs: 0, inputTokens: 9, outputTokens: 1, blocks: new Int32Array(0) }]);
     expect(touches.ideal().hitRatioBlocks).toBe(0);
+  });
+
+  it('of Belady bound those of every order, and of the other policies', () => {
+    fc.assert(
+      fc.property(trace, fc.integer({ min: 1, max: 12 }), (requests, capacityBlocks) => {
+        // One block a request: with several, a block of the running request may be the furthest one.
+        const single = requests.map((request) => ({ ...request, inputTokens: 4, blocks: request.blocks.slice(-1) }));
+        const touches = new BlockTouches(blockTokens);
+        for (const request of single) touches.add(request);
+        const ratioOf = (eviction: EvictionRule) => touches.bounded({ eviction, capacityBlocks }).hitRatioBlocks;
+        const bound = ratioOf(belady.eviction);
+        for (const eviction of [...evictionKinds, lru2.eviction, gdsf.eviction])
+          expect(ratioOf(eviction)).toBeLessThanOrEqual(bound);
+      }),
+    );
+  });
+
+  it.skipIf(!existsSync(realTrace))('of Belady bound those of a real trace (needs ../shared/traces)', () => {
+    const touches = new BlockTouches(512);
+    for (const [index, line] of gunzipSync(readFileSync(realTrace)).toString().trim().split('\n').entries()) {
+      const { timestamp, input_length, output_length, hash_ids } = JSON.parse(line);
+      const blocks = Int32Array.from(hash_ids as number[]);
+      touches.add({
+        index,
+        arrivalUs: timestamp * 1000,
+        inputTokens: input_length,
+        outputTokens: output_length,
+        blocks,
+      });
+    }
+    const ratios = [belady.eviction, gdsf.eviction, lru2.eviction, 'lru' as const].map((eviction) =>
+      touches.bounded({ eviction, capacityBlocks: 1000 }).hitRatioBlocks.toFixed(3),
+    );
+    expect(ratios).toEqual(['0.363', '0.283', '0.283', '0.283']);
   });
 });

@@ -1,4 +1,5 @@
 // `kvasir trace`: analyses and generates workload traces.
+import { basename, extname } from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import { Command, Option } from 'commander';
 import { z } from 'zod';
@@ -18,6 +19,7 @@ import {
   transformFields,
   workloadFields,
 } from '../options/workload-options.ts';
+import { readEviction } from '../simulate/policy-file.ts';
 import type { TracePiece } from '../simulate/trace-file.ts';
 import { openWorkload } from '../simulate/workload-source.ts';
 import { bar } from '../terminal/bars.ts';
@@ -43,6 +45,7 @@ const statsSchema = z.object({
   capacity: capacities,
   capacityTokens: capacities,
   eviction: z.enum(evictionKinds).default('lru'),
+  policy: z.string().optional(),
 });
 
 export function traceCommand(): Command {
@@ -62,13 +65,15 @@ function statsCommand(): Command {
     .option('--capacity <blocks,...>', 'Print the hit ratios of caches of these numbers of blocks')
     .option('--capacity-tokens <tokens,...>', 'Print the hit ratios of caches of these numbers of tokens')
     .addOption(new Option('--eviction <order>', 'Evict blocks in this order (default: lru)').choices(evictionKinds))
+    .option('--policy <file>', 'Evict blocks by the policy of this module (see kvasir/policy)')
     .option('--block-tokens <n>', 'Count blocks of this number of tokens (default: 512)')
     .addOption(timeUnitFlag())
     .option('--config <file>', 'Read options of the same names from a YAML file; flags take precedence')
     .option('--json', 'Print one JSON object with all figures');
   return addTransformFlags(command).action(
     async (trace: string, { json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
-      const { capacity, capacityTokens, eviction, ...options } = readOptions(statsSchema, flags);
+      const { capacity, capacityTokens, eviction: order, policy, ...options } = readOptions(statsSchema, flags);
+      const eviction = policy === undefined ? order : await readEviction(policy);
       const summary = new TraceSummary(options.blockTokens);
       let found: TraceSource | undefined;
       for await (const { requests, source } of openWorkload({ ...options, trace, seed: 0 })) {
@@ -79,7 +84,7 @@ function statsCommand(): Command {
         ...capacity.map((capacityBlocks) => ({ eviction, capacityBlocks })),
         ...capacityTokens.map((tokens) => ({ eviction, capacityTokens: tokens })),
       ];
-      const statistics = { ...found, ...summary.statistics(bounds) };
+      const statistics = { ...found, ...summary.statistics(bounds, policy && basename(policy, extname(policy))) };
       if (json === true) console.log(JSON.stringify(statistics));
       else printStatistics(statistics);
     },

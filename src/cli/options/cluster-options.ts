@@ -4,6 +4,7 @@ import { z } from 'zod';
 import type { StepCostModel } from '../../core/cost/roofline.ts';
 import { type EvictionKind, evictionKinds } from '../../core/kvcache/eviction.ts';
 import type { PipelineSettings } from '../../core/pipeline/group.ts';
+import { batchingKinds } from '../../core/scheduler/batching/batching-order.ts';
 import { backgroundLimits } from '../../core/scheduler/batching/step-budget.ts';
 import type { InstanceSpec } from '../../sim/engine/simulation.ts';
 import {
@@ -64,7 +65,7 @@ export const clusterFields = {
   pinMemory: numeric(z.number().min(0).max(0.9)).default(0),
   batchMemory: numeric(z.number().gt(0).max(1)).default(backgroundLimits.memoryShare),
   batchStepMs: positive.default(backgroundLimits.stepUs / 1000),
-  sharing: z.enum(['tokens', 'arrival']).default('tokens'),
+  sharing: z.enum(batchingKinds).default('tokens'),
   nicGbps: positive.optional(),
   linkGbps: positive.optional(),
   cppGroup: count(2).optional(),
@@ -155,7 +156,7 @@ export function addInstanceFlags(command: Command): Command {
       new Option(
         '--sharing <order>',
         'Order requests of equal priority by the tokens that their tenant received, or by arrival (default: tokens)',
-      ).choices(['tokens', 'arrival']),
+      ).choices(batchingKinds),
     )
     .option(
       '--ahead-of-use',
@@ -358,7 +359,7 @@ function stepLimits(options: ClusterOptions) {
       memoryShare: options.batchMemory,
       stepUs: options.batchStepMs * 1000,
     },
-    byArrival: options.sharing === 'arrival',
+    order: options.sharing,
   };
 }
 

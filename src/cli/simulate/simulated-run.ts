@@ -5,8 +5,10 @@ import { type PlacementKind, placementKinds } from '../../core/router/placement/
 import { Simulation, type SimulationConfig } from '../../sim/engine/simulation.ts';
 import { lendingReport } from '../../sim/report/lending-report.ts';
 import type { InstanceWork } from '../../sim/report/outcome.ts';
+import { BlockUses } from '../../trace/future-uses.ts';
 import type { Labels } from '../../trace/labels.ts';
 import { presetNames } from '../../trace/workload/presets.ts';
+import { scramble } from '../../util/scramble.ts';
 import { addBorrowFlags, borrowFields, withBorrowing } from '../options/borrow-options.ts';
 import {
   bytesOf,
@@ -105,7 +107,7 @@ export function addRunFlags(command: Command): Command {
         'Select the instance of a request by this policy (default: cache-aware, with --dop local-cache-only)',
       ).choices(placementKinds),
     )
-    .option('--policy <file>', 'Evict, place or admit by the functions of this module (see kvasir/policy)')
+    .option('--policy <file>', 'Evict, place, admit or batch by the functions of this module (see kvasir/policy)')
     .option(
       '--balancing-threshold <x>',
       'Fetch a prefix from another instance if it is this many times as long as the local one (default: 1.5)',
@@ -170,6 +172,7 @@ export async function runSimulation(options: SimulationOptions, showsProgress = 
   refuseWithAttentionWorkers(options);
   refuseWithSparsity(options);
   const policies = options.policy === undefined ? undefined : await readPolicies(options.policy);
+  const futureUses = policies?.needsNextUses === true ? await futureUsesOf(options) : undefined;
   const outputs = await RunOutputs.open(options, instanceNames(instances), showsProgress);
   return replay(workload, outputs, options, labelsOf(options), (listeners) => {
     const config: SimulationConfig = {
@@ -191,8 +194,20 @@ export async function runSimulation(options: SimulationOptions, showsProgress = 
       checking: options.check,
       ...listeners,
     };
-    return new Simulation(policies === undefined ? config : withPolicies(config, policies));
+    return new Simulation(policies === undefined ? config : withPolicies(config, policies, futureUses));
   });
+}
+
+/** Reads the workload once for the times at which prompts use blocks. @throws UsageError in a closed loop */
+async function futureUsesOf(options: SimulationOptions): Promise<BlockUses> {
+  if (options.clients !== undefined)
+    throw new UsageError(
+      `Cannot use --policy ${options.policy} with --clients: its eviction needs the arrivals, which follow from the run`,
+    );
+  const uses = new BlockUses();
+  for await (const { requests } of openWorkload(options))
+    for (const { blocks, arrivalUs } of requests) for (const id of blocks) uses.add(scramble(id) >>> 0, arrivalUs);
+  return uses;
 }
 
 /** Options that state when requests arrive; in a closed loop they arrive when others end. */

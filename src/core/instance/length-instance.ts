@@ -30,6 +30,7 @@ export interface LengthInstanceConfig
     ServingConfig,
     | 'blockTokens'
     | 'eviction'
+    | 'futureUses'
     | 'limits'
     | 'queueMax'
     | 'handOff'

@@ -6,7 +6,7 @@ import { BlockAgeCounter } from './block-ages.ts';
 import type { BlockTable } from './block-table.ts';
 import { CheckInterval } from './check-interval.ts';
 import type { TierListener } from './events/kv-event-log.ts';
-import { EvictionQueue, type EvictionRule } from './eviction.ts';
+import { type BlockFacts, EvictionQueue, type EvictionRule } from './eviction.ts';
 import { ExtraPageRows, type HostRows } from './extra-page-rows.ts';
 import { GroupCache, type Growth } from './group-cache.ts';
 import { blockPages, blocksFor, capacityTokens } from './layer-groups.ts';
@@ -19,7 +19,7 @@ import { LowerTiers, type LowerTiersConfig } from './tiers/lower-tiers.ts';
 import { type TierMover, TierMoves } from './tiers/tier-moves.ts';
 import { WholeGroups } from './whole-groups.ts';
 
-export interface TiersConfig extends Omit<LowerTiersConfig, 'eviction' | 'moves'> {
+export interface TiersConfig extends Omit<LowerTiersConfig, 'eviction' | 'facts' | 'moves'> {
   /**
    * Copies block contents between tiers; undefined where blocks have no contents. The page ids behind the pool's own
    * are those of host memory, slot by slot.
@@ -37,6 +37,8 @@ export interface BlockCacheConfig {
   /** Layer groups of the model, at least one. They share the pages. */
   readonly groups: readonly LayerGroup[];
   readonly eviction: EvictionRule;
+  /** For eviction policies; undefined: blocks have no cost and no future. */
+  readonly facts?: BlockFacts | undefined;
   /** Additional pages that receive the KV of prompts computed by other instances. */
   readonly receivePages?: number | undefined;
   /** Host memory and SSD below device memory; only for models without windows. */
@@ -98,6 +100,7 @@ export class BlockCache {
       blockTokens,
       groups,
       eviction,
+      facts,
       firstPage = 0,
       pageTables,
       receivePages = 0,
@@ -116,7 +119,7 @@ export class BlockCache {
     this.#capacityTokens = this.#capacityOf(pages);
     const ends = [0];
     for (const { layers } of groups) ends.push(ends[ends.length - 1] + Math.floor(pages / layers));
-    this.#queue = new EvictionQueue(ends[groups.length], eviction);
+    this.#queue = new EvictionQueue(ends[groups.length], eviction, facts);
     this.#isRanked = typeof eviction !== 'string';
     this.ages = new BlockAgeCounter(ends[groups.length]);
     const uses = { queue: this.#queue, ages: this.ages };
@@ -133,7 +136,7 @@ export class BlockCache {
     if (this.#windowed.length > 0)
       throw new Error(`Cannot keep blocks in lower tiers: ${this.#windowed.length} layer groups have a window`);
     const moves = tiers.mover && new TierMoves(this.reported, this.pages.ids, tiers.mover);
-    this.lower = new LowerTiers({ ...tiers, eviction, moves }, (words, at) => this.reported.holds(words, at));
+    this.lower = new LowerTiers({ ...tiers, eviction, facts, moves }, (words, at) => this.reported.holds(words, at));
     this.reported.setListener(this.lower);
   }
 
@@ -272,7 +275,7 @@ export class BlockCache {
    */
   share(chain: BlockChain, blocksMax: number, table: BlockTable, last?: LastMatch): number {
     const shared = this.match(chain, blocksMax, last);
-    this.#queue.tick();
+    this.#beginUse(table);
     for (let g = 0; g < this.groups.length; g++) {
       const held = table.groups[g];
       held.first = this.groups[g].firstAttended(shared * this.blockTokens);
@@ -371,7 +374,7 @@ export class BlockCache {
    */
   useSlots(table: BlockTable, promptTokens: number, dropped: BlockChain | undefined): void {
     table.slots?.select(promptTokens);
-    this.#queue.tick();
+    this.#beginUse(table);
     for (let g = 0; g < this.groups.length; g++) {
       if (!this.groups[g].isSparse) continue;
       const held = table.groups[g];
@@ -443,7 +446,7 @@ export class BlockCache {
    * the first index where the table changed; infinite if none.
    */
   cacheBlocks(chain: BlockChain, from: number, to: number, table: BlockTable): number {
-    this.#queue.tick();
+    this.#beginUse(table);
     this.lower?.tick();
     let swapped = Number.POSITIVE_INFINITY;
     for (let g = 0; g < this.groups.length; g++)
@@ -454,7 +457,7 @@ export class BlockCache {
   /** Releases the blocks that no row from `position` on attends to. */
   releaseBehindWindow(table: BlockTable, position: number): void {
     if (this.#windowed.length === 0) return;
-    this.#queue.tick();
+    this.#beginUse(table);
     for (let g = 0; g < this.groups.length; g++) {
       const held = table.groups[g];
       const behind = this.groups[g].firstAttended(position) - held.first;
@@ -470,7 +473,7 @@ export class BlockCache {
    * are evicted first.
    */
   release(table: BlockTable, cold = false): void {
-    this.#queue.tick();
+    this.#beginUse(table);
     for (let g = 0; g < this.groups.length; g++) {
       const held = table.groups[g];
       while (held.blocks.length > 0) this.groups[g].release(held.blocks.pop(), cold);
@@ -538,6 +541,12 @@ export class BlockCache {
     }
     group.drop(block);
     this.#evicted++;
+  }
+
+  /** Blocks that the table uses until the next call count as used at the same time. */
+  #beginUse({ tenant }: BlockTable): void {
+    this.#queue.tick();
+    if (this.#isRanked) this.#queue.tenant = tenant;
   }
 
   /** The time of all changes until the next call. */

@@ -26,6 +26,8 @@ export class BlockTable {
   slots: SlotPages | undefined;
   /** Bounds of the keys of a sequence whose rows choose pages. */
   bounds: BoundPages | undefined;
+  /** Tenant of the sequence; empty: none, or a table of no sequence. */
+  tenant = '';
 
   /**
    * @param groups layer groups of the model, at least one

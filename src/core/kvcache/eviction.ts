@@ -3,6 +3,7 @@
 import { type HeapOrder, IndexedHeap } from '../../util/indexed-heap.ts';
 import { wideZero } from '../../util/wide-zero.ts';
 import type { BlockId } from '../protocol/ids.ts';
+import type { StepPredictor } from '../protocol/step-shape.ts';
 import { LruList } from './lru-list.ts';
 
 /** How blocks were used, for the comparisons of eviction orders. Arrays are indexed by block. */
@@ -53,14 +54,56 @@ export interface RankedBlock {
   readonly uses: number;
   /** Blocks before it in its prefix, plus one. */
   readonly depth: number;
+  /** Its size. */
+  readonly tokens: number;
+  /** Predicted time to compute it again behind its prefix: its share of a full chunk. */
+  readonly computeUs: number;
+  /** Tenant of the sequence that used it last. Empty: no tenant, or a block of a lower tier. */
+  readonly tenant: string;
+  /** Arrival of the next request with the block; Infinity: there is none. Undefined where the future is not given. */
+  readonly nextUseUs: number | undefined;
 }
 
-/** An eviction policy with state of its own: one object for each cache. */
+/**
+ * The order in which a cache evicts its blocks; one object for each cache, which may have state. Blocks are compared by
+ * `rank`, if there is one, then by `order`. The named orders of `evictionOrders` have no `rank`.
+ */
 export interface EvictionPolicy {
-  /** Called after the block is stored, reused or released. The block of the least rank is evicted first; among equals by LRU. */
-  rank(block: RankedBlock): number;
+  /** Called after the block is stored, reused or released. The block of the least rank is evicted first. */
+  readonly rank?: ((block: RankedBlock) => number) | undefined;
+  /** Undefined: `lru`. */
+  readonly order?: EvictionOrder | undefined;
   /** A block of this rank is evicted. */
   evicted?(rank: number): void;
+}
+
+/** When blocks of a simulated workload are used. */
+export interface FutureUses {
+  /** Names the digest at `words[at..at+4]` for `nextUs`. */
+  keyOf(words: Uint32Array, at: number): number;
+  /** Arrival of the first request with the block after `nowUs`, which never decreases; Infinity: there is none. */
+  nextUs(key: number, nowUs: number): number;
+}
+
+/** What an eviction policy receives besides the use of blocks. */
+export interface BlockFacts {
+  readonly blockTokens: number;
+  /** Microseconds, by depth. */
+  readonly computeUs: (depth: number) => number;
+  readonly futureUses?: FutureUses | undefined;
+}
+
+/** Predicts the time of a block by its share of a chunk of `rows` rows that all have as many keys as its rows. */
+export function chunkShare(
+  cost: Pick<StepPredictor, 'predictUs'>,
+  blockTokens: number,
+  rows: number,
+): BlockFacts['computeUs'] {
+  const chunk = { rows, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: 0 };
+  return (depth) => {
+    chunk.keyRows = rows * ((depth - 1) * blockTokens + (blockTokens + 1) / 2);
+    return (cost.predictUs(chunk) * blockTokens) / rows;
+  };
 }
 
 /** The name of an order, or what creates the policy of a cache. */
@@ -72,8 +115,11 @@ type GrowingUse = { -readonly [K in keyof BlockUse]: BlockUse[K] };
  * A queue for callers that add blocks when they are used. It grows with the blocks; `lru` has an implementation in
  * constant time.
  */
-export function growingQueue<Id extends number>(rule: EvictionRule): EvictionQueue<Id> | LruList<Id> {
-  return rule === 'lru' ? new LruList<Id>(0) : new EvictionQueue<Id>(0, rule);
+export function growingQueue<Id extends number>(
+  rule: EvictionRule,
+  facts?: BlockFacts,
+): EvictionQueue<Id> | LruList<Id> {
+  return rule === 'lru' ? new LruList<Id>(0) : new EvictionQueue<Id>(0, rule, facts);
 }
 
 /** A priority queue of the blocks that may be evicted now. An operation takes O(log n) time. */
@@ -81,22 +127,22 @@ export class EvictionQueue<Id extends number = BlockId> implements HeapOrder {
   readonly #order: EvictionOrder;
   readonly #use: GrowingUse;
   readonly #heap: IndexedHeap;
-  /** Undefined: an order of `evictionOrders` applies. */
+  /** Undefined: the policy has an order alone. */
   readonly #ranks: BlockRanks | undefined;
   #clock = 0;
 
-  constructor(blocks: number, rule: EvictionRule) {
+  /** @param facts undefined: blocks have one token, and no cost */
+  constructor(blocks: number, rule: EvictionRule, facts: BlockFacts = noFacts) {
     const use: GrowingUse = {
       lastUse: new Float64Array(blocks),
       uses: new Float64Array(blocks),
       storedAt: new Float64Array(blocks),
       depth: new Int32Array(blocks),
     };
-    const ranks = typeof rule === 'string' ? undefined : new BlockRanks(blocks, rule());
-    this.#order =
-      ranks === undefined
-        ? evictionOrders[rule as EvictionKind]
-        : (uses, a, b) => ranks.compare(a, b) || lru(uses, a, b);
+    const policy: EvictionPolicy = typeof rule === 'string' ? { order: evictionOrders[rule] } : rule();
+    const { rank, order = evictionOrders.lru } = policy;
+    const ranks = rank === undefined ? undefined : new BlockRanks(blocks, policy, facts);
+    this.#order = ranks === undefined ? order : (uses, a, b) => ranks.compare(a, b) || order(uses, a, b);
     this.#ranks = ranks;
     this.#use = use;
     this.#heap = new IndexedHeap(blocks, this);
@@ -105,6 +151,16 @@ export class EvictionQueue<Id extends number = BlockId> implements HeapOrder {
   /** The time of all uses until it is set again. */
   set nowUs(us: number) {
     if (this.#ranks !== undefined) this.#ranks.nowUs = us;
+  }
+
+  /** The tenant of all uses until it is set again. */
+  set tenant(tenant: string) {
+    if (this.#ranks !== undefined) this.#ranks.tenant = tenant;
+  }
+
+  /** The block that is stored next has the digest at `words[at..at+4]`. */
+  identify(block: Id, words: Uint32Array, at: number): void {
+    this.#ranks?.identify(block, words, at);
   }
 
   before(a: Id, b: Id): boolean {
@@ -191,39 +247,87 @@ export class EvictionQueue<Id extends number = BlockId> implements HeapOrder {
   }
 }
 
-const { lru } = evictionOrders;
+const noFacts: BlockFacts = { blockTokens: 1, computeUs: () => 0 };
 
-/** The ranks of blocks by a policy. */
-class BlockRanks {
+/** The ranks of blocks by a policy. Itself the block that the policy ranks: what it does not rank by costs nothing. */
+class BlockRanks implements RankedBlock {
   readonly #policy: EvictionPolicy;
-  readonly #block = {
-    nowUs: wideZero,
-    storedUs: wideZero,
-    usedUs: wideZero,
-    earlierUsedUs: wideZero,
-    uses: 0,
-    depth: 0,
-  };
+  readonly #facts: BlockFacts;
+  #block = 0;
+  #use: BlockUse | undefined;
   #rank: Float64Array;
   #storedUs: Float64Array;
   #usedUs: Float64Array;
   #earlierUsedUs: Float64Array;
+  /** (blocks): keys of their future uses. */
+  #keys: Float64Array;
+  readonly #tenants: string[] = [];
   nowUs: number = wideZero;
+  #tenant = '';
 
-  constructor(blocks: number, policy: EvictionPolicy) {
+  constructor(blocks: number, policy: EvictionPolicy, facts: BlockFacts) {
     this.#policy = policy;
+    this.#facts = facts;
     this.#rank = new Float64Array(blocks);
     this.#storedUs = new Float64Array(blocks);
     this.#usedUs = new Float64Array(blocks);
     this.#earlierUsedUs = new Float64Array(blocks);
+    this.#keys = new Float64Array(blocks);
+  }
+
+  get storedUs(): number {
+    return this.#storedUs[this.#block];
+  }
+
+  get usedUs(): number {
+    return this.#usedUs[this.#block];
+  }
+
+  get earlierUsedUs(): number {
+    return this.#earlierUsedUs[this.#block];
+  }
+
+  get uses(): number {
+    return this.#use?.uses[this.#block] ?? 0;
+  }
+
+  get depth(): number {
+    return this.#use?.depth[this.#block] ?? 0;
+  }
+
+  get tokens(): number {
+    return this.#facts.blockTokens;
+  }
+
+  get computeUs(): number {
+    return this.#facts.computeUs(this.depth);
+  }
+
+  get tenant(): string {
+    return this.#tenants[this.#block] ?? '';
+  }
+
+  set tenant(tenant: string) {
+    this.#tenant = tenant;
+  }
+
+  get nextUseUs(): number | undefined {
+    return this.#facts.futureUses?.nextUs(this.#keys[this.#block], this.nowUs);
   }
 
   compare(a: number, b: number): number {
-    return this.#rank[a] - this.#rank[b];
+    const [rankA, rankB] = [this.#rank[a], this.#rank[b]];
+    // The difference of two infinite ranks is no number.
+    return rankA === rankB ? 0 : rankA - rankB;
+  }
+
+  identify(block: number, words: Uint32Array, at: number): void {
+    if (this.#facts.futureUses !== undefined) this.#keys[block] = this.#facts.futureUses.keyOf(words, at);
   }
 
   stored(block: number, use: BlockUse): void {
     for (const times of [this.#storedUs, this.#usedUs, this.#earlierUsedUs]) times[block] = this.nowUs;
+    this.#tenants[block] = this.#tenant;
     this.#update(block, use);
   }
 
@@ -234,6 +338,8 @@ class BlockRanks {
 
   released(block: number, use: BlockUse, unused: boolean): void {
     this.#usedUs[block] = unused ? 0 : this.nowUs;
+    // A table of no sequence leaves the tenant of the last one.
+    if (this.#tenant !== '') this.#tenants[block] = this.#tenant;
     if (unused) this.#storedUs[block] = 0;
     this.#update(block, use);
   }
@@ -247,17 +353,13 @@ class BlockRanks {
     this.#storedUs = grown(this.#storedUs, blocks);
     this.#usedUs = grown(this.#usedUs, blocks);
     this.#earlierUsedUs = grown(this.#earlierUsedUs, blocks);
+    this.#keys = grown(this.#keys, blocks);
   }
 
-  #update(block: number, { uses, depth }: BlockUse): void {
-    const view = this.#block;
-    view.nowUs = this.nowUs;
-    view.storedUs = this.#storedUs[block];
-    view.usedUs = this.#usedUs[block];
-    view.earlierUsedUs = this.#earlierUsedUs[block];
-    view.uses = uses[block];
-    view.depth = depth[block];
-    const rank = this.#policy.rank(view);
+  #update(block: number, use: BlockUse): void {
+    this.#block = block;
+    this.#use = use;
+    const rank = this.#policy.rank?.(this) ?? 0;
     if (Number.isNaN(rank)) throw new Error(`Cannot rank a block for eviction: its rank is ${rank}`);
     this.#rank[block] = rank;
   }

@@ -262,6 +262,7 @@ export class GroupCache {
     this.#index.insert(chain.words, index * digestWords, block, index + 1);
     this.#tree?.insert(block, parent);
     this.listener?.record(chain.words, index * digestWords, true, index + 1, block);
+    this.#queue.identify(this.offset + block, chain.words, index * digestWords);
     this.#queue.stored(this.offset + block, index + 1);
     this.#ages.stored(this.offset + block);
   }

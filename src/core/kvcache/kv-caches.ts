@@ -44,6 +44,11 @@ export class KvCaches {
     return this.all[0];
   }
 
+  /** The time of all events until the next change. */
+  get nowUs(): number {
+    return this.first.ages.nowUs;
+  }
+
   of({ worker }: Placed): BlockCache {
     return this.all[worker];
   }

@@ -3,7 +3,7 @@
 import type { LayerGroup } from '../../util/step.ts';
 import type { BlockCacheConfig, TiersConfig } from '../kvcache/block-cache.ts';
 import type { KvEventPublisherConfig } from '../kvcache/events/kv-event-publisher.ts';
-import type { EvictionRule } from '../kvcache/eviction.ts';
+import type { EvictionRule, FutureUses } from '../kvcache/eviction.ts';
 import type { SparsityConfig } from '../kvcache/sparsity/sparse-plan.ts';
 import type { MessageCounts } from '../protocol/message-counts.ts';
 import type { StepPredictor } from '../protocol/step-shape.ts';
@@ -19,6 +19,8 @@ export interface InstanceConfig
   readonly cacheParts?: number | undefined;
   readonly blockTokens: number;
   readonly eviction: EvictionRule;
+  /** Of a simulated workload, for eviction policies. */
+  readonly futureUses?: FutureUses | undefined;
   readonly limits: BatchLimits;
   /** Predicts the time of steps, and may learn from steps that ran. */
   readonly cost: StepPredictor;

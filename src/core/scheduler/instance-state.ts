@@ -2,6 +2,7 @@
 
 import { wideZero } from '../../util/wide-zero.ts';
 import type { BlockCache } from '../kvcache/block-cache.ts';
+import { chunkShare } from '../kvcache/eviction.ts';
 import { KvCaches } from '../kvcache/kv-caches.ts';
 import type { InstanceEffect } from '../protocol/effects.ts';
 import type { InstanceEvent } from '../protocol/events.ts';
@@ -184,11 +185,13 @@ export class InstanceState<Request extends Identified, S extends RunningRequest>
 
 /** Where blocks have contents, the decisions of the cache become effects. */
 function createCaches(config: InstanceConfig, sink: EffectSink): KvCaches {
-  const { tiers, contents } = config;
+  const { tiers, contents, eviction, blockTokens, cost, limits, futureUses } = config;
   const mover = contents && {
     copy: (from: Int32Array, to: Int32Array) => sink.emit({ kind: 'copyPages', from, to }),
     load: (from: Int32Array, to: Int32Array) => sink.emit({ kind: 'loadPages', from, to }),
     erase: (slot: number) => sink.emit({ kind: 'eraseSsd', slot }),
   };
-  return new KvCaches({ ...config, tiers: tiers && { ...tiers, mover } }, config.cacheParts);
+  const computeUs = chunkShare(cost, blockTokens, limits.tokensMax);
+  const facts = typeof eviction === 'string' ? undefined : { blockTokens, computeUs, futureUses };
+  return new KvCaches({ ...config, facts, tiers: tiers && { ...tiers, mover } }, config.cacheParts);
 }

@@ -26,7 +26,7 @@ describe('tenants', () => {
     const world = new World({ limits: narrow });
     submitAll(world);
     expect(firstsOf(world)).toEqual(['first', 'few1', 'many1', 'few2', 'many2', 'few3', 'many3', 'many4']);
-    const blind = new World({ limits: { ...narrow, byArrival: true } });
+    const blind = new World({ limits: { ...narrow, order: 'arrival' } });
     submitAll(blind);
     expect(firstsOf(blind)).toEqual(['first', 'many1', 'many2', 'many3', 'many4', 'few1', 'few2', 'few3']);
   });

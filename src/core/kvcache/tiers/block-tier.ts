@@ -2,7 +2,7 @@
 import { digestWords } from '../../../util/blake2s.ts';
 import { DigestTable } from '../../../util/digest-table.ts';
 import type { SlotId } from '../../protocol/ids.ts';
-import { EvictionQueue, type EvictionRule, growingQueue } from '../eviction.ts';
+import { type BlockFacts, EvictionQueue, type EvictionRule, growingQueue } from '../eviction.ts';
 
 const isFree = 0;
 /** The contents are in transit to the slot. */
@@ -43,9 +43,10 @@ export class BlockTier {
   #evictions = 0;
   #changes = 0;
 
-  constructor(capacity: number, eviction: EvictionRule, evicted: Evicted) {
+  /** @param facts undefined: blocks have no cost and no future */
+  constructor(capacity: number, eviction: EvictionRule, evicted: Evicted, facts?: BlockFacts) {
     this.capacity = capacity;
-    this.#queue = growingQueue(eviction);
+    this.#queue = growingQueue(eviction, facts);
     this.#evicted = evicted;
   }
 
@@ -114,6 +115,7 @@ export class BlockTier {
     this.#state[slot] = isArriving;
     this.#above[slot] = 0;
     this.#arriving++;
+    if (this.#queue instanceof EvictionQueue) this.#queue.identify(slot, words, at);
     this.#queue.stored(slot, depth);
     return slot;
   }

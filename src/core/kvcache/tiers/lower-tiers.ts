@@ -5,7 +5,7 @@ import { Int32List } from '../../../util/int32-list.ts';
 import type { BlockId, SlotId } from '../../protocol/ids.ts';
 import type { BlockChain, SsdBlock } from '../../protocol/kv-events.ts';
 import type { BlockListener, TierListener } from '../events/kv-event-log.ts';
-import type { EvictionRule } from '../eviction.ts';
+import type { BlockFacts, EvictionRule } from '../eviction.ts';
 import { BlockTier } from './block-tier.ts';
 import { SsdWrites, type StartedWrites } from './ssd-writes.ts';
 import { digestAt, type TierMoves } from './tier-moves.ts';
@@ -15,6 +15,7 @@ export interface LowerTiersConfig {
   /** 0: there is no SSD. */
   readonly ssdBlocks: number;
   readonly eviction: EvictionRule;
+  readonly facts?: BlockFacts | undefined;
   /** Undefined: blocks have no contents. */
   readonly moves?: TierMoves | undefined;
 }
@@ -62,12 +63,16 @@ export class LowerTiers implements BlockListener {
 
   /** @param onDevice true if device memory holds the block of the digest at `words[at..at+4]` */
   constructor(config: LowerTiersConfig, onDevice: (words: Uint32Array, at: number) => boolean) {
-    const { hostBlocks, ssdBlocks, eviction, moves } = config;
+    const { hostBlocks, ssdBlocks, eviction, facts, moves } = config;
     this.#onDevice = onDevice;
-    this.host = new BlockTier(hostBlocks, eviction, (words, at, depth, above) =>
-      this.#evictedFromHost(words, at, depth, above),
+    this.host = new BlockTier(
+      hostBlocks,
+      eviction,
+      (words, at, depth, above) => this.#evictedFromHost(words, at, depth, above),
+      facts,
     );
-    if (ssdBlocks > 0) this.ssd = new BlockTier(ssdBlocks, eviction, (words, at) => this.#evictedFromSsd(words, at));
+    if (ssdBlocks > 0)
+      this.ssd = new BlockTier(ssdBlocks, eviction, (words, at) => this.#evictedFromSsd(words, at), facts);
     this.moves = moves;
     this.#writes = new SsdWrites(this.host, this.ssd, moves);
   }

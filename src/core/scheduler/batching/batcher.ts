@@ -4,7 +4,6 @@ import type { KvCaches } from '../../kvcache/kv-caches.ts';
 import type { StepPredictor, StepShape } from '../../protocol/step-shape.ts';
 import { BlockClaims } from './block-claims.ts';
 import { checkBatch } from './check-batch.ts';
-import { FairShares } from './fair-shares.ts';
 import { FreeCapacity } from './free-capacity.ts';
 import type { OverflowMemory } from './overflow-memory.ts';
 import { RankedList } from './ranked-list.ts';
@@ -26,7 +25,6 @@ export class Batcher {
   readonly #blockTokens: number;
   readonly capacity: FreeCapacity;
   readonly #planner: RowPlanner;
-  readonly #shares: FairShares | undefined;
   readonly #waiting: WaitingList;
   readonly #running = new RankedList();
   readonly #parked = new Set<Sequence>();
@@ -50,12 +48,11 @@ export class Batcher {
     this.#caches = caches;
     this.#placement = placement;
     this.#overflow = overflow;
-    this.#shares = limits.byArrival === true ? undefined : new FairShares();
-    this.#waiting = new WaitingList(this.#shares);
     this.#blockTokens = caches.first.blockTokens;
     this.capacity = new FreeCapacity(caches, limits, overflow);
     this.#claims = new BlockClaims(limits.sequencesMax, this.#blockTokens);
     this.#prefixes = new ReusablePrefixes(caches, this.#claims);
+    this.#waiting = new WaitingList(limits.order ?? 'tokens', this.#prefixes);
     const lists = { running: this.#running, waiting: this.#waiting };
     this.#planner = new RowPlanner(
       { ...lists, caches, limits, cost, overflow, capacity: this.capacity, prefixes: this.#prefixes },
@@ -112,6 +109,7 @@ export class Batcher {
   add(sequence: Sequence): void {
     if (sequence.state !== 'new') throw new Error(`Cannot add a sequence: it is ${sequence.state}`);
     sequence.state = 'waiting';
+    sequence.queuedUs = this.#caches.nowUs;
     this.#waiting.insert(sequence);
   }
 
@@ -251,7 +249,7 @@ export class Batcher {
     sequence.cachedTokens ??= sequence.computed;
     if (isReceived) sequence.computed = sequence.receivedTokens;
     if (sequence.loadPending && !this.capacity.isOverCapacity(sequence)) this.#loadReceived(sequence);
-    this.#shares?.start(
+    this.#waiting.shares?.start(
       sequence,
       Math.max(0, sequence.promptLength - Math.max(sequence.computed, sequence.receivedTokens)),
     );
@@ -403,7 +401,7 @@ export class Batcher {
   #stop(sequence: Sequence, invalidate: boolean): void {
     this.#claims.close(sequence);
     this.#running.remove(sequence);
-    this.#shares?.charge(sequence);
+    this.#waiting.shares?.charge(sequence);
     this.#releaseBlocks(sequence, invalidate);
   }
 

@@ -43,10 +43,10 @@ export class FairShares {
   }
 
   /**
-   * The waiting sequences in the order in which they start: by priority, then by the tokens their tenant will have been
-   * served when their turn comes; sequences of one tenant keep their order. @param waiting by rank
+   * The waiting sequences in the order in which they start: by priority, then by `rankOf`, which receives the tokens
+   * that their tenant will have been served when their turn comes. @param waiting in the order of ties
    */
-  arrange(waiting: readonly Sequence[]): Sequence[] {
+  arrange(waiting: readonly Sequence[], rankOf: (sequence: Sequence, tenantTokens: number) => number): Sequence[] {
     this.#lift(waiting);
     // Tokens that each tenant will have been served once its earlier sequences in this list have started.
     const will = new Map<string, number>();
@@ -54,10 +54,10 @@ export class FairShares {
       const key = `${sequence.priority}\n${sequence.tenant}`;
       const before = will.get(key) ?? this.served(sequence.tenant);
       will.set(key, before + sequence.promptLength);
-      return { sequence, before };
+      return { sequence, rank: rankOf(sequence, before) };
     });
     // Sorting is stable: ties stay in order of arrival.
-    order.sort((a, b) => b.sequence.priority - a.sequence.priority || a.before - b.before);
+    order.sort((a, b) => b.sequence.priority - a.sequence.priority || a.rank - b.rank);
     return order.map(({ sequence }) => sequence);
   }
 

@@ -93,7 +93,7 @@ export class RowPlanner {
     // Loops by index: a simulation spends its first second in code that is not optimized yet, where iterators are slow.
     const running = this.#running.items;
     for (let i = 0; i < running.length; i++) running[i].planned = 0;
-    this.#waiting.arrange(running);
+    this.#waiting.arrange(running, this.#caches.nowUs);
     this.#planDecode();
     this.#budget.endDecode({ keepsShort, alone: this.#isAlone });
     this.#planPrefill();

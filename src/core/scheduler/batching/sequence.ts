@@ -1,4 +1,6 @@
 // The batcher's view of a request: its tokens, its blocks, and how many of them are computed.
+
+import { wideZero } from '../../../util/wide-zero.ts';
 import { LastMatch } from '../../kvcache/block-cache.ts';
 import { BlockTable } from '../../kvcache/block-table.ts';
 import type { ReceivedPrompt } from '../../kvcache/receive-pages.ts';
@@ -78,6 +80,8 @@ export class Sequence {
   /** Its prefix in the cache. */
   known = new LastMatch();
   state: SequenceState = 'new';
+  /** It has been in this batcher since then. */
+  queuedUs: number = wideZero;
   /** Times that it was preempted. */
   preemptions = 0;
   /** Leading tokens that have keys and values in the table's blocks. */
@@ -138,6 +142,7 @@ export class Sequence {
     this.sparsity = spec.sparsity;
     this.pageChoice = spec.pageChoice;
     this.table = new BlockTable(spec.groups, spec.content.chain.blocks + 2);
+    this.table.tenant = this.tenant;
   }
 
   /** It starts with the blocks of this worker. */

@@ -1,5 +1,6 @@
 // The step budget: the rows, rows with logits and predicted time that a step may still contain.
 import { laterShape, type StepPredictor, type StepShape } from '../../protocol/step-shape.ts';
+import type { BatchingRule } from './batching-order.ts';
 import type { Sequence } from './sequence.ts';
 import { addSparseRows, hasSparseRows, noSparseWork, type SparseSums } from './sparse-rows.ts';
 
@@ -33,8 +34,8 @@ export interface BatchLimits {
   readonly stepUsAlone?: number;
   /** Limits of batch jobs. */
   readonly background?: BackgroundLimits;
-  /** Tenants of one priority are served in order of arrival, not by served tokens. */
-  readonly byArrival?: boolean | undefined;
+  /** Which of the waiting sequences of one priority starts first; undefined: `tokens`. */
+  readonly order?: BatchingRule | undefined;
 }
 
 /** Maximum rows of a step that score prompts: each costs a pass over the vocabulary. */
