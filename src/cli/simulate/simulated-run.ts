@@ -200,9 +200,11 @@ export async function runSimulation(options: SimulationOptions, showsProgress = 
 
 /** Reads the workload once for the times at which prompts use blocks. @throws UsageError in a closed loop */
 async function futureUsesOf(options: SimulationOptions): Promise<BlockUses> {
-  if (options.clients !== undefined)
+  const flag =
+    options.clients === undefined ? options.turnTimes === 'simulated' && '--turn-times simulated' : '--clients';
+  if (flag !== false)
     throw new UsageError(
-      `Cannot use --policy ${options.policy} with --clients: its eviction needs the arrivals, which follow from the run`,
+      `Cannot use --policy ${options.policy} with ${flag}: its eviction needs the arrivals, which follow from the run`,
     );
   const uses = new BlockUses();
   for await (const { requests } of openWorkload(options))

@@ -275,7 +275,7 @@ export class BlockCache {
    */
   share(chain: BlockChain, blocksMax: number, table: BlockTable, last?: LastMatch): number {
     const shared = this.match(chain, blocksMax, last);
-    this.#beginUse(table);
+    this.#queue.tick(table.tenant);
     for (let g = 0; g < this.groups.length; g++) {
       const held = table.groups[g];
       held.first = this.groups[g].firstAttended(shared * this.blockTokens);
@@ -374,7 +374,7 @@ export class BlockCache {
    */
   useSlots(table: BlockTable, promptTokens: number, dropped: BlockChain | undefined): void {
     table.slots?.select(promptTokens);
-    this.#beginUse(table);
+    this.#queue.tick(table.tenant);
     for (let g = 0; g < this.groups.length; g++) {
       if (!this.groups[g].isSparse) continue;
       const held = table.groups[g];
@@ -446,7 +446,7 @@ export class BlockCache {
    * the first index where the table changed; infinite if none.
    */
   cacheBlocks(chain: BlockChain, from: number, to: number, table: BlockTable): number {
-    this.#beginUse(table);
+    this.#queue.tick(table.tenant);
     this.lower?.tick();
     let swapped = Number.POSITIVE_INFINITY;
     for (let g = 0; g < this.groups.length; g++)
@@ -457,7 +457,7 @@ export class BlockCache {
   /** Releases the blocks that no row from `position` on attends to. */
   releaseBehindWindow(table: BlockTable, position: number): void {
     if (this.#windowed.length === 0) return;
-    this.#beginUse(table);
+    this.#queue.tick(table.tenant);
     for (let g = 0; g < this.groups.length; g++) {
       const held = table.groups[g];
       const behind = this.groups[g].firstAttended(position) - held.first;
@@ -473,7 +473,7 @@ export class BlockCache {
    * are evicted first.
    */
   release(table: BlockTable, cold = false): void {
-    this.#beginUse(table);
+    this.#queue.tick(table.tenant);
     for (let g = 0; g < this.groups.length; g++) {
       const held = table.groups[g];
       while (held.blocks.length > 0) this.groups[g].release(held.blocks.pop(), cold);
@@ -541,12 +541,6 @@ export class BlockCache {
     }
     group.drop(block);
     this.#evicted++;
-  }
-
-  /** Blocks that the table uses until the next call count as used at the same time. */
-  #beginUse({ tenant }: BlockTable): void {
-    this.#queue.tick();
-    if (this.#isRanked) this.#queue.tenant = tenant;
   }
 
   /** The time of all changes until the next call. */

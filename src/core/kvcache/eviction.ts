@@ -153,11 +153,6 @@ export class EvictionQueue<Id extends number = BlockId> implements HeapOrder {
     if (this.#ranks !== undefined) this.#ranks.nowUs = us;
   }
 
-  /** The tenant of all uses until it is set again. */
-  set tenant(tenant: string) {
-    if (this.#ranks !== undefined) this.#ranks.tenant = tenant;
-  }
-
   /** The block that is stored next has the digest at `words[at..at+4]`. */
   identify(block: Id, words: Uint32Array, at: number): void {
     this.#ranks?.identify(block, words, at);
@@ -175,9 +170,10 @@ export class EvictionQueue<Id extends number = BlockId> implements HeapOrder {
     return this.#heap.has(block);
   }
 
-  /** Blocks used between two ticks count as used at the same time. */
-  tick(): void {
+  /** Blocks used between two ticks count as used at the same time, by this tenant. */
+  tick(tenant = ''): void {
     this.#clock++;
+    if (this.#ranks !== undefined) this.#ranks.tenant = tenant;
   }
 
   /** The block is stored for the first time. */
