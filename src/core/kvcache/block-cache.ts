@@ -77,8 +77,6 @@ export class BlockCache {
   /** The groups with the blocks that the cache reports. */
   readonly reported: WholeGroups;
   readonly #queue: EvictionQueue;
-  /** An eviction policy ranks blocks, also by time. */
-  readonly #isRanked: boolean;
   readonly ages: BlockAgeCounter;
   /** Tables that belong to no sequence: blocks in transit between instances or tiers. */
   readonly inTransit = new Set<BlockTable>();
@@ -120,7 +118,6 @@ export class BlockCache {
     const ends = [0];
     for (const { layers } of groups) ends.push(ends[ends.length - 1] + Math.floor(pages / layers));
     this.#queue = new EvictionQueue(ends[groups.length], eviction, facts);
-    this.#isRanked = typeof eviction !== 'string';
     this.ages = new BlockAgeCounter(ends[groups.length]);
     const uses = { queue: this.#queue, ages: this.ages };
     const extraRows =
@@ -546,7 +543,6 @@ export class BlockCache {
   /** The time of all changes until the next call. */
   enter(nowUs: number): void {
     this.ages.nowUs = nowUs;
-    if (!this.#isRanked) return;
     this.#queue.nowUs = nowUs;
     this.lower?.enter(nowUs);
   }
