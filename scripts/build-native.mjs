@@ -177,7 +177,8 @@ export async function objectsFor(names, variant, { compiler = findCompiler(), wi
 }
 
 /**
- * @typedef {{ command: string, prefix: string[], name: string, arch: string, platform: string }} Compiler
+ * @typedef {{ command: string, prefix: string[], name: string, arch: string, platform: string, families?: string[] }} Compiler
+ * `families`: the instruction-set families that it is known to support; undefined: each is tried.
  * @returns {Compiler | undefined} the first compiler that runs, for this machine
  */
 export function findCompiler() {
@@ -194,7 +195,7 @@ export function findCompiler() {
 
 /** One unit per source: its flags, and a key that depends on the source, its headers, the flags and the compiler. */
 function planUnits(compiler, sources, variant) {
-  const known = compiler.arch === 'x64' ? usableFamilies(compiler) : [];
+  const known = compiler.arch === 'x64' ? (compiler.families ?? usableFamilies(compiler)) : [];
   const usable = known.filter((family) => variant.families.includes(family));
   // These macros state to code outside a family's files that the family is compiled.
   const defines = usable.map((family) => `-DKVASIR_HAVE_${family.toUpperCase()}=1`);

@@ -70,6 +70,7 @@ async function compileFor(platform, zig) {
     name: `zig ${zig.version} for ${triple}`,
     arch: cpu,
     platform: os,
+    families: optimised.families,
     warn: (text) => process.stderr.write(text),
   };
   const variant = {
