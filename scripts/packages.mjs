@@ -77,6 +77,8 @@ async function compileFor(platform, zig) {
     ...optimised,
     folder: join(root, 'build', 'platforms', platform),
     what: `the native kernels for ${platform}`,
+    // clang lacks one of GCC's warnings.
+    flags: ['-Wno-unknown-warning-option'],
     linkFlags: ['-s'],
   };
   await compileAddon(compiler, variant, console.log);
