@@ -218,6 +218,8 @@ std::unique_ptr<BoundRun> read_run(Arguments& in, const Span<int32_t>& abort) {
   for (int left = in.integer("sparse", 0, INT32_MAX); left > 0; left--) step.sparse.push_back(read_sparse(in));
   for (int left = in.integer("selections", 0, INT32_MAX); left > 0; left--) step.selections.push_back(read_selection(in));
   for (int left = in.integer("pageSelections", 0, INT32_MAX); left > 0; left--) step.page_selections.push_back(read_page_selection(in));
+  step.token_types = in.array<uint8_t>("tokenTypes");
+  step.needs_logits = in.integer("needsLogits", 0, 2) == 1;
   const bool can_fail = remotes + arriving > 0 || step.rows_in.rows.pool || !step.attention_workers.empty();
   if (can_fail && run->failed_sequences.size < static_cast<size_t>(step.sequences())) throw std::runtime_error("Cannot run the step: failedSequences is too short");
   return run;

@@ -1,4 +1,4 @@
-// Attention over paged KV: writing K and V, causal attention with its softmax statistics, merging of partials. The
+// Attention over paged KV: writing K and V, causal or bidirectional attention with its softmax statistics, merging of partials. The
 // order of operations is part of the form. Keys are split into ranges at absolute multiples of 256. A range computes
 // all scores, their maximum, the weights exp(score - maximum), rounded if products take bf16 pairs, their sum, and the
 // weighted values in key order. The partials (o, m, l) of ranges merge in a binary tree aligned at absolute positions.
@@ -41,6 +41,10 @@ struct AttentionSequence {
   int page_stride = 0;              // from one KV head's pages to the next one's
   const int32_t* starts = nullptr;  // (KV heads), none above `start`; null: all are `start`
   bool is_sparse = false;           // SparseAttention runs its attention
+  bool bidirectional = false;       // its rows see the keys of all its rows
+
+  /** The key after the last one that rows up to row `end`, exclusive, see. */
+  int end_key(int end) const { return start + (bidirectional ? rows : end); }
 
   AttentionSequence of_kv_head(int kv_head) const {
     AttentionSequence one = *this;

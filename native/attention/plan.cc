@@ -31,7 +31,7 @@ long long count_ranges(const AttentionArgs& args, int tile_tokens) {
     const AttentionSequence& s = args.sequences[i];
     for (int token = 0; token < s.rows; token += tile_tokens) {
       int end = token + tile_tokens < s.rows ? token + tile_tokens : s.rows;
-      total += ranges_between(args.first_block(s, token), s.start + end);
+      total += ranges_between(args.first_block(s, token), s.end_key(end));
     }
   }
   return total * args.layout.kv_heads;
@@ -44,7 +44,7 @@ AttentionTile make_tile(const AttentionArgs& args, int sequence, int token, int 
   tile.token = token;
   tile.tokens = tile_tokens < s.rows - token ? tile_tokens : s.rows - token;
   tile.first_block = args.first_block(s, token);
-  int end = s.start + token + tile.tokens;
+  int end = s.end_key(token + tile.tokens);
   int smallest = group_ranges_min(end - tile.first_block * kPageTokens);
   tile.group_ranges = group_ranges_wanted > smallest ? group_ranges_wanted : smallest;
   if (ranges_between(tile.first_block, end) <= tile.group_ranges) tile.group_ranges = kWholeSequence;
@@ -106,7 +106,7 @@ AttentionPlan plan_attention(const AttentionArgs& args, int threads, AttentionTi
         plan.partials += tile.groups * args.layout.kv_heads;
         plan.merges += args.layout.kv_heads;
       }
-      int ranges = ranges_between(tile.first_block, args.sequences[i].start + token + tile.tokens);
+      int ranges = ranges_between(tile.first_block, args.sequences[i].end_key(token + tile.tokens));
       int task_ranges = ranges < tile.group_ranges ? ranges : tile.group_ranges;
       if (task_ranges > plan.group_ranges) plan.group_ranges = task_ranges;
       tiles[plan.tile_count++] = tile;

@@ -1,5 +1,7 @@
 // The interface between the attention driver and an instruction set: one range of keys for one tile of query rows.
 #pragma once
+#include <cstdint>
+
 #include "attention/merge.hpp"
 #include "base/types.hpp"
 
@@ -19,7 +21,8 @@ struct RangeWork {
   int head_dim;
   int group;           // query heads that share the KV head
   int tokens;
-  int first_position;  // of the tile's first token; tokens are consecutive
+  int first_position;  // of the last key that the tile's first token may see; one more for each later token
+  int end_key = INT32_MAX;  // no row sees this key or a later one
   int window;          // last keys that a row sees, including its own
   float scale;
   float softcap;         // of the scaled scores; 0: none

@@ -43,7 +43,8 @@ void TileStream::run_range(const TileRows& tile, int kv_head, int range, int end
   work.head_dim = shape.head_dim;
   work.group = shape.group;
   work.tokens = tile.tokens;
-  work.first_position = sequence.start + tile.token;
+  work.first_position = sequence.bidirectional ? tile.end_key() - 1 : sequence.start + tile.token;
+  work.end_key = tile.end_key();
   work.window = args_.window;
   work.scale = args_.scale;
   work.softcap = args_.softcap;

@@ -77,7 +77,7 @@ struct TileRows {
   int tokens;
   int first_block;  // the first block with a key that the first row sees
 
-  int end_key() const { return sequence->start + token + tokens; }
+  int end_key() const { return sequence->end_key(token + tokens); }
 };
 
 class TileStream {

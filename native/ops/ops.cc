@@ -37,7 +37,9 @@ void run_embed(const OpContext& op, const EmbedArgs& embed, int count, const Buf
     float* values = out.begin_row(row, op.scratch_row(thread));
     embed.table.read_row(embed.tokens[row], values);
     if (embed.factor != 1.0f) op.rows.scale(values, embed.factor, out.columns);
-    if (embed.position_table) op.rows.add(values, embed.position_table + columns * (embed.positions[row] + embed.offset), out.columns);
+    const size_t type = embed.types ? embed.types[row] : 0;
+    const size_t position = type * embed.stride + static_cast<size_t>(embed.positions[row] + embed.offset);
+    if (embed.position_table) op.rows.add(values, embed.position_table + columns * position, out.columns);
     out.finish_row(row, values);
   });
 }

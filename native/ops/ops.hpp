@@ -20,13 +20,15 @@ struct OpContext {
 struct EmbedArgs {
   const Linear& table;
   float factor;
-  const float* position_table;  // (positions, columns): the row of a token's position + offset is added; null: none
+  const float* position_table;  // (token types, stride, columns): a row is added by type and position + offset; null: none
   int offset;
   const int32_t* tokens;
   const int32_t* positions;
+  const uint8_t* types;  // (count); null: all are 0
+  size_t stride;         // positions of a type
 };
 
-/** out (count, columns): out[t] = table[token[t]] x factor + position_table[position[t] + offset] */
+/** out (count, columns): out[t] = table[token[t]] x factor + position_table[type[t]][position[t] + offset] */
 void run_embed(const OpContext& op, const EmbedArgs& embed, int count, const Buffer& out);
 
 struct NormArgs {

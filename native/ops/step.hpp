@@ -127,6 +127,8 @@ struct StepView {
   std::vector<KvSelectionView> selections;
   std::vector<PageSelectionView> page_selections;
   StepSamplingView sampling;
+  Span<uint8_t> token_types;  // (tokens); empty: all are 0
+  bool needs_logits = true;
 
   bool any_sparse() const { return !sparse.empty() || !selections.empty() || !page_selections.empty(); }
   int sequences() const { return row_start.size == 0 ? 0 : static_cast<int>(row_start.size) - 1; }
@@ -150,6 +152,8 @@ struct StepLimits {
   int slot_pages_of_state = 1;  // pages of slots with states in one page
   KvType kv_type = KvType::bf16;
   bool has_slopes = false;      // an attention op has ALiBi slopes
+  int token_types = 1;          // of the embedding
+  bool bidirectional = false;   // a step has whole sequences
 };
 
 /** Checks sparse keys, selections and page selections. Returns the highest page that they name; -1: none. */

@@ -46,6 +46,13 @@ void check_rows(const StepView& step, const StepLimits& limits) {
       if (row > begin && position != step.positions[row - 1] + 1) refuse(at("positions", row, position) + ": not one past the row before");
     }
   }
+  for (int s = 0; limits.bidirectional && s < sequences; s++) {
+    const int first = step.positions[step.row_start[s]];
+    if (first != 0) refuse(at("positions", step.row_start[s], first) + ": rows that attend to all keys begin at 0");
+  }
+  if (step.token_types.size > 0) check_length(step.token_types, tokens, "tokenTypes");
+  for (size_t i = 0; i < step.token_types.size; i++)
+    if (step.token_types[i] >= limits.token_types) refuse(at("tokenTypes", i, step.token_types[i]) + ": the embedding has " + std::to_string(limits.token_types));
   if (static_cast<size_t>(step.row_start[sequences]) != tokens) refuse(at("rowStart", sequences, step.row_start[sequences]) + ": not the tokens");
   check_within(step.tokens, limits.table_rows, "tokens", "rows of the embedding table");
 }

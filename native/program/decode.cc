@@ -41,6 +41,7 @@ std::unique_ptr<ProgramPlan> decode_program(EncodedReader in, const ProgramBindi
   const int buffer_count = in.integer("buffers", 0, kMost);
   const int op_count = in.integer("ops", 0, kMost);
   const int logits = in.integer("logits", -1, buffer_count);
+  plan->hidden_end = in.integer("ops up to the hidden states", 0, int64_t{op_count} + 1);
   const int group_count = in.integer("layer groups", 0, kMost);
   for (int i = 0; i < group_count; i++) {
     const int layers = in.size("layers of a group");

@@ -7,7 +7,7 @@
 
 namespace kvasir {
 
-constexpr int kEncodingVersion = 6;
+constexpr int kEncodingVersion = 7;
 
 enum class OpCode : int {
   embed = 0, norm = 1, linear = 2, glu = 3, convert = 4, qkv = 5, attention = 6, merge = 7, gather = 8, activate = 9, add = 10, softcap = 11,

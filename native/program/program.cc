@@ -87,6 +87,7 @@ void Program::describe_sequences(const StepView& step) {
     for (int s = 0; s < step.sequences(); s++) {
       const int row = step.row_start[s];
       groups_[g].push_back({row, step.row_start[s + 1] - row, step.positions[row], group.blocks.data + group.block_start[s], group.first_block[s]});
+      groups_[g].back().bidirectional = plan_->bidirectional;
     }
   }
   for (const SparseKeysView& keys : step.sparse) groups_[keys.group][keys.sequence].is_sparse = true;
@@ -159,20 +160,21 @@ void Program::advance(Backend& replica, const SamplingResult& result) {
   if (state_->backend != &replica) move_to(replica);
   const StepState& state = *state_;
   if (next_op_ == 0) workers_.begin(*state.step, state.pool->pages, groups_, plan_->limits.groups, failed_sequences_.data(), state.abort);
-  while (next_op_ < plan_->ops.size()) {
+  const size_t end = ops_of(*state.step);
+  while (next_op_ < end) {
     progress_ = Progress::aborted;
     if (__atomic_load_n(state.abort, __ATOMIC_RELAXED) != 0) return;
     plan_->ops[next_op_++]->run(state);
     if (remote_.aborted() || waits_.aborted() || workers_.aborted()) return;
     progress_ = Progress::done;
     if (waits_.rows_missing() || workers_.all_failed()) return;
-    if (next_op_ < plan_->ops.size() && plan_->ops[next_op_]->awaits_workers()) {
+    if (next_op_ < end && plan_->ops[next_op_]->awaits_workers()) {
       progress_ = Progress::running;
       return;
     }
   }
   progress_ = Progress::done;
-  if (sampler_) sampler_->run(state.op.pool, state.op.rows, plan_->logits->row(0), state.logit_rows, state.step->sampling.args(), result);
+  if (sampler_ && state.step->needs_logits) sampler_->run(state.op.pool, state.op.rows, plan_->logits->row(0), state.logit_rows, state.step->sampling.args(), result);
 }
 
 const Buffer& Program::open_buffer(int index, int rows) const {

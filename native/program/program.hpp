@@ -76,6 +76,8 @@ struct ProgramPlan {
   std::vector<Lifetime> lifetimes;  // of each buffer
   std::vector<std::unique_ptr<ProgramOp>> ops;
   const Buffer* logits = nullptr;
+  int hidden_end = 0;          // ops from here on compute logits alone
+  bool bidirectional = false;  // rows attend to all keys of their sequences
   size_t scratch_columns = 1;
   size_t attention_bytes = 0;
   size_t attention_out_columns = 0;
@@ -123,6 +125,8 @@ class Program {
   int slices() const;
   /** The next ops run on the threads of `replica`. */
   void move_to(Backend& replica);
+  /** Ops that the step runs. */
+  size_t ops_of(const StepView& step) const { return step.needs_logits ? plan_->ops.size() : static_cast<size_t>(plan_->hidden_end); }
   /** Runs ops on `replica` up to the next one that waits for attention workers, and samples after the last. */
   void advance(Backend& replica, const SamplingResult& result);
 

@@ -20,6 +20,7 @@ struct Embed final : ProgramOp {
   const Buffer* out;
   const float* position_table;
   int offset;
+  size_t stride;
   float scale;
 
   Embed(EncodedReader& in, ProgramPlan& plan)
@@ -28,12 +29,15 @@ struct Embed final : ProgramOp {
     require(!out->logit_rows, "embed.out has logit rows");
     plan.limits.table_rows = std::min(plan.limits.table_rows, table->rows);
     offset = in.integer("embed.positions.offset", 0, INT32_MAX);
-    const size_t positions = static_cast<size_t>(plan.limits.context_max) + static_cast<size_t>(offset);
+    const int types = in.integer("embed.positions.types", 1, 256);
+    stride = static_cast<size_t>(plan.limits.context_max) + static_cast<size_t>(offset);
+    const size_t positions = static_cast<size_t>(types) * stride;
     position_table = data_of(read_vector(in, plan, "embed.positions.table", positions * static_cast<size_t>(out->columns), true));
+    plan.limits.token_types = types;
     scale = in.real("embed.scale");
   }
   void run(const StepState& s) const override {
-    run_embed(s.op, {*table, scale, position_table, offset, s.step->tokens.data, s.step->positions.data}, s.tokens, *out);
+    run_embed(s.op, {*table, scale, position_table, offset, s.step->tokens.data, s.step->positions.data, s.step->token_types.data, stride}, s.tokens, *out);
   }
 };
 
@@ -216,6 +220,8 @@ struct Attention final : ProgramOp {
     const int wanted = in.integer("attention.window", -1, INT32_MAX);
     require((wanted < 0 ? kNoWindow : wanted) == window, differ("window of an attention op", wanted, window) + " as its group has");
     require(softcap >= 0, "attention.softcap is negative");
+    if (in.integer("attention.bidirectional", 0, 2) == 1) plan.bidirectional = plan.limits.bidirectional = true;
+    require(!plan.bidirectional || (window == kNoWindow && !slopes), "bidirectional attention has a window or ALiBi slopes");
     layer.require_query(*q, plan);
     require_columns(*out, q->columns, "columns of attention.out");
     require_same_rows(*q, *out);

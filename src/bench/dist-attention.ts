@@ -154,6 +154,7 @@ function attentionOf(layers: number): Program {
       ...{ window: undefined, softcap: undefined, slopes: undefined, stats: undefined, q: 0, out: 1 },
     })),
     logits: undefined,
+    hidden: undefined,
     kvType: 'bf16',
     groups: [{ layers, window: undefined }],
   };

@@ -62,7 +62,7 @@ export class Engine {
 
   /** Runs one step synchronously. @param abort the words of `StepInterrupt`: any value but 0 in the first one ends the step between two ops as `aborted` */
   run(step: Step, abort: Int32Array): StepOutcome {
-    return this.#backend.run(this.#program, this.pool, step, abort);
+    return this.#withHidden(this.#program, step, this.#backend.run(this.#program, this.pool, step, abort));
   }
 
   /**
@@ -80,7 +80,16 @@ export class Engine {
       program: batch === 0 ? this.#program : this.#batchPrograms[batch - 1],
       step,
     }));
-    return backend.runStaggered(this.pool, runs, abort, rotation);
+    const outcomes = backend.runStaggered(this.pool, runs, abort, rotation);
+    return runs.map(({ program, step }, i) => this.#withHidden(program, step, outcomes[i]));
+  }
+
+  /** Adds the hidden states that the step requires. */
+  #withHidden(program: ProgramHandle, { hiddenRows, logitRows }: Step, outcome: StepOutcome): StepOutcome {
+    const { hidden } = this.model.compiled.program;
+    if (hiddenRows === undefined || hidden === undefined || outcome.kind !== 'done') return outcome;
+    const values = this.#backend.readBuffer(program, hidden.buffer, logitRows.length);
+    return { kind: 'done', result: { ...outcome.result, hidden: values } };
   }
 
   /** A separate program for a range of the layers over the same pages. The caller frees it. */

@@ -91,6 +91,7 @@ export class LayerStack {
         ...linears.map((weight) => ({ kind: 'linear', weight, bias: undefined, x: 1, out: 2 }) as const),
       ],
       logits: undefined,
+      hidden: undefined,
       kvType: 'bf16',
       groups: [],
     };

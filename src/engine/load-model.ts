@@ -175,6 +175,7 @@ function compileModel(
   const compiled = compile(graph, {
     inputForm: (names) => layerInputs(inputs, names.map(typeOfName)),
     kvType: kvTypeOf({ inputs, kvType }),
+    keepsHidden: true,
   });
   return { compiled, typeOf };
 }

@@ -89,17 +89,34 @@ export function vectorValues(files: ModelFiles, source: VectorSource, context: n
       return ropeTable(source.spec, context);
     case 'slopes':
       return alibiSlopes(source.heads);
-    case 'positions': {
-      const { table, columns } = source;
-      const info = expectTensor(files, table.name, [table.rows, columns]);
-      const rows = Math.min(table.rows, context + table.offset);
-      return dequantise(info.type, files.read(info, 0, rows * rowBytes(info)));
-    }
+    case 'positions':
+      return positionValues(files, source, context);
     case 'tensors':
       return storedValues(files, source);
     default:
       assertNever(source);
   }
+}
+
+function positionValues(
+  files: ModelFiles,
+  { table, columns }: VectorSource & { kind: 'positions' },
+  context: number,
+): Float32Array {
+  const { name, types, offset } = table;
+  const firstRows = (stored: string, all: number, rows: number): Float32Array => {
+    const info = expectTensor(files, stored, [all, columns]);
+    return dequantise(info.type, files.read(info, 0, rows * rowBytes(info)));
+  };
+  const rows = Math.min(table.rows, context + offset);
+  const positions = name === undefined ? new Float32Array(rows * columns) : firstRows(name, table.rows, rows);
+  if (types === undefined) return positions;
+  const values = new Float32Array(types.rows * positions.length);
+  firstRows(types.name, types.rows, types.rows).forEach((value, at) => {
+    const from = Math.floor(at / columns) * positions.length;
+    for (let i = at % columns; i < positions.length; i += columns) values[from + i] = positions[i] + value;
+  });
+  return values;
 }
 
 function storedValues(files: ModelFiles, { parts, offset }: VectorSource & { kind: 'tensors' }): Float32Array {

@@ -29,6 +29,8 @@ export interface AttentionOptions extends HeadShape {
   readonly softcap?: number | undefined;
   /** Adds a bias that decreases with distance by a slope for each head (ALiBi). */
   readonly alibi?: boolean;
+  /** Rows attend to all keys of their sequences (encoders). */
+  readonly bidirectional?: boolean | undefined;
   /**
    * Tokens that a row attends to, itself included. Layers with the same window form a layer group and share a block
    * table.
@@ -90,6 +92,7 @@ export class GraphBuilder {
       softcap,
       window,
       alibi,
+      ...(options.bidirectional === true && { bidirectional: true }),
       x: qkv,
       out,
     }));
@@ -125,6 +128,7 @@ export class GraphBuilder {
       inputs: [],
       outputs: [],
       logits,
+      hidden: x,
       groups,
       vocabularyNames: this.#vocabularyNames,
     };

@@ -31,7 +31,7 @@ export type VectorSource =
       readonly parts: readonly { readonly name: string | undefined; readonly length: number }[];
       readonly offset: number;
     }
-  /** A stored table (rows, columns) of learned positions, up to the context length. */
+  /** A stored table (types, rows, columns) of learned positions, up to the context length. */
   | { readonly kind: 'positions'; readonly table: PositionTable; readonly columns: number }
   /** ALiBi slopes (heads). */
   | { readonly kind: 'slopes'; readonly heads: number }
@@ -41,6 +41,8 @@ export interface CompileOptions {
   /** Input form of a linear layer with these stored matrices. */
   readonly inputForm: (names: readonly string[]) => InputForm;
   readonly kvType: KvType;
+  /** The program keeps the hidden states after the final norm as float32. */
+  readonly keepsHidden?: boolean;
 }
 
 /**
@@ -58,9 +60,10 @@ export interface Compiled {
 }
 
 export function compile(graph: Graph, options: CompileOptions): Compiled {
-  const compiler = new Compiler(graph, options);
+  const kept = options.keepsHidden === true ? graph : { ...graph, hidden: undefined };
+  const compiler = new Compiler(kept, options);
   compiler.begin();
-  for (const [index, node] of graph.nodes.entries()) compiler.emit(node, index);
+  for (const [index, node] of kept.nodes.entries()) compiler.emit(node, index);
   return compiler.finish();
 }
 
@@ -81,6 +84,8 @@ class Compiler {
   readonly #requiredStorages: ReadonlyMap<TensorId, ReadonlySet<Storage>>;
   readonly #readers: readonly (readonly number[])[];
   #readyLayers = 0;
+  /** Ops up to the hidden states. */
+  #hiddenEnd = 0;
   /** Rows that each attention call of a model worker has sent. */
   readonly #sentQ = new Map<number, BufferId>();
   readonly #sentKv = new Map<number, BufferId>();
@@ -146,17 +151,19 @@ class Compiler {
       default:
         assertNever(node);
     }
+    if (node.out === this.#graph.hidden) this.#hiddenEnd = this.#ops.length;
     this.#convert(node.out);
   }
 
   finish(): Compiled {
-    const { logits: rows, groups } = this.#graph;
+    const { logits: rows, hidden: states, groups } = this.#graph;
     const inputs = this.#ops.flatMap((op) => (op.kind === 'waitRows' ? [op.out] : []));
     const outputs = this.#graph.outputs.map((tensor) => this.#read(tensor));
     for (const x of outputs) this.#push({ kind: 'rowsReady', x });
     const logits = rows === undefined ? undefined : this.#read(rows);
     const { kvType } = this.#options;
-    const program = { buffers: this.#buffers, ops: this.#ops, logits, kvType, groups };
+    const hidden = states === undefined ? undefined : { buffer: this.#read(states), end: this.#hiddenEnd };
+    const program = { buffers: this.#buffers, ops: this.#ops, logits, hidden, kvType, groups };
     return { program, linears: this.#linears.values, vectors: this.#vectors.values, inputs, outputs };
   }
 
@@ -182,7 +189,11 @@ class Compiler {
     const positions =
       table === undefined
         ? undefined
-        : { table: this.#vector({ kind: 'positions', table, columns: weight.columns }), offset: table.offset };
+        : {
+            table: this.#vector({ kind: 'positions', table, columns: weight.columns }),
+            offset: table.offset,
+            types: table.types?.rows ?? 1,
+          };
     this.#push({ kind: 'embed', table: this.#linear([weight]), scale, positions, out: this.#define(out) });
   }
 
@@ -228,7 +239,8 @@ class Compiler {
     this.#push({ kind: 'layerReady', layers: ++this.#readyLayers });
     const out = this.#define(node.out, node.kind);
     const slopes = node.alibi ? this.#vector({ kind: 'slopes', heads }) : undefined;
-    const scores = { scale, window, softcap, slopes, stats: undefined };
+    const bidirectional = node.bidirectional === true ? ({ bidirectional: true } as const) : {};
+    const scores = { scale, window, softcap, slopes, stats: undefined, ...bidirectional };
     this.#push({ kind: 'attention', layer, heads, kvHeads, headDim, ...scores, q, out });
   }
 
@@ -355,7 +367,8 @@ function requiredStorages(
     const storage = node.kind === 'linear' ? inputForm(node.segments) : 'plain';
     for (const x of nodeInputs(node)) storages.set(x, (storages.get(x) ?? new Set()).add(storage));
   }
-  for (const x of graph.outputs) storages.set(x, (storages.get(x) ?? new Set()).add('plain'));
+  const read = graph.hidden === undefined ? graph.outputs : [...graph.outputs, graph.hidden];
+  for (const x of read) storages.set(x, (storages.get(x) ?? new Set()).add('plain'));
   return storages;
 }
 

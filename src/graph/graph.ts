@@ -29,9 +29,12 @@ export interface GainRef {
 
 /** A stored table (rows, hidden) of learned positions: a token at position p uses row p + offset. */
 export interface PositionTable {
-  readonly name: string;
+  /** Undefined: positions have no embeddings, and token types alone are added. */
+  readonly name: string | undefined;
   readonly rows: number;
   readonly offset: number;
+  /** A stored table (rows, hidden) of token types, added as well. */
+  readonly types?: { readonly name: string; readonly rows: number } | undefined;
 }
 
 export type Node =
@@ -74,6 +77,8 @@ export type Node =
       readonly softcap: number | undefined;
       readonly window: number | undefined;
       readonly alibi: boolean;
+      /** Rows attend to all keys of their sequences, not only to those up to their own. */
+      readonly bidirectional?: boolean | undefined;
       readonly x: readonly TensorId[];
       readonly out: TensorId;
     } & HeadShape)
@@ -122,6 +127,8 @@ export interface Graph {
   /** Tensors that remain after the last node, besides the logits; none in the graph of a whole model. */
   readonly outputs: readonly TensorId[];
   readonly logits: TensorId | undefined;
+  /** The input of the head: hidden states after the final norm. Undefined: the graph ends before. */
+  readonly hidden: TensorId | undefined;
   readonly groups: readonly LayerGroup[];
   /** Stored matrices with a row for each token of the vocabulary. */
   readonly vocabularyNames: ReadonlySet<string>;

@@ -114,7 +114,7 @@ export function subprogram(program: Program, ops: readonly Op[], logits: boolean
   let ready = 0;
   const renamed = ops.map((op) => (op.kind === 'layerReady' ? { ...op, layers: ++ready } : withBuffers(op, rename)));
   const last = logits && program.logits !== undefined ? rename(program.logits) : undefined;
-  return { program: { ...program, buffers, ops: renamed, logits: last }, ids };
+  return { program: { ...program, buffers, ops: renamed, logits: last, hidden: undefined }, ids };
 }
 
 /** The op with renamed buffers. */

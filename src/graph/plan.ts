@@ -45,6 +45,11 @@ export function opWrites(op: Op): readonly BufferId[] {
   return [op.out];
 }
 
+/** True if the buffer is read after the last op. */
+export function isKept({ logits, hidden }: Program, id: BufferId): boolean {
+  return id === logits || id === hidden?.buffer;
+}
+
 export interface BufferPlan {
   readonly buffers: readonly BufferSpec[];
   /** Planned buffer of each buffer of the program. */
@@ -66,7 +71,7 @@ export function planBuffers(program: Program): BufferPlan {
     for (const id of [...opReads(op), ...opWrites(op)]) lastUse[id] = index;
   }
   const unshared = program.buffers.map(
-    (_, id) => firstWrite[id] === end || lastRead[id] < lastUse[id] || lastRead[id] === -1 || id === program.logits,
+    (_, id) => firstWrite[id] === end || lastRead[id] < lastUse[id] || lastRead[id] === -1 || isKept(program, id),
   );
 
   const buffers: BufferSpec[] = [];

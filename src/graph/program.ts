@@ -36,13 +36,14 @@ export interface HeadShape {
 
 export type Op =
   /**
-   * out[t] = table[token[t]] * scale, plus row position[t] + offset of the table `positions` (rows, columns of out).
+   * out[t] = table[token[t]] * scale, plus row position[t] + offset of the part of its token type of the table
+   * `positions` (types, rows, columns of out).
    */
   | {
       readonly kind: 'embed';
       readonly table: LinearId;
       readonly scale: number;
-      readonly positions: { readonly table: VectorId; readonly offset: number } | undefined;
+      readonly positions: { readonly table: VectorId; readonly offset: number; readonly types: number } | undefined;
       readonly out: BufferId;
     }
   /**
@@ -111,7 +112,8 @@ export type Op =
   /** ROWS_READY: f32 activations for the next layers are in the step's `rowsOut` and may be sent. */
   | { readonly kind: 'rowsReady'; readonly x: BufferId }
   /**
-   * Causal attention of each row over its sequence's keys 0..position. `window`, the window of the layer's group,
+   * Causal attention of each row over its sequence's keys 0..position; `bidirectional`: over all of them, all of which the
+   * step computes. `window`, the window of the layer's group,
    * limits it to the last `window` keys. Score of a key: s = scale * (q . k), then softcap * tanh(s / softcap) if
    * given, then plus slopes[head] * (key position - row position) (ALiBi) if given. `out` is `f32` or `input` and holds
    * the normalised result. With `stats`, `out` is f32 and unnormalised (sum of p v); the running max m of the scores
@@ -123,6 +125,7 @@ export type Op =
       readonly scale: number;
       readonly window: number | undefined;
       readonly softcap: number | undefined;
+      readonly bidirectional?: boolean | undefined;
       /** (heads) */
       readonly slopes: VectorId | undefined;
       readonly q: BufferId;
@@ -191,11 +194,19 @@ export type Op =
       readonly out: BufferId;
     } & HeadShape);
 
+export interface HiddenStates {
+  readonly buffer: BufferId;
+  /** Index of the first op after them: this op and all later ones compute logits alone. */
+  readonly end: number;
+}
+
 export interface Program {
   readonly buffers: readonly BufferSpec[];
   readonly ops: readonly Op[];
   /** f32 buffer of `logit` rows and vocabulary columns; sampling reads it. */
   readonly logits: BufferId | undefined;
+  /** Hidden states of `logit` rows after the final norm (f32); undefined: the program has none. */
+  readonly hidden: HiddenStates | undefined;
   readonly kvType: KvType;
   /** Layer groups that the ops refer to, in order; empty when no op accesses pages. */
   readonly groups: readonly LayerGroup[];

@@ -41,6 +41,7 @@ export function slice(graph: Graph): readonly ModelSlice[] {
         inputs: rest.inputs,
         outputs: carried,
         logits: undefined,
+        hidden: undefined,
         groups: [],
       },
       attention,

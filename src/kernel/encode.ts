@@ -1,12 +1,12 @@
 // Programs as integers and floats, as native/program/encoded.hpp reads them. Both files change together, with the
 // version.
-import { opReads, opWrites } from '../graph/plan.ts';
+import { isKept, opReads, opWrites } from '../graph/plan.ts';
 import type { BufferId, BufferSpec, HeadShape, LayerRef, Op, Program } from '../graph/program.ts';
 import { assertNever } from '../util/assert-never.ts';
 import type { ProgramBindings } from './backend.ts';
 import { activationCodes, inputFormCodes, kvTypeCodes, normStyleCodes } from './codes.ts';
 
-export const encodingVersion = 6;
+export const encodingVersion = 7;
 
 const opCodes = {
   embed: 0,
@@ -50,6 +50,7 @@ export function encodeProgram(program: Program, bindings: ProgramBindings): Enco
     program.buffers.length,
     program.ops.length,
     program.logits ?? absent,
+    program.hidden?.end ?? program.ops.length,
     program.groups.length,
     ...program.groups.flatMap(({ layers, window }) => [layers, window ?? absent]),
   ];
@@ -83,7 +84,7 @@ export function encodeProgram(program: Program, bindings: ProgramBindings): Enco
 function encodeOp(op: Op): { readonly ints: readonly number[]; readonly floats: readonly number[] } {
   switch (op.kind) {
     case 'embed': {
-      const positions = [op.positions?.offset ?? 0, op.positions?.table ?? absent];
+      const positions = [op.positions?.offset ?? 0, op.positions?.types ?? 1, op.positions?.table ?? absent];
       return { ints: [op.table, op.out, ...positions], floats: [op.scale] };
     }
     case 'norm': {
@@ -128,7 +129,7 @@ function encodeOp(op: Op): { readonly ints: readonly number[]; readonly floats: 
     }
     case 'attention': {
       const stats = [op.stats?.max ?? absent, op.stats?.sum ?? absent];
-      const scores = [op.slopes ?? absent, op.window ?? absent];
+      const scores = [op.slopes ?? absent, op.window ?? absent, Number(op.bidirectional === true)];
       return { ints: [...pagedLayer(op), op.q, ...stats, op.out, ...scores], floats: [op.scale, op.softcap ?? 0] };
     }
     case 'merge': {
@@ -165,7 +166,7 @@ function bufferLifetimes(program: Program): readonly BufferLifetime[] {
     const lastRead = reads.at(-1) ?? -1;
     const lastWrite = writes.at(-1) ?? -1;
     const isInput = firstRead <= firstWrite;
-    const isOutput = lastWrite >= lastRead || id === program.logits || program.ops[lastRead]?.kind === 'rowsReady';
+    const isOutput = lastWrite >= lastRead || isKept(program, id) || program.ops[lastRead]?.kind === 'rowsReady';
     if (isInput || isOutput) return { first: 0, last: end, alone: true };
     return { first: firstWrite, last: lastRead, alone: false };
   });

@@ -307,6 +307,8 @@ export interface Step {
   /** (tokens): ids and absolute positions of all sequences, ragged. */
   readonly tokens: Int32Array;
   readonly positions: Int32Array;
+  /** (tokens): of embeddings with token types (BERT); undefined: all are 0. */
+  readonly tokenTypes?: Uint8Array | undefined;
   /** (sequences + 1): first row of each sequence. Rows of a sequence are consecutive positions. */
   readonly rowStart: Int32Array;
   readonly groups: readonly StepGroup[];
@@ -341,6 +343,16 @@ export interface Step {
   readonly sampling: StepSampling;
   /** Undefined: no row has a grammar. */
   readonly grammarRows?: readonly GrammarRow[] | undefined;
+  /**
+   * (rows of `logitRows`) 1: the row yields its hidden state after the final norm, and its entries of tokens and
+   * log-probabilities are undefined. Undefined: no row does. A step of such rows alone computes no logits.
+   */
+  readonly hiddenRows?: Uint8Array | undefined;
+}
+
+/** True if a row of the step requires logits. */
+export function needsLogits({ logitRows, hiddenRows }: Pick<Step, 'logitRows' | 'hiddenRows'>): boolean {
+  return hiddenRows === undefined || (logitRows.length > 0 && hiddenRows.includes(0));
 }
 
 /** One entry for each row of `logitRows`. Log-probabilities are before temperature, penalties and bias. */
@@ -357,6 +369,8 @@ export interface StepResult {
    * arrive. Nothing of them counts as written, and their logit rows are undefined. Other sequences are not affected.
    */
   readonly failedSequences: Int32Array;
+  /** (rows of `logitRows`, columns of hidden states), where the step has `hiddenRows`. */
+  readonly hidden?: Float32Array | undefined;
   /** Indices of sequences with a mask that was not ready in time: nothing of them counts. */
   readonly unmaskedSequences?: Int32Array | undefined;
 }

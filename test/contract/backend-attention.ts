@@ -15,6 +15,8 @@ export interface ScoreRules {
   readonly softcap?: number;
   /** (heads) */
   readonly slopes?: Float32Array;
+  /** Rows attend to all keys of their sequences. */
+  readonly bidirectional?: boolean;
 }
 
 const oracle = new ReferenceBackend();
@@ -86,7 +88,7 @@ export function attentionScene(
   sequences: readonly { start: number; rows: number }[],
   seed: number,
   stats: boolean,
-  { window, softcap, slopes }: ScoreRules = {},
+  { window, softcap, slopes, bidirectional }: ScoreRules = {},
 ): Scene {
   const { step, pages } = pagedStep(sequences);
   const tokens = step.tokens.length;
@@ -101,6 +103,7 @@ export function attentionScene(
         scale: 1 / Math.sqrt(shape.headDim),
         window,
         softcap,
+        ...(bidirectional === true && { bidirectional }),
         slopes: slopes === undefined ? undefined : 0,
         q: 0,
         stats: stats ? { max: 2, sum: 3 } : undefined,
@@ -225,6 +228,26 @@ export function testAttention(backend: Backend): void {
         expectClose(got[2], wanted[2], (i) => Math.max(1e-5, bound) * wanted[2][i], 'sum');
       }),
       { numRuns: 25 },
+    );
+  });
+
+  test('bidirectional attention is within the bound of the reference', () => {
+    const whole = fc.array(
+      fc.oneof(fc.integer({ min: 1, max: 70 }), fc.integer({ min: 250, max: 290 })).map((rows) => ({ start: 0, rows })),
+      { minLength: 1, maxLength: 2 },
+    );
+    fc.assert(
+      fc.property(shapes, kvTypes, whole, fc.nat(), (given, kvType, sequences, seed) => {
+        const shape = heldShape(
+          { heads: given.heads / given.kvHeads, kvHeads: 1, headDim: Math.min(8, given.headDim) },
+          kvType,
+        );
+        const scene = attentionScene(shape, kvType, sequences, seed, false, { bidirectional: true });
+        const [wanted] = play(oracle, scene, { buffers: [1] }).buffers;
+        const [got] = play(backend, scene, { buffers: [1] }).buffers;
+        expectClose(got, wanted, () => attentionBound(backend, kvType), 'o');
+      }),
+      { numRuns: 5 },
     );
   });
 

@@ -98,14 +98,16 @@ export function testOps(backend: Backend): void {
         roundings,
         fc.nat(),
         (type, { blocks, table, form }, rows, rounding, seed) => {
-          const positions = seed % 3 === 0 ? undefined : { table: 0, offset: seed % 3 };
+          const types = seed % 3 === 0 ? 1 : 1 + (seed % 2);
+          const positions = seed % 3 === 0 ? undefined : { table: 0, offset: seed % 3, types };
+          const tokenTypes = Uint8Array.from({ length: rows }, (_, i) => i % types);
           const columns = wholeBlocks(32 * blocks, [type]);
           const contextMax = 100;
           const ids = Array.from({ length: rows }, (_, i) => (seed + 7 * i) % table);
           const scene: Scene = {
             buffers: [outSpec(columns, rounding)],
             ops: [{ kind: 'embed', table: 0, scale: seed % 2 === 0 ? 1 : 1.5, positions, out: 0 }],
-            vectors: [numbers(seed + 1, (contextMax + 2) * columns)],
+            vectors: [numbers(seed + 1, types * (contextMax + (seed % 3)) * columns)],
             contextMax,
             linears: [
               {
@@ -114,7 +116,7 @@ export function testOps(backend: Backend): void {
               },
             ],
             inputs: new Map(),
-            step: rowsStep(rows, 'none', ids),
+            step: { ...rowsStep(rows, 'none', ids), ...(types > 1 && { tokenTypes }) },
           };
           expectOutput(backend, { ...scene, kv: kvFor(scene.step) }, rounding, [0]);
         },

@@ -89,7 +89,7 @@ export function play(
   const rows = { token: scene.step.tokens.length, logit: scene.step.logitRows.length };
   const { buffers, ops, logits, contextMax = mostPositions } = scene;
   const program = backend.createProgram(
-    { buffers, ops, logits, kvType: type, groups: groupsOf(ops) },
+    { buffers, ops, logits, hidden: undefined, kvType: type, groups: groupsOf(ops) },
     { linears, vectors, tokensMax: rows.token + 1, logitRowsMax: rows.logit + 1, contextMax },
   );
   try {

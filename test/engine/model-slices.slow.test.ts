@@ -88,7 +88,7 @@ function attentionWorkerGraph(graph: Graph, attention: AttentionNode): Graph {
   const x = graph.tensors.length;
   const prepared: AttentionNode = { ...attention, x: [x], rope: undefined, qNorm: undefined, kNorm: undefined };
   const tensors = [...graph.tensors, { rows: 'token', columns: (heads + 2 * kvHeads) * headDim } as const];
-  return { ...graph, tensors, nodes: [prepared], inputs: [x], outputs: [out], logits: undefined };
+  return { ...graph, tensors, nodes: [prepared], inputs: [x], outputs: [out], logits: undefined, hidden: undefined };
 }
 
 /** Rows of q, then of k | v, next to each other. */

@@ -239,6 +239,13 @@ test('inputs and outputs of the program share no memory', () => {
     { ...plainNorm, x: 2, residual: undefined, gain: 0, eps: 0, out: 3 },
   ];
   expect(
-    planBuffers({ buffers: [spec, spec, spec, spec], ops, logits: undefined, kvType: 'f32', groups: [] }).place,
+    planBuffers({
+      buffers: [spec, spec, spec, spec],
+      ops,
+      logits: undefined,
+      hidden: undefined,
+      kvType: 'f32',
+      groups: [],
+    }).place,
   ).toEqual([0, 2, 3, 1]);
 });

@@ -48,7 +48,7 @@ function linearProgram(columns: number, rows: number, form: InputForm, bias: boo
     { rows: 'token', columns, kind: 'input', form },
     { rows: 'token', columns: rows, kind: 'f32' },
   ];
-  return { buffers, ops, logits: undefined, kvType: 'f32', groups: [] };
+  return { buffers, ops, logits: undefined, hidden: undefined, kvType: 'f32', groups: [] };
 }
 
 const oneToken = plainStep([{ tokens: [0], start: 0, blocks: [0], logits: 'none' }], plainPageTable(1, 1), 1);
@@ -143,7 +143,10 @@ test.each(['gelu', 'gelu_tanh'] as const)('%s is exact to its last digits near 0
   const ops: Op[] = [{ kind: 'activate', activation, x: 0, out: 1 }];
   const backend = new ReferenceBackend();
   const bindings = { linears: [], vectors: [], tokensMax: 1, logitRowsMax: 1, contextMax: 32 };
-  const program = backend.createProgram({ buffers, ops, logits: undefined, kvType: 'f32', groups: [] }, bindings);
+  const program = backend.createProgram(
+    { buffers, ops, logits: undefined, hidden: undefined, kvType: 'f32', groups: [] },
+    bindings,
+  );
   const pool = backend.createKvPool({ kvHeads: 1, headDim: 2, type: 'f32', pages: 1 });
   backend.writeBuffer(program, 0, 1, Float32Array.from(Object.keys(tails[activation]), Number));
   backend.run(program, pool, oneToken, new Int32Array(1));
@@ -171,7 +174,7 @@ test('partials of two halves of the keys merge to attention over all of them', (
   const backend = new ReferenceBackend();
   const bindings = { linears: [], vectors: [], tokensMax: 1, logitRowsMax: 1, contextMax: 64 };
   const program = backend.createProgram(
-    { buffers, ops, logits: undefined, kvType: 'f32', groups: [{ layers: 1, window: undefined }] },
+    { buffers, ops, logits: undefined, hidden: undefined, kvType: 'f32', groups: [{ layers: 1, window: undefined }] },
     bindings,
   );
   const pool = backend.createKvPool({ pages: 2, kvHeads: 1, headDim: 4, type: 'f32' });
@@ -198,7 +201,7 @@ test('partials of two halves of the keys merge to attention over all of them', (
   const mergeBuffers = [0, 1].flatMap(() => [buffers[1], buffers[2], buffers[3]]).concat([buffers[4]]);
   const merge: Op = { kind: 'merge', parts, heads: 2, headDim: 4, out: 6 };
   const merger = backend.createProgram(
-    { buffers: mergeBuffers, ops: [merge], logits: undefined, kvType: 'f32', groups: [] },
+    { buffers: mergeBuffers, ops: [merge], logits: undefined, hidden: undefined, kvType: 'f32', groups: [] },
     bindings,
   );
   for (const [half, values] of halves.entries()) {

@@ -82,8 +82,10 @@ function modelTensors(graph: Graph): ModelTensor[] {
     switch (node.kind) {
       case 'embed': {
         const { weight, positions } = node;
-        const table = positions === undefined ? [] : matrix({ ...positions, columns, bias: undefined });
-        return [...matrix(weight), ...table];
+        const tables = [positions, positions?.types].flatMap((table) =>
+          table?.name === undefined ? [] : matrix({ name: table.name, rows: table.rows, columns, bias: undefined }),
+        );
+        return [...matrix(weight), ...tables];
       }
       case 'norm':
         return [...gain(node.gain, columns), ...vector(node.bias, columns, 0)];

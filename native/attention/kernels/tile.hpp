@@ -46,8 +46,8 @@ class RangeRows {
 
  protected:
   int within(int64_t key) const {
-    const int all = work_.page_count * kPageTokens;
-    return key < 0 ? 0 : key > all ? all : static_cast<int>(key);
+    const int64_t all = std::min(int64_t{work_.page_count} * kPageTokens, int64_t{work_.end_key} - work_.first_key);
+    return static_cast<int>(std::clamp(key, int64_t{0}, all));
   }
 
   /** A token sees keys [first_of, keys_of) of this range. */

@@ -106,6 +106,7 @@ export function batchOf(step: Step, sequences: readonly number[]): StepBatch {
       ...(step.pageSelections && { pageSelections: entriesOf(step.pageSelections, places) }),
       logitRows: Int32Array.from(logits, (logit) => place.get(step.logitRows[logit]) ?? 0),
       sampling: samplingOf(step.sampling, logits),
+      ...(step.hiddenRows && { hiddenRows: chosen(step.hiddenRows, logits) }),
     },
     sequences,
     logits,
@@ -133,10 +134,27 @@ export function resultOf(
       merged.topTokens.set(result.topTokens.subarray(...of), to * topLogprobsMax);
       merged.topLogprobs.set(result.topLogprobs.subarray(...of), to * topLogprobsMax);
     }
+  const hidden = hiddenOf(batches, logitRows);
   const failedSequences = batches.flatMap(({ batch, result }) =>
     Array.from(result.failedSequences, (at) => batch.sequences[at]),
   );
-  return { ...merged, failedSequences: Int32Array.from(failedSequences.sort(ascending)) };
+  return { ...merged, ...(hidden && { hidden }), failedSequences: Int32Array.from(failedSequences.sort(ascending)) };
+}
+
+/** The hidden states of all batches, in the order of the whole step. */
+function hiddenOf(
+  batches: readonly { readonly batch: StepBatch; readonly result: StepResult }[],
+  logitRows: number,
+): Float32Array | undefined {
+  let all: Float32Array | undefined;
+  for (const { batch, result } of batches) {
+    const columns = (result.hidden?.length ?? 0) / Math.max(1, batch.logits.length);
+    if (columns > 0) all ??= new Float32Array(logitRows * columns);
+    for (const [from, to] of batch.logits.entries())
+      if (result.hidden !== undefined)
+        all?.set(result.hidden.subarray(from * columns, (from + 1) * columns), to * columns);
+  }
+  return all;
 }
 
 /** The entries of these sequences, which are numbered by their places. */

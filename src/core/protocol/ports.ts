@@ -29,13 +29,18 @@ export interface SamplingParams {
   readonly promptLogprobs: boolean;
 }
 
+/** How the hidden states of a prompt become one vector: that of the last or first token, or their mean. */
+export type Pooling = 'last' | 'mean' | 'cls';
+
 export interface GenerationRequest {
   readonly id: RequestId;
   /** At least one token id. */
   readonly prompt: Int32Array;
-  /** Prompt plus this never exceeds the context. 0: only score the prompt. */
+  /** Prompt plus this never exceeds the context. 0: only score or embed the prompt. */
   readonly maxTokens: number;
   readonly sampling: SamplingParams;
+  /** The event `embedding` reports the pooled hidden states of the prompt; undefined: none. */
+  readonly pooling?: Pooling;
   /**
    * Token ids that end the output (end-of-sequence ids unless ignored, and the client's own). The stop token is
    * reported as the last token.
@@ -152,6 +157,8 @@ export type GenerationEvent =
    * first output token.
    */
   | { readonly kind: 'prompt-logprobs'; readonly logprobs: TokenLogprobs }
+  /** The pooled hidden states of the prompt, not normalised; the last event before `finished`. */
+  | { readonly kind: 'embedding'; readonly values: Float32Array }
   /** `at`: the number of tokens before these, if the receiver cannot count them. */
   | {
       readonly kind: 'tokens';

@@ -164,6 +164,7 @@ export class RequestLog {
       }
       case 'accepted':
       case 'prompt-logprobs':
+      case 'embedding':
         break;
       default:
         assertNever(event);

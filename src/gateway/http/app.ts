@@ -9,6 +9,7 @@ import { countTokens, createMessage } from '../anthropic/messages.ts';
 import { addBatchRoutes } from '../batches/batch-routes.ts';
 import type { LatencyBounds } from '../dashboard/class-latencies.ts';
 import { addDashboardRoutes } from '../dashboard/dashboard-routes.ts';
+import { embeddings } from '../embeddings/embeddings.ts';
 import { type ApiKeys, authorizationOf, requireAdmin } from '../keys/api-keys.ts';
 import { anyCaller } from '../keys/caller.ts';
 import { CallerUsage } from '../keys/caller-usage.ts';
@@ -198,6 +199,7 @@ const endpoints: Readonly<Record<string, Endpoint>> = {
   '/v1/responses/input_tokens': countInputTokens,
   '/v1/messages': createMessage,
   '/v1/messages/count_tokens': countTokens,
+  '/v1/embeddings': embeddings,
   '/tokenize': tokenize,
   '/detokenize': detokenize,
 };

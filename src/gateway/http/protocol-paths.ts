@@ -5,6 +5,7 @@ import type { ApiError } from './errors.ts';
 const generatingPaths: ReadonlySet<string> = new Set([
   '/v1/chat/completions',
   '/v1/completions',
+  '/v1/embeddings',
   '/v1/messages',
   '/v1/responses',
 ]);

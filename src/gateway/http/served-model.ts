@@ -1,4 +1,5 @@
 // The served model: its name, tokenizer, template and limits.
+import type { Pooling } from '../../core/protocol/ports.ts';
 import type { ChatTemplate } from '../../text/template/chat-template.ts';
 import type { Tokenizer } from '../../text/tokenizer.ts';
 
@@ -8,6 +9,17 @@ export interface SamplingDefaults {
   readonly topK: number;
   readonly minP: number;
   readonly repetitionPenalty: number;
+}
+
+/** How the model turns texts into vectors. */
+export interface EmbeddingSupport {
+  /** Where a request names none. */
+  readonly pooling: Pooling;
+  readonly poolings: readonly Pooling[];
+  /** Elements of a vector. */
+  readonly columns: number;
+  /** Shorter vectors that the model states; `any`: all lengths. Undefined: none. */
+  readonly matryoshka?: readonly number[] | 'any' | undefined;
 }
 
 export interface ServedModel {
@@ -33,6 +45,8 @@ export interface ServedModel {
   /** All token ids that end a sequence. */
   readonly eosIds: readonly number[];
   readonly defaults: SamplingDefaults;
+  /** Undefined: it yields no embeddings. */
+  readonly embedding?: EmbeddingSupport | undefined;
   /** Those of the defaults that the model's files state. */
   readonly stated?: Partial<SamplingDefaults>;
 }

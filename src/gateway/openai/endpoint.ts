@@ -182,8 +182,8 @@ export function saltOf(salt: string | undefined, { cacheGroup }: Caller): string
 }
 
 /** @throws ApiError 403 above the highest priority of the key */
-function priorityOf(
-  { priority }: SharedBody,
+export function priorityOf(
+  { priority }: Pick<SharedBody, 'priority'>,
   sloClass: string | undefined,
   { sloClasses }: PlanContext,
   { caller: { name, limits } }: PlanCall,
@@ -222,7 +222,11 @@ function kvBudgetOf(
 }
 
 /** From the field of the body or the header. @throws ApiError 400 for an unknown class, or two different ones */
-function sloClassOf(body: SharedBody, { sloClasses }: PlanContext, { sloClass: header }: PlanCall): string | undefined {
+export function sloClassOf(
+  body: Pick<SharedBody, 'slo_class'>,
+  { sloClasses }: PlanContext,
+  { sloClass: header }: PlanCall,
+): string | undefined {
   const requested = body.slo_class ?? header;
   const field = body.slo_class === undefined ? sloHeader : 'slo_class';
   if (requested === undefined) return undefined;
@@ -239,11 +243,16 @@ function sloClassOf(body: SharedBody, { sloClasses }: PlanContext, { sloClass: h
 }
 
 /** @throws ApiError 400 for more choices than the limit of accepted requests */
-export function checkChoices(prompts: number, n: number | undefined, { choicesMax }: PlanContext): void {
+export function checkChoices(
+  prompts: number,
+  n: number | undefined,
+  { choicesMax }: PlanContext,
+  field = 'prompt',
+): void {
   const choices = prompts * (n ?? 1);
   if (choices <= choicesMax) return;
   throw badField(
-    prompts > choicesMax ? 'prompt' : 'n',
+    prompts > choicesMax ? field : 'n',
     `Cannot accept request: ${prompts} prompts with ${n ?? 1} choices each are ${choices}, this server accepts ${choicesMax} at once`,
   );
 }

@@ -106,19 +106,22 @@ export async function tokenise(text: string, field: string, addSpecial: boolean,
   }
 }
 
-/** The prompts of a completion: one, or a list. */
+/** The prompts of a completion, or inputs of an embedding: one, or a list. @param field has them */
 export async function completionPrompts(
   body: Pick<CompletionBody, 'prompt'>,
   model: ServedModel,
   encode: Encode,
+  field = 'prompt',
 ): Promise<Int32Array[]> {
   const { prompt } = body;
-  if (typeof prompt === 'string') return [await encodeText(prompt, model, encode)];
+  if (typeof prompt === 'string') return [await encodeText(prompt, model, encode, field)];
   const prompts: Int32Array[] = [];
-  if (isIds(prompt)) prompts.push(idsOf(prompt, model));
+  if (isIds(prompt)) prompts.push(idsOf(prompt, model, field));
   else
     for (const entry of prompt) {
-      prompts.push(typeof entry === 'string' ? await encodeText(entry, model, encode) : idsOf(entry, model));
+      prompts.push(
+        typeof entry === 'string' ? await encodeText(entry, model, encode, field) : idsOf(entry, model, field),
+      );
       // Each may take a millisecond: other requests run between them.
       await setImmediate();
     }
@@ -129,18 +132,19 @@ function isIds(prompt: readonly unknown[]): prompt is number[] {
   return typeof prompt[0] === 'number';
 }
 
-function idsOf(ids: readonly number[], model: ServedModel): Int32Array {
-  for (const id of ids) checkTokenId(id, 'prompt', model);
+function idsOf(ids: readonly number[], model: ServedModel, field: string): Int32Array {
+  for (const id of ids) checkTokenId(id, field, model);
   return Int32Array.from(ids);
 }
 
-async function encodeText(text: string, model: ServedModel, encode: Encode): Promise<Int32Array> {
+async function encodeText(text: string, model: ServedModel, encode: Encode, field: string): Promise<Int32Array> {
+  const verb = field === 'prompt' ? 'complete' : 'embed';
   if (model.tokenizer === undefined) {
-    throw badField('prompt', `Cannot complete text: model '${model.id}' has no tokenizer; send token ids`);
+    throw badField(field, `Cannot ${verb} text: model '${model.id}' has no tokenizer; send token ids`);
   }
-  refuseLongText(text, 'prompt', model);
-  const ids = await tokenise(text, 'prompt', true, encode);
-  if (ids.length === 0) throw badField('prompt', 'Cannot complete: the prompt has no tokens');
+  refuseLongText(text, field, model);
+  const ids = await tokenise(text, field, true, encode);
+  if (ids.length === 0) throw badField(field, `Cannot ${verb}: the ${field} has no tokens`);
   return ids;
 }
 

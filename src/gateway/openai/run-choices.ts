@@ -18,6 +18,8 @@ export interface ChoiceHandler {
   /** The prompt of a choice is scheduled: `usage` has its cached tokens. */
   started?(choice: Choice, usage: Usage): void;
   promptLogprobs(choice: Choice, logprobs: TokenLogprobs): void;
+  /** The pooled hidden states of a prompt that requires them. */
+  embedding?(choice: Choice, values: Float32Array): void;
   delta(choice: Choice, delta: Delta): void;
   finished(choice: Choice, reason: FinishReason): void;
 }
@@ -113,6 +115,9 @@ export class RunningChoices {
         break;
       case 'prompt-logprobs':
         this.#handler.promptLogprobs(choice, event.logprobs);
+        break;
+      case 'embedding':
+        this.#handler.embedding?.(choice, event.values);
         break;
       case 'tokens':
         this.#tokens(choice, event.tokens, event.logprobs);

@@ -2,6 +2,7 @@
 import {
   type ArrivingKeys,
   type HeadReduce,
+  needsLogits,
   type RowPages,
   type Step,
   type StepResult,
@@ -46,6 +47,7 @@ export function stepArguments(
   pushPages(list, rowsOut);
   list.push(step.attentionWorkers ?? noWorkers, step.sequenceWorkers ?? noWorkers);
   pushSparse(list, step);
+  list.push(step.tokenTypes ?? none, Number(needsLogits(step)));
   return list;
 }
 

@@ -61,6 +61,7 @@ export interface AttentionTask extends HeadShape {
   readonly scale: number;
   readonly window: number | undefined;
   readonly softcap: number | undefined;
+  readonly bidirectional?: boolean;
   /** (heads) */
   readonly slopes: Float32Array | undefined;
   readonly query: RowBuffer;
@@ -69,7 +70,8 @@ export interface AttentionTask extends HeadShape {
 }
 
 /**
- * Causal attention of every row over its sequence's keys, from the row's window to its own position. Rows of a sequence
+ * Causal attention of every row over its sequence's keys, from the row's window to its own position; bidirectional
+ * attention over all of them. Rows of a sequence
  * without pages become 0; those for which `isElsewhere` is true are left out.
  */
 export function runAttention(
@@ -82,9 +84,11 @@ export function runAttention(
   for (let sequence = 0; sequence + 1 < step.rowStart.length; sequence++) {
     if (isElsewhere(sequence)) continue;
     const pageOf = pages(sequence);
-    for (let row = step.rowStart[sequence]; row < step.rowStart[sequence + 1]; row++) {
+    const end = step.rowStart[sequence + 1];
+    for (let row = step.rowStart[sequence]; row < end; row++) {
+      const last = step.positions[task.bidirectional === true ? end - 1 : row];
       if (pageOf === undefined) clearRow(task, row);
-      else for (let head = 0; head < task.heads; head++) attendHead(task, row, head, step.positions[row], pageOf, pool);
+      else for (let head = 0; head < task.heads; head++) attendHead(task, row, head, last, pageOf, pool);
       finishRow(task.out, row);
     }
   }

@@ -5,7 +5,7 @@ import { planBuffers } from '../../graph/plan.ts';
 import type { BufferId, Op, Program } from '../../graph/program.ts';
 import { assertNever } from '../../util/assert-never.ts';
 import type { RemoteAttentionCounts, RemoteCounts } from '../../util/counts.ts';
-import type { Step, StepGroup } from '../../util/step.ts';
+import { needsLogits, type Step, type StepGroup } from '../../util/step.ts';
 import type {
   Backend,
   KvPoolHandle,
@@ -165,14 +165,16 @@ export class ReferenceBackend implements Backend {
     }
     checkGroups(state.bound.program.groups, step);
     checkSparse(state.bound.program.groups, state.pool.spec, step);
-    for (const op of state.bound.program.ops) {
+    const needed = needsLogits(step);
+    const { ops, hidden } = state.bound.program;
+    for (const op of needed ? ops : ops.slice(0, hidden?.end ?? ops.length)) {
       if (Atomics.load(abort, 0) !== 0) return { kind: 'aborted' };
       runOp(op, state);
     }
     this.#remoteQueries += countQueries(state);
     const result = { ...emptyResult(step.logitRows.length), failedSequences: Int32Array.from(failedSequences).sort() };
     const logits = state.bound.program.logits;
-    if (logits !== undefined) {
+    if (logits !== undefined && needed) {
       const rows = bufferOf(state.bound, logits);
       for (let row = 0; row < step.logitRows.length; row++) sampleRow(rowOf(rows, row), step.sampling, row, result);
     }
@@ -303,15 +305,22 @@ function runEmbed({ table, scale, positions, out: id }: Op & { kind: 'embed' }, 
     linearOf(bound, table).readRow(token, values);
     if (scale !== 1) for (let i = 0; i < values.length; i++) values[i] = values[i] * scale;
   });
-  if (positions !== undefined) addPositions(vectorOf(bound, positions.table), positions.offset, step.positions, out);
+  if (positions !== undefined) addPositions(vectorOf(bound, positions.table), positions, step, out);
   for (let row = 0; row < step.tokens.length; row++) finishRow(out, row);
 }
 
-function addPositions(table: Float32Array, offset: number, positions: Int32Array, out: RowBuffer): void {
+function addPositions(
+  table: Float32Array,
+  { offset, types }: { readonly offset: number; readonly types: number },
+  { positions, tokenTypes }: Step,
+  out: RowBuffer,
+): void {
+  const typeValues = table.length / types;
   positions.forEach((position, row) => {
     const values = rowOf(out, row);
-    const at = (position + offset) * values.length;
-    if (at + values.length > table.length)
+    const from = (tokenTypes?.[row] ?? 0) * typeValues;
+    const at = from + (position + offset) * values.length;
+    if (at + values.length > from + typeValues)
       throw new RangeError(`Cannot embed: position ${position} + ${offset} is past the table of positions`);
     for (let i = 0; i < values.length; i++) values[i] = values[i] + table[at + i];
   });
@@ -365,6 +374,7 @@ function runPagedAttention(op: Op & { kind: 'attention' }, state: StepState): vo
   const localPages = (sequence: number) => pagesOf(pool, group, sequence, layer.index);
   const task: AttentionTask = {
     ...{ heads, kvHeads, headDim, scale, window, softcap },
+    bidirectional: op.bidirectional === true,
     slopes: op.slopes === undefined ? undefined : vectorOf(bound, op.slopes),
     query: buffer(op.q),
     out: buffer(op.out),

@@ -48,6 +48,7 @@ export const request = z.strictObject({
   prompt: tokens.refine(({ length }) => length > 0, 'a prompt is empty'),
   maxTokens: count,
   sampling,
+  pooling: z.enum(['last', 'mean', 'cls']).exactOptional(),
   stopTokenIds: z.array(count).max(65_536),
   minTokens: count.exactOptional(),
   grammar: grammar.exactOptional(),
@@ -135,6 +136,7 @@ const event = z.discriminatedUnion('kind', [
     keptTokens: count.exactOptional(),
   }),
   z.strictObject({ kind: z.literal('prompt-logprobs'), logprobs }),
+  z.strictObject({ kind: z.literal('embedding'), values: z.instanceof(Float32Array) }),
   z.strictObject({ kind: z.literal('tokens'), tokens, logprobs: logprobs.optional(), at: count.exactOptional() }),
   z.strictObject({ kind: z.literal('finished'), reason: z.enum(['stop', 'length']) }),
   z.strictObject({

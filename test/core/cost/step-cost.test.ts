@@ -148,7 +148,6 @@ describe('sizing a chunk', () => {
         priority: 0,
         arrival: length,
         samples: true,
-        scoresPrompt: false,
         groups: 1,
       });
     };

@@ -52,7 +52,7 @@ function home() {
   const chain = { blocks: 0, words: new Uint32Array() };
   const sequence = new Sequence({
     ...{ content: { length: 10 * blockTokens, chain, digest: () => {} }, promptLength: 10 * blockTokens, groups: 1 },
-    ...{ arrival: 0, priority: 0, samples: true, scoresPrompt: false },
+    ...{ arrival: 0, priority: 0, samples: true },
   });
   for (let i = 0; i < 10; i++) cache.allocate(sequence.table);
   sequence.computed = 10 * blockTokens;

@@ -134,7 +134,7 @@ describe('an instance', () => {
   const sequenceOf = (name: number, computed: number) => {
     const chain = chainOf(name, 10);
     const content = { length: 90, chain, digest: () => {} };
-    const spec = { content, promptLength: 80, groups: 1, priority: 0, arrival: 0, samples: true, scoresPrompt: false };
+    const spec = { content, promptLength: 80, groups: 1, priority: 0, arrival: 0, samples: true };
     const sequence = new Sequence(spec);
     sequence.computed = computed;
     return {

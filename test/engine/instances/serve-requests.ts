@@ -12,6 +12,7 @@ interface Generated {
   readonly tokens: number[];
   readonly logprobs: number[];
   cachedTokens: number;
+  embedding?: readonly number[];
 }
 
 /**
@@ -48,6 +49,7 @@ export function serve(
       const to = heard.get(effect.id) as Generated;
       if (effect.event.kind === 'failed') throw new Error(effect.event.message);
       if (effect.event.kind === 'started') to.cachedTokens = effect.event.cachedTokens;
+      if (effect.event.kind === 'embedding') to.embedding = [...effect.event.values];
       if (effect.event.kind !== 'tokens') continue;
       to.tokens.push(...effect.event.tokens);
       to.logprobs.push(...(effect.event.logprobs?.logprobs ?? []));

@@ -62,6 +62,7 @@ export function createServedModel(files: ModelFiles, context: number, name: stri
     bosToken: text?.bosToken,
     eosToken: text?.eosToken,
     eosIds: eosIdsOf(files, text?.tokenizer),
+    embedding: { pooling: 'last', poolings: ['last', 'mean'], columns: config.hiddenSize },
     stated: defaults,
     defaults: {
       temperature: defaults.temperature ?? 1,

@@ -133,11 +133,11 @@ export class TokenPlacement implements PromptModel<GenerationRequest> {
     return chain;
   }
 
-  /** One instance computes a prompt with log-probabilities, with earlier output, or with a KV budget. */
+  /** One instance computes a prompt with log-probabilities or an embedding, with earlier output, or with a KV budget. */
   mayPipeline(request: GenerationRequest): boolean {
-    const { sampling, resumed, grammar } = request;
+    const { sampling, resumed, grammar, pooling } = request;
     const kvBudget = kvBudgetOf(request) ?? (this.#pipeline?.budgetByDefault === true ? undefined : 'full');
-    if (grammar !== undefined) return false;
+    if (grammar !== undefined || pooling !== undefined) return false;
     return !sampling.promptLogprobs && (resumed?.tokens.length ?? 0) === 0 && kvBudget === 'full';
   }
 }

@@ -33,12 +33,18 @@ export interface SequenceSpec {
   readonly arrival: number;
   /** False: only the prompt is computed. */
   readonly samples: boolean;
-  /** Every prompt row but the last requires logits. */
-  readonly scoresPrompt: boolean;
+  /** Undefined: no row is scored. */
+  readonly scores?: ScoredRange | undefined;
   /** Undefined: it keeps all tokens. */
   readonly sparsity?: SequenceSparsity | undefined;
   /** Undefined: its rows read all pages. */
   readonly pageChoice?: PageChoice | undefined;
+}
+
+/** Prompt rows from..to that yield a result besides the sampled token: a log-probability, or a hidden state. */
+export interface ScoredRange {
+  readonly from: number;
+  readonly to: number;
 }
 
 /** Blocks in transit: a sequence may start ahead of them. */
@@ -70,7 +76,8 @@ export class Sequence {
   readonly promptLength: number;
   readonly lengthMax: number;
   readonly samples: boolean;
-  readonly scoresPrompt: boolean;
+  /** End of the prompt rows that are scored; 0: none is. */
+  readonly scoredTo: number;
   readonly content: SequenceContent;
   readonly sparsity: SequenceSparsity | undefined;
   readonly pageChoice: PageChoice | undefined;
@@ -90,8 +97,8 @@ export class Sequence {
   receivedTokens = 0;
   /** The pages of the received KV, where those are pool pages. */
   receivedPages: ReceivedPrompt | undefined;
-  /** Leading prompt rows with reported log-probabilities. */
-  scored = 0;
+  /** Prompt rows before this one are not scored any more. */
+  scored: number;
   /** Rows of the planned or running step: positions computed..computed+planned-1. */
   planned = 0;
   /** Output tokens that its tenant has been charged for. */
@@ -137,7 +144,8 @@ export class Sequence {
     this.promptLength = spec.promptLength;
     this.lengthMax = spec.lengthMax ?? 0;
     this.samples = spec.samples;
-    this.scoresPrompt = spec.scoresPrompt;
+    this.scored = spec.scores?.from ?? 0;
+    this.scoredTo = spec.scores?.to ?? 0;
     this.content = spec.content;
     this.sparsity = spec.sparsity;
     this.pageChoice = spec.pageChoice;
@@ -235,7 +243,7 @@ export class Sequence {
   }
 
   get scoring(): boolean {
-    return this.scoresPrompt && this.scored < this.promptLength - 1;
+    return this.scored < this.scoredTo;
   }
 
   /** Position of the first planned row that is scored, and the number of scored rows. */
@@ -245,7 +253,7 @@ export class Sequence {
 
   get scoredRows(): number {
     if (!this.scoring) return 0;
-    return Math.max(0, Math.min(this.computed + this.planned, this.promptLength - 1) - this.scoredRowsFrom);
+    return Math.max(0, Math.min(this.computed + this.planned, this.scoredTo) - this.scoredRowsFrom);
   }
 
   /** True when the last planned row is that of the last known token. */

@@ -186,8 +186,8 @@ export class StepBudget {
     if (!sequence.scoring) return Number.POSITIVE_INFINITY;
     const left = Math.min(scoredRowsMax, this.#limits.logitRowsMax - this.#limits.sequencesMax) - this.#scored;
     const rows = sequence.scoredRowsFrom - sequence.computed + left;
-    // The last prompt row is sampled, not scored: it adds no scored row.
-    return rows >= sequence.promptLength - 1 - sequence.computed ? Number.POSITIVE_INFINITY : rows;
+    // Rows after the scored ones add no scored row.
+    return rows >= sequence.scoredTo - sequence.computed ? Number.POSITIVE_INFINITY : rows;
   }
 
   /** Adds the sequence's `planned` rows to the step. */

@@ -5,7 +5,7 @@ import type { BudgetedKv } from '../../kvcache/sparsity/sparse-plan.ts';
 import type { Grammar } from '../../protocol/grammar.ts';
 import type { RequestId } from '../../protocol/ids.ts';
 import type { GenerationRequest, ResumedFrom, SamplingParams } from '../../protocol/ports.ts';
-import { Sequence } from '../batching/sequence.ts';
+import { type ScoredRange, Sequence } from '../batching/sequence.ts';
 import { TokenContent } from '../batching/token-content.ts';
 import type { RunningRequest } from './executor.ts';
 
@@ -44,6 +44,12 @@ interface TokenBias {
   readonly values: Float32Array;
 }
 
+/** Undefined: only the sampled rows yield results. */
+function scoredRange({ prompt: { length }, sampling, pooling }: GenerationRequest): ScoredRange | undefined {
+  if (pooling !== undefined) return { from: pooling === 'last' ? length - 1 : 0, to: pooling === 'cls' ? 1 : length };
+  return sampling.promptLogprobs ? { from: 0, to: length - 1 } : undefined;
+}
+
 /** Finite, so that a sum with a logit stays a number. */
 const forbidden = -1e30;
 
@@ -64,6 +70,8 @@ export class RunningGeneration implements RunningRequest {
   readonly seen: SeenTokens | undefined;
   readonly tbtUsMax: number;
   readonly #stops: ReadonlySet<number>;
+  /** Sums of hidden states. */
+  #pooled: Float64Array | undefined;
   started = false;
   cancelled = false;
   reportedOutputs = 0;
@@ -87,7 +95,7 @@ export class RunningGeneration implements RunningRequest {
       tenant: request.tenant,
       arrival,
       samples: request.maxTokens > 0,
-      scoresPrompt: sampling.promptLogprobs,
+      scores: scoredRange(request),
       ...budgeted,
     });
     this.#bias = biasOf(sampling.logitBias);
@@ -103,7 +111,7 @@ export class RunningGeneration implements RunningRequest {
     for (const token of tokens) this.append(token);
     if (this.sequence.sparsity === undefined && this.sequence.pageChoice === undefined)
       this.content.digest(this.content.length);
-    this.sequence.scored = scored;
+    if (this.request.pooling === undefined) this.sequence.scored = scored;
   }
 
   get id(): RequestId {
@@ -130,6 +138,20 @@ export class RunningGeneration implements RunningRequest {
 
   get #nextBias(): TokenBias {
     return this.outputs < (this.request.minTokens ?? 0) ? (this.#biasBeforeMin ?? this.#bias) : this.#bias;
+  }
+
+  /** Adds the hidden states of prompt rows to the embedding. */
+  pool(rows: Float32Array, columns: number): void {
+    this.#pooled ??= new Float64Array(columns);
+    for (let at = 0; at < rows.length; at += columns)
+      for (let i = 0; i < columns; i++) this.#pooled[i] = this.#pooled[i] + rows[at + i];
+  }
+
+  /** The pooled hidden states of the scored rows. */
+  get embedding(): Float32Array {
+    const { pooling, prompt } = this.request;
+    const rows = pooling === 'mean' ? prompt.length : 1;
+    return Float32Array.from(this.#pooled ?? [], (sum) => sum / rows);
   }
 
   /** Tokens of output so far. */

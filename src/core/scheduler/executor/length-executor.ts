@@ -60,7 +60,6 @@ export class RunningLengths implements RunningRequest {
       tenant: request.trace.tenant,
       arrival,
       samples: true,
-      scoresPrompt: false,
       ...sparse?.budgetedKv(request.trace.kvBudget, request.trace.inputTokens),
     });
   }

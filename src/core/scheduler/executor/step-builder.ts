@@ -144,6 +144,9 @@ export class StepBuilder {
   readonly #positions: Int32Array;
   readonly #rowStart: Int32Array;
   readonly #logitRows: Int32Array;
+  readonly #hiddenRows: Uint8Array;
+  /** A row yields its hidden state. */
+  #hasHidden = false;
   /** Undefined where a sequence does not lie whole at one attention worker. */
   readonly #sequenceWorkers: Int32Array | undefined;
   readonly #sampling: ReturnType<typeof samplingArrays>;
@@ -174,6 +177,7 @@ export class StepBuilder {
     this.#positions = new Int32Array(limits.tokensMax);
     this.#rowStart = new Int32Array(limits.sequencesMax + 1);
     this.#logitRows = new Int32Array(limits.logitRowsMax);
+    this.#hiddenRows = new Uint8Array(limits.logitRowsMax);
     this.#sampling = samplingArrays(limits.logitRowsMax);
   }
 
@@ -186,6 +190,7 @@ export class StepBuilder {
     this.#selections = [];
     this.#pageSelections = [];
     this.#grammarRows = [];
+    this.#hasHidden = false;
     for (const list of [...this.#groups, this.#seenTokens, this.#seenCounts, this.#biasTokens]) list.clear();
     for (let i = 0; i < requests.length; i++) this.#addSequence(requests[i], i, range);
     this.#rowStart[requests.length] = this.#rows;
@@ -212,8 +217,10 @@ export class StepBuilder {
     }
     const scoredFrom = sequence.scoredRowsFrom;
     const scored = sequence.scoredRows;
+    const isPooled = running.request.pooling !== undefined;
     for (let i = 0; i < scored; i++) {
-      this.#addLogitRow(running, this.#rows + scoredFrom + i - computed, known[scoredFrom + i + 1]);
+      if (isPooled) this.#markHidden();
+      this.#addLogitRow(running, this.#rows + scoredFrom + i - computed, isPooled ? 0 : known[scoredFrom + i + 1]);
     }
     const samples = sequence.samplesNow && (range === undefined || range.index === range.stages - 1);
     if (samples) {
@@ -221,6 +228,13 @@ export class StepBuilder {
       this.#addLogitRow(running, this.#rows + planned - 1, undefined);
     }
     this.#rows += planned;
+  }
+
+  /** The next logit row yields its hidden state. */
+  #markHidden(): void {
+    if (!this.#hasHidden) this.#hiddenRows.fill(0);
+    this.#hasHidden = true;
+    this.#hiddenRows[this.#logits] = 1;
   }
 
   #addGrammarRow({ id, output }: RunningGeneration, sequence: number): void {
@@ -314,6 +328,7 @@ export class StepBuilder {
       logitRows: this.#logitRows.subarray(0, this.#logits),
       sampling: this.#samplingViews(),
       ...(this.#grammarRows.length > 0 && { grammarRows: this.#grammarRows }),
+      ...(this.#hasHidden && { hiddenRows: this.#hiddenRows.subarray(0, this.#logits) }),
     };
   }
 

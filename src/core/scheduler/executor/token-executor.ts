@@ -73,8 +73,11 @@ export class TokenExecutor implements Executor<GenerationRequest, RunningGenerat
     return unmaskedSequences?.includes(place) === true;
   }
 
-  failure({ failed }: StepResult, { row, scored, samples }: ResultRows): RowFailure | undefined {
-    const rows = failed.subarray(row, row + scored + Number(samples));
+  failure({ failed, hidden }: StepResult, { row, scored, samples }: ResultRows): RowFailure | undefined {
+    const end = row + scored + Number(samples);
+    if (hidden !== undefined && !hiddenOf(hidden, failed.length, row, scored).every(Number.isFinite))
+      return 'notFinite';
+    const rows = failed.subarray(row, end);
     if (rows.includes(rowFailures.notFinite)) return 'notFinite';
     return rows.includes(rowFailures.noToken) ? 'noToken' : undefined;
   }
@@ -88,8 +91,9 @@ export class TokenExecutor implements Executor<GenerationRequest, RunningGenerat
   ): 'stop' | 'length' | undefined {
     const { sequence } = running;
     const width = running.request.sampling.topLogprobs;
+    if (running.request.pooling !== undefined) return this.#commitHidden(running, result, row, scored, emit);
     if (scored > 0) {
-      sequence.scored = Math.min(sequence.computed, sequence.promptLength - 1);
+      sequence.scored = Math.min(sequence.computed, sequence.scoredTo);
       emit(running.id, { kind: 'prompt-logprobs', logprobs: logprobsOf(result, row, scored, width ?? 0) });
     }
     if (!samples) return !sequence.samples && sequence.remaining === 0 ? 'length' : undefined;
@@ -101,9 +105,32 @@ export class TokenExecutor implements Executor<GenerationRequest, RunningGenerat
     return reason;
   }
 
+  #commitHidden(
+    running: RunningGeneration,
+    { hidden, failed }: StepResult,
+    row: number,
+    scored: number,
+    emit: Emit,
+  ): 'length' | undefined {
+    const { sequence } = running;
+    if (scored > 0 && hidden !== undefined) {
+      running.pool(hiddenOf(hidden, failed.length, row, scored), hidden.length / failed.length);
+      sequence.scored = Math.min(sequence.computed, sequence.scoredTo);
+    }
+    if (sequence.remaining > 0) return undefined;
+    emit(running.id, { kind: 'embedding', values: running.embedding });
+    return 'length';
+  }
+
   growthMax(): number {
     return 1;
   }
+}
+
+/** The hidden states of `count` rows from `from` on, as a view. @param rows of the whole result */
+function hiddenOf(hidden: Float32Array, rows: number, from: number, count: number): Float32Array {
+  const columns = hidden.length / rows;
+  return hidden.subarray(from * columns, (from + count) * columns);
 }
 
 /** The log-probabilities of rows `from..from+count`, copied, with `width` alternatives each. */

@@ -1,0 +1,85 @@
+// Runs prompts to their pooled hidden states: what embeddings and rerankings share.
+import type { Pooling, SamplingParams } from '../../core/protocol/ports.ts';
+import { ApiError } from '../http/errors.ts';
+import { ChoiceOutput } from '../openai/choice-output.ts';
+import {
+  type EndpointCall,
+  type EndpointContext,
+  priorityOf,
+  runToEnd,
+  saltOf,
+  sloClassOf,
+} from '../openai/endpoint.ts';
+import type { Choice, Usage } from '../openai/run-choices.ts';
+import type { SharedBody } from '../openai/schema.ts';
+
+export interface PooledPrompt {
+  readonly tokens: Int32Array;
+}
+
+interface PooledOptions extends Pick<SharedBody, 'priority' | 'slo_class' | 'cache_salt'> {
+  readonly pooling: Pooling;
+  /** The field that has the prompts. */
+  readonly field: string;
+}
+
+/** Nothing is sampled. */
+const sampling: SamplingParams = {
+  ...{ temperature: 0, topP: 1, topK: 0, minP: 0, seed: [0, 0], logitBias: [] },
+  ...{ repetitionPenalty: 1, frequencyPenalty: 0, presencePenalty: 0 },
+  ...{ topLogprobs: undefined, promptLogprobs: false },
+};
+
+/**
+ * One vector for each prompt, not normalised. All run as requests of their own, in one batch where they fit.
+ * @throws ApiError 400 for a prompt longer than the context
+ */
+export async function pooledVectors(
+  prompts: readonly PooledPrompt[],
+  { pooling, field, ...body }: PooledOptions,
+  context: EndpointContext,
+  call: EndpointCall,
+): Promise<{ readonly vectors: readonly Float32Array[]; readonly usage: Usage }> {
+  for (const [index, { tokens }] of prompts.entries()) checkLength(tokens.length, index, field, context);
+  const sloClass = sloClassOf(body, context, call);
+  const priority = priorityOf(body, sloClass, context, call);
+  const choices = prompts.map(
+    ({ tokens }, index): Choice => ({
+      index,
+      output: new ChoiceOutput(undefined, { stops: undefined, stopIds: new Set(), atStart: true }),
+      request: {
+        id: `${call.requestId}-${index}`,
+        prompt: tokens,
+        maxTokens: 0,
+        sampling,
+        pooling,
+        stopTokenIds: [],
+        priority,
+        ...(sloClass !== undefined && { sloClass }),
+        salt: saltOf(body.cache_salt, call.caller),
+        tenant: call.caller.name,
+        ...(call.batch && { batch: true }),
+        ...(call.trace !== undefined && { trace: call.trace }),
+      },
+    }),
+  );
+  const vectors: Float32Array[] = prompts.map(() => new Float32Array(0));
+  const handler = {
+    promptLogprobs: () => {},
+    delta: () => {},
+    finished: () => {},
+    embedding: ({ index }: Choice, values: Float32Array): void => {
+      vectors[index] = values;
+    },
+  };
+  return { usage: await runToEnd(choices, handler, context, call), vectors };
+}
+
+function checkLength(tokens: number, index: number, field: string, { model }: EndpointContext): void {
+  if (tokens <= model.contextTokens) return;
+  throw new ApiError(
+    400,
+    `Cannot fit request: the context is ${model.contextTokens} tokens, entry ${index} of '${field}' has ${tokens}`,
+    { code: 'context_length_exceeded', param: field },
+  );
+}

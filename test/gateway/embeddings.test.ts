@@ -1,0 +1,94 @@
+// /v1/embeddings: the shape of OpenAI, forms of input, encodings, dimensions and refusals.
+import { describe, expect, it } from 'vitest';
+import type { GenerationEvent, GenerationRequest } from '../../src/core/protocol/ports.ts';
+import { bytesOf } from './openai/byte-tokenizer.ts';
+import { accepted, finished, started } from './scripted-port.ts';
+import { gateway, gatewayOptions } from './world.ts';
+
+/** The vector of a prompt starts with its length. */
+const embed = ({ prompt, pooling }: GenerationRequest): readonly GenerationEvent[] => [
+  accepted,
+  started(0),
+  ...(pooling === undefined
+    ? []
+    : [{ kind: 'embedding', values: Float32Array.of(prompt.length, 0, 0, prompt.length) } as const]),
+  finished('length'),
+];
+
+const embedding = { pooling: 'last', poolings: ['last', 'mean'], columns: 4, matryoshka: [2] } as const;
+const { model } = gatewayOptions(gateway(embed).port);
+
+async function answer(body: object, more: Partial<typeof model> = {}) {
+  const world = gateway(embed, { model: { ...model, embedding, ...more } });
+  const response = await world.post('/v1/embeddings', { model: 'bytes', ...body });
+  const json = (await response.json()) as { data: { index: number; embedding: number[] | string }[]; usage: object };
+  return { status: response.status, body: json, requests: world.port.requests };
+}
+
+const half = Math.SQRT1_2;
+
+describe('/v1/embeddings', () => {
+  it.each([
+    ['a text', 'hé', [bytesOf('hé')]],
+    ['texts', ['a', 'bc'], [bytesOf('a'), bytesOf('bc')]],
+    ['token ids', [1, 2, 3], [[1, 2, 3]]],
+    ['lists of token ids', [[1], [2, 3]], [[1], [2, 3]]],
+  ])('embeds %s', async (_, input, prompts) => {
+    const { status, body, requests } = await answer({ input, user: 'u' });
+    expect(status).toBe(200);
+    expect(requests.map(({ prompt }) => [...prompt])).toEqual(prompts);
+    expect(requests.map(({ pooling, maxTokens }) => [pooling, maxTokens])).toEqual(prompts.map(() => ['last', 0]));
+    expect(body.data.map(({ index }) => index)).toEqual(prompts.map((__, i) => i));
+    for (const { embedding: values } of body.data) {
+      expect(values).toHaveLength(4);
+      expect(values[0]).toBeCloseTo(half, 6);
+    }
+    const tokens = prompts.reduce((sum, { length }) => sum + length, 0);
+    expect(body).toMatchObject({
+      ...{ object: 'list', model: 'bytes', usage: { prompt_tokens: tokens, total_tokens: tokens } },
+      data: prompts.map(() => ({ object: 'embedding' })),
+    });
+  });
+
+  it('writes base64 as little-endian float32', async () => {
+    const { body } = await answer({ input: 'ab', encoding_format: 'base64' });
+    const bytes = Buffer.from(String(body.data[0].embedding), 'base64');
+    expect([0, 4, 8, 12].map((at) => bytes.readFloatLE(at))).toEqual([half, 0, 0, half].map(Math.fround));
+  });
+
+  it('cuts vectors to Matryoshka dimensions, and normalises them again', async () => {
+    expect((await answer({ input: 'ab', dimensions: 2 })).body.data[0].embedding).toEqual([1, 0]);
+    expect((await answer({ input: 'ab', dimensions: 4 })).status).toBe(200);
+  });
+
+  it('pools as the request names', async () => {
+    expect((await answer({ input: 'ab', pooling: 'mean' })).requests[0].pooling).toBe('mean');
+  });
+
+  it.each([
+    [400, 'input', {}],
+    [400, 'input', { input: [] }],
+    [400, 'input', { input: '' }],
+    [400, 'input.1', { input: ['a', 3] }],
+    [400, 'input', { input: [300] }],
+    [400, 'input', { input: 'x'.repeat(101) }],
+    [400, 'encoding_format', { input: 'a', encoding_format: 'int8' }],
+    [400, 'dimensions', { input: 'a', dimensions: 3 }],
+    [400, 'pooling', { input: 'a', pooling: 'cls' }],
+    [400, 'temperature', { input: 'a', temperature: 1 }],
+    [404, 'model', { input: 'a', model: 'other' }],
+  ])('refuses with %i, naming %s', async (status, param, body) => {
+    expect(await answer(body)).toMatchObject({ status, body: { error: { param } } });
+  });
+
+  it('refuses dimensions and vectors that the model does not state', async () => {
+    const { body } = await answer(
+      { input: 'a', dimensions: 2 },
+      { embedding: { ...embedding, matryoshka: undefined } },
+    );
+    expect(body).toMatchObject({ error: { param: 'dimensions', message: expect.stringContaining('the model has 4') } });
+    expect(await answer({ input: 'a' }, { embedding: undefined })).toMatchObject({
+      ...{ status: 400, body: { error: { param: 'model' } } },
+    });
+  });
+});
