@@ -73,10 +73,11 @@ Napi::Value bind_take_back_blocks(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (server, thousandths) */
+/** (server, loan, thousandths) */
 Napi::Value bind_set_remote_attention_share(Arguments& in, Napi::Env env) {
   const auto server = server_argument(in);
-  server->set_cpu_share(in.integer("thousandths", 0, 1000));
+  const int loan = in.integer("loan", 0, INT32_MAX);
+  server->set_cpu_share(loan, in.integer("thousandths", 0, 1000));
   return env.Undefined();
 }
 
@@ -95,7 +96,7 @@ Napi::Object counts_object(Napi::Env env, const RemoteAttentionServerCounts& cou
 /** (server) => { queries, rows, refused, seconds, restSeconds, bytesIn, bytesOut } */
 Napi::Value bind_remote_attention_server_counts(Arguments& in, Napi::Env env) { return counts_object(env, server_argument(in)->counts()); }
 
-/** (server, loan) => the same counts for one loan; times are 0 */
+/** (server, loan) => the same counts for one loan */
 Napi::Value bind_remote_attention_loan_counts(Arguments& in, Napi::Env env) {
   const auto server = server_argument(in);
   return counts_object(env, server->counts_of(in.integer("loan", 0, INT32_MAX)));

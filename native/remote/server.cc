@@ -10,13 +10,14 @@
 namespace kvasir {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr int kBlockMost = 1 << 24;  // block ids index a table
-constexpr int kBatchWork = 256;       // rows x ranges taken at least per batch; later queries wait for the batch
+constexpr int kBatchWork = 256;       // rows x ranges of open queries: the others wait
 constexpr auto kPause = std::chrono::microseconds(500);
 
 int64_t work_of(const RemoteQuery& query) { return static_cast<int64_t>(query.rows) * query.ranges(); }
+
+/** A query has keys of one loan. */
+int loan_of(const RemoteQuery& query) { return query.keys.empty() ? 0 : query.keys.front().loan; }
 
 /** True if the query's sizes and block ranges agree with each other and with the pool. */
 bool is_valid(const RemoteQuery& query, const KvPool& pool) {
@@ -131,14 +132,18 @@ RemoteAttentionServerCounts RemoteAttentionServer::counts() const {
 
 RemoteAttentionServerCounts RemoteAttentionServer::counts_of(int loan) const {
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = counts_of_loans_.find(loan);
-  return found == counts_of_loans_.end() ? RemoteAttentionServerCounts{} : found->second;
+  const auto found = loans_.find(loan);
+  return found == loans_.end() ? RemoteAttentionServerCounts{} : found->second.counts;
 }
 
-/** Requires the lock. A query has keys of one loan. */
+void RemoteAttentionServer::set_cpu_share(int loan, int thousandths) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  loans_[loan].cpu_share = thousandths;
+}
+
+/** Requires the lock. */
 void RemoteAttentionServer::count(const RemoteQuery& query, bool answered) {
-  const int loan = query.keys.empty() ? 0 : query.keys.front().loan;
-  for (RemoteAttentionServerCounts* counts : {&counts_, &counts_of_loans_[loan]}) {
+  for (RemoteAttentionServerCounts* counts : {&counts_, &loans_[loan_of(query)].counts}) {
     if (!answered) {
       counts->refused++;
       continue;
@@ -171,114 +176,142 @@ void RemoteAttentionServer::refuse(RemoteQuery& query) {
 }
 
 void RemoteAttentionServer::serve() {
+  ServedQueries open;
   while (!closing_.load()) {
     const uint32_t seen = event_.epoch();
-    auto queries = take_queries();
-    if (queries.empty()) {
-      if (!closing_.load() && !spin([&] { return event_.epoch() != seen; })) event_.wait(seen);
-      continue;
+    admit(take_queries(open), open);
+    if (!open.empty()) {
+      compute(open);
+    } else if (!closing_.load() && !spin([&] { return event_.epoch() != seen; })) {
+      event_.wait(seen);
     }
-    compute(admit(std::move(queries), backend_->pool.size()));
   }
+  for (const auto& served : open) finish(*served);
 }
 
-std::vector<std::shared_ptr<RemoteQuery>> RemoteAttentionServer::take_queries() {
+/** Takes queries until those with loans that do not rest are enough for a batch; the others wait. */
+std::vector<std::shared_ptr<RemoteQuery>> RemoteAttentionServer::take_queries(const ServedQueries& open) {
+  const auto now = Clock::now();
   std::lock_guard<std::mutex> lock(mutex_);
+  int64_t work = 0;
+  for (const auto& served : open)
+    if (rest_end(loan_of(served->query())) <= now) work += work_of(served->query());
   std::stable_sort(queue_.begin(), queue_.end(), [](const auto& a, const auto& b) { return work_of(*a) < work_of(*b); });
   std::vector<std::shared_ptr<RemoteQuery>> taken;
-  for (int64_t work = 0; !queue_.empty() && work < kBatchWork; queue_.pop_front()) {
+  for (; !queue_.empty() && work < kBatchWork; queue_.pop_front()) {
     work += work_of(*queue_.front());
     taken.push_back(std::move(queue_.front()));
   }
   return taken;
 }
 
-RemoteAttentionServer::ServedQueries RemoteAttentionServer::admit(std::vector<std::shared_ptr<RemoteQuery>> queries, int threads) {
-  ServedQueries admitted;
+/** Adds the queries over lent blocks alone to the open ones; refuses the others. */
+void RemoteAttentionServer::admit(std::vector<std::shared_ptr<RemoteQuery>> queries, ServedQueries& open) {
+  const int threads = backend_->pool.size();
   for (auto& query : queries) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       const std::vector<int32_t> pages = is_valid(*query, *pool_) ? find_pages(*query, lent_) : std::vector<int32_t>();
       if (!pages.empty()) {
         const int first_block = query->keys.front().first_block;
-        admitted.push_back(std::make_shared<ServedQuery>(std::exchange(query, nullptr), *pool_, first_block, pages, threads));
-        active_.push_back(admitted.back());
+        open.push_back(std::make_shared<ServedQuery>(std::exchange(query, nullptr), *pool_, first_block, pages, threads));
+        active_.push_back(open.back());
       }
     }
     if (query != nullptr) refuse(*query);
   }
+  if (queries.empty()) return;
+  std::stable_sort(open.begin(), open.end(), [](const auto& a, const auto& b) { return work_of(a->query()) < work_of(b->query()); });
   workspace_bytes_ = 0;
-  size_t partial_bytes = 0;
-  for (const auto& served : admitted) {
-    workspace_bytes_ = std::max(workspace_bytes_, served->pieces().workspace_bytes());
-    partial_bytes += served->pieces().partial_bytes();
-  }
-  workspaces_ = memory_.at_least(workspace_bytes_ * threads + partial_bytes);
-  uint8_t* partials = workspaces_ + workspace_bytes_ * threads;
-  for (const auto& served : admitted) {
-    served->pieces().use_partials(partials);
-    partials += served->pieces().partial_bytes();
-  }
-  return admitted;
+  for (const auto& served : open) workspace_bytes_ = std::max(workspace_bytes_, served->pieces().workspace_bytes());
+  workspaces_ = workspace_memory_.at_least(workspace_bytes_ * threads);
 }
 
-void RemoteAttentionServer::compute(const ServedQueries& batch) {
-  for (const auto& served : batch) {
-    for (int task = 0; task < served->pieces().tasks(); task++) {
-      while (!served->done(task) && !served->stopped() && !closing_.load()) {
-        if (!compute_together(batch)) compute_alone(*served, task);
-      }
-    }
-    finish(*served);
-  }
+/** Runs tasks of open queries, and finishes those that are over. */
+void RemoteAttentionServer::compute(ServedQueries& open) {
+  if (!compute_together(open) && !compute_alone(open)) pause(open);
+  const auto over = std::stable_partition(open.begin(), open.end(), [](const auto& served) { return !served->stopped() && served->next_task() >= 0; });
+  for (auto served = over; served != open.end(); ++served) finish(**served);
+  open.erase(over, open.end());
 }
 
 /** Uses all threads of the backend until a step requires them; false if a step holds them. */
-bool RemoteAttentionServer::compute_together(const ServedQueries& batch) {
+bool RemoteAttentionServer::compute_together(const ServedQueries& open) {
   if (backend_->pool.size() == 1 || !backend_->threads_lock.try_lock_for_query()) return false;
-  std::vector<std::pair<ServedQuery*, int>> open;
-  for (const auto& served : batch)
+  std::vector<std::pair<ServedQuery*, int>> tasks;
+  for (const auto& served : open)
     for (int task = 0; task < served->pieces().tasks() && !served->stopped(); task++)
-      if (!served->done(task)) open.emplace_back(served.get(), task);
-  backend_->pool.run(static_cast<int>(open.size()), [&](int index, int thread) {
-    const auto [served, task] = open[index];
+      if (!served->done(task)) tasks.emplace_back(served.get(), task);
+  backend_->pool.run(static_cast<int>(tasks.size()), [&](int index, int thread) {
+    const auto [served, task] = tasks[index];
     if (!backend_->threads_lock.step_waits()) run_task(*served, task, thread, true);
   });
   backend_->threads_lock.unlock_after_query();
   return true;
 }
 
-void RemoteAttentionServer::compute_alone(ServedQuery& served, int task) {
-  if (cpu_share_.load() == 0 && backend_->threads_lock.step_runs()) {
-    pause(kPause);
-    return;
-  }
+/** Runs a task of the first query with a loan that does not rest; false if all rest. */
+bool RemoteAttentionServer::compute_alone(const ServedQueries& open) {
+  ServedQuery* next = first_awake(open);
+  if (next == nullptr) return false;
+  const int task = next->next_task();
+  if (task < 0) return true;
   const auto begin = Clock::now();
-  run_task(served, task, 0, false);
-  throttle(Clock::now() - begin);
+  run_task(*next, task, 0, false);
+  rest(loan_of(next->query()), Clock::now() - begin);
+  return true;
 }
 
-/** Waits so that queries use at most their share of a core while a step of this instance runs. */
-void RemoteAttentionServer::throttle(std::chrono::nanoseconds worked) {
-  const int share = std::max(1, cpu_share_.load());
-  const auto end = Clock::now() + worked * (1000 - share) / share;
-  while (Clock::now() < end && backend_->threads_lock.step_runs() && !closing_.load()) pause(end - Clock::now());
-}
-
-void RemoteAttentionServer::pause(std::chrono::nanoseconds most) {
-  const auto begin = Clock::now();
-  std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(kPause, most));
-  const std::chrono::nanoseconds slept = Clock::now() - begin;
+/** The first query with a loan that does not rest. Loans rest only beside steps. */
+ServedQuery* RemoteAttentionServer::first_awake(const ServedQueries& open) {
+  if (!backend_->threads_lock.step_runs()) return open.front().get();
+  const auto now = Clock::now();
   std::lock_guard<std::mutex> lock(mutex_);
-  counts_.throttled_nanoseconds += static_cast<uint64_t>(slept.count());
+  for (const auto& served : open)
+    if (rest_end(loan_of(served->query())) <= now) return served.get();
+  return nullptr;
+}
+
+/** When queries of the loan continue beside a step. Requires the lock. */
+RemoteAttentionServer::Clock::time_point RemoteAttentionServer::rest_end(int loan) {
+  const Loan& rested = loans_[loan];
+  return rested.cpu_share == 0 ? Clock::time_point::max() : rested.rests_until;
+}
+
+/** The loan rests so that its queries use at most its share of a core. */
+void RemoteAttentionServer::rest(int loan, std::chrono::nanoseconds worked) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Loan& rested = loans_[loan];
+  const int share = std::max(1, rested.cpu_share);
+  rested.rests_until = Clock::now() + worked * (1000 - share) / share;
+}
+
+/** Sleeps while all loans of these queries rest, for a short time at most: a step may end, and other queries may come. */
+void RemoteAttentionServer::pause(const ServedQueries& open) {
+  std::unordered_set<int> loans;
+  for (const auto& served : open) loans.insert(loan_of(served->query()));
+  const auto begin = Clock::now();
+  auto end = begin + kPause;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const int loan : loans) end = std::min(end, rest_end(loan));
+  }
+  if (end > begin) std::this_thread::sleep_for(end - begin);
+  const std::chrono::nanoseconds slept = Clock::now() - begin;
+  const auto nanoseconds = static_cast<uint64_t>(slept.count());
+  std::lock_guard<std::mutex> lock(mutex_);
+  counts_.throttled_nanoseconds += nanoseconds;
+  for (const int loan : loans) loans_[loan].counts.throttled_nanoseconds += nanoseconds;
 }
 
 void RemoteAttentionServer::run_task(ServedQuery& served, int task, int thread, bool yields) {
   const auto begin = Clock::now();
   served.run_task(task, workspace(thread), [&] { return !(yields && backend_->threads_lock.step_waits()) && !closing_.load(); });
   const std::chrono::nanoseconds spent = Clock::now() - begin;
+  const auto nanoseconds = static_cast<uint64_t>(spent.count());
   std::lock_guard<std::mutex> lock(mutex_);
-  counts_.nanoseconds += static_cast<uint64_t>(spent.count());
+  counts_.nanoseconds += nanoseconds;
+  loans_[loan_of(served.query())].counts.nanoseconds += nanoseconds;
 }
 
 void RemoteAttentionServer::finish(ServedQuery& served) {

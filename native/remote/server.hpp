@@ -1,5 +1,6 @@
 // The remote attention server of a pool: a thread that answers the queries of debtors over lent pages.
 #pragma once
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -14,6 +15,7 @@
 
 namespace kvasir {
 
+/** Of all queries, or of those of one loan. */
 struct RemoteAttentionServerCounts {
   uint64_t queries = 0;
   uint64_t rows = 0;
@@ -47,8 +49,9 @@ class LentBlocks {
 
 /**
  * Computes with all threads of the backend while no step runs on them, else with its own thread alone. In the second
- * case it uses at most its share of one core's time, except while the step waits for remote answers of its own. Small
- * queries go first, so that a decode row does not wait behind a prompt.
+ * case each loan uses at most its share of one core's time, except while the step waits for remote answers of its own.
+ * A loan that has used its share rests, and the queries of other loans continue. Small queries go first, so that a
+ * decode row does not wait behind a prompt.
  */
 class RemoteAttentionServer final : public RemoteAttentionEndpoint {
  public:
@@ -60,9 +63,8 @@ class RemoteAttentionServer final : public RemoteAttentionEndpoint {
   void lend(int loan, const std::vector<int32_t>& blocks, const std::vector<int32_t>& pages);
   /** No query reads the pages of these blocks after it returns. */
   void take_back(int loan, const std::vector<int32_t>& blocks);
-  void set_cpu_share(int thousandths) { cpu_share_.store(thousandths, std::memory_order_relaxed); }
+  void set_cpu_share(int loan, int thousandths);
   RemoteAttentionServerCounts counts() const;
-  /** Of the queries of one loan; times are 0. */
   RemoteAttentionServerCounts counts_of(int loan) const;
   const KvLayout& layout() const { return pool_->layout; }
   void post(std::shared_ptr<RemoteQuery> query) override;
@@ -70,25 +72,32 @@ class RemoteAttentionServer final : public RemoteAttentionEndpoint {
 
  private:
   using ServedQueries = std::vector<std::shared_ptr<ServedQuery>>;
+  using Clock = std::chrono::steady_clock;
+
+  struct Loan {
+    RemoteAttentionServerCounts counts;
+    int cpu_share = 1000;  // in thousandths
+    Clock::time_point rests_until{};
+  };
 
   void serve();
-  std::vector<std::shared_ptr<RemoteQuery>> take_queries();
-  /** Returns the queries over lent blocks alone; refuses the others. */
-  ServedQueries admit(std::vector<std::shared_ptr<RemoteQuery>> queries, int threads);
-  void compute(const ServedQueries& batch);
-  bool compute_together(const ServedQueries& batch);
-  void compute_alone(ServedQuery& served, int task);
+  std::vector<std::shared_ptr<RemoteQuery>> take_queries(const ServedQueries& open);
+  void admit(std::vector<std::shared_ptr<RemoteQuery>> queries, ServedQueries& open);
+  void compute(ServedQueries& open);
+  bool compute_together(const ServedQueries& open);
+  bool compute_alone(const ServedQueries& open);
+  ServedQuery* first_awake(const ServedQueries& open);
   void run_task(ServedQuery& served, int task, int thread, bool yields);
   void finish(ServedQuery& served);
   void refuse(RemoteQuery& query);
   void count(const RemoteQuery& query, bool answered);
-  void throttle(std::chrono::nanoseconds worked);
-  void pause(std::chrono::nanoseconds most);
+  Clock::time_point rest_end(int loan);
+  void rest(int loan, std::chrono::nanoseconds worked);
+  void pause(const ServedQueries& open);
   uint8_t* workspace(int thread) const { return workspaces_ + workspace_bytes_ * thread; }
 
   std::shared_ptr<Backend> backend_;
   std::shared_ptr<KvPool> pool_;
-  std::atomic<int> cpu_share_{1000};
   std::atomic<bool> closing_{false};
   EventCount event_;  // a query was posted
 
@@ -97,10 +106,10 @@ class RemoteAttentionServer final : public RemoteAttentionEndpoint {
   std::deque<std::shared_ptr<RemoteQuery>> queue_;
   ServedQueries active_;
   RemoteAttentionServerCounts counts_;
-  std::unordered_map<int, RemoteAttentionServerCounts> counts_of_loans_;
+  std::unordered_map<int, Loan> loans_;
 
   // Used by the server's thread alone.
-  GrowingMemory memory_;
+  GrowingMemory workspace_memory_;
   uint8_t* workspaces_ = nullptr;
   size_t workspace_bytes_ = 0;
   std::thread thread_;

@@ -20,6 +20,7 @@ class ServedQuery {
              request.slopes.empty() ? nullptr : request.slopes.data()};
     plan_roots(threads);
     pieces_ = std::make_unique<AttentionPieces>(args_, request.query.data(), roots_.data(), static_cast<int>(roots_.size()));
+    pieces_->use_partials(partials_.at_least(pieces_->partial_bytes()));
     done_ = std::vector<std::atomic<bool>>(static_cast<size_t>(pieces_->tasks()));
   }
   ServedQuery(const ServedQuery&) = delete;
@@ -27,6 +28,12 @@ class ServedQuery {
   RemoteQuery& query() { return *query_; }
   AttentionPieces& pieces() { return *pieces_; }
   bool done(int task) const { return done_[task].load(std::memory_order_acquire); }
+  /** The first task that is not done; -1: all are. */
+  int next_task() const {
+    for (size_t task = 0; task < done_.size(); task++)
+      if (!done(static_cast<int>(task))) return static_cast<int>(task);
+    return -1;
+  }
 
   /** None of its pages is read after it returns. */
   void stop() {
@@ -66,6 +73,7 @@ class ServedQuery {
   AttentionArgs args_ = {};
   std::vector<AttentionRoot> roots_;
   std::unique_ptr<AttentionPieces> pieces_;
+  GrowingMemory partials_;
   std::vector<std::atomic<bool>> done_;
   std::atomic<int> reading_{0};
   std::atomic<bool> stopped_{false};

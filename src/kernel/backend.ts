@@ -69,8 +69,11 @@ export interface RemoteAttentionServers {
    * that this loan does not hold stay as they are.
    */
   takeBackBlocks(server: RemoteAttentionHandle, loan: number, blocks: Int32Array): void;
-  /** Share of one core's time, in thousandths, while local steps run and do not wait; 0: none. Initially all of it. */
-  setRemoteAttentionShare(server: RemoteAttentionHandle, thousandths: number): void;
+  /**
+   * Share of one core's time, in thousandths, for queries of a loan while local steps run and do not wait; 0: none.
+   * Initially all of it.
+   */
+  setRemoteAttentionShare(server: RemoteAttentionHandle, loan: number, thousandths: number): void;
   remoteAttentionCounts(server: RemoteAttentionHandle): RemoteAttentionCounts;
   /** Refuses open and future queries. */
   freeRemoteAttentionServer(server: RemoteAttentionHandle): void;

@@ -155,18 +155,56 @@ struct Debtor {
 std::shared_ptr<RemoteAttentionEndpoint> endpoint_of(Creditor& creditor) { return {std::shared_ptr<void>(), &creditor.server}; }
 std::shared_ptr<RemoteAttentionEndpoint> endpoint_of(Creditor& creditor, unsigned transport) { return transport % 3 == 0 ? endpoint_of(creditor) : transport % 3 == 1 ? creditor.over_tcp : creditor.shared; }
 
-/** The bytes of a query frame for one range. */
-std::vector<uint8_t> frame_of(const KvLayout& layout) {
-  RemoteQuery query;
+/** Makes it a query of two rows over the first range, under this loan. */
+void fill_query(RemoteQuery& query, const KvLayout& layout, int loan) {
   query.layout = layout;
   query.heads = kHeads;
   query.rows = 2;
   query.start = kTokens;
   query.query.resize(query_bytes(Isa::portable, layout.type, kHeads, layout.head_dim, 2));
   query.slopes.assign(kHeads, 0.5f);
-  query.keys = {{kLoan, 0, kRangePages}};
+  query.keys = {{loan, 0, kRangePages}};
   query.blocks = Creditor::blocks(0, 1);
   query.nodes = {{0, 1}};
+}
+
+/** True if a loan with a share is served beside a step while one without a share waits, and the times are those of each loan. */
+bool rests_are_of_loans(Creditor& creditor, const KvLayout& layout) {
+  constexpr int kOther = kLoan + 1;
+  creditor.server.take_back(kLoan, Creditor::blocks(0, 1));
+  creditor.server.lend(kOther, Creditor::blocks(0, 1), Creditor::blocks(0, 1));
+  creditor.server.set_cpu_share(kLoan, 0);
+  creditor.server.set_cpu_share(kOther, 500);
+  const auto post = [&](int loan, int range) {
+    const auto query = std::make_shared<RemoteQuery>();
+    fill_query(*query, layout, loan);
+    query->keys = {{loan, range * kRangePages, kRangePages}};
+    query->blocks = Creditor::blocks(range, 1);
+    query->nodes = {{range, 1}};
+    query->answered = std::make_shared<EventCount>();
+    query->open();
+    creditor.server.post(query);
+    return query;
+  };
+  creditor.backend->threads_lock.lock();
+  const auto waits = post(kLoan, 1), served = post(kOther, 0);
+  for (uint32_t seen = served->answered->epoch(); served->is_open(); seen = served->answered->epoch())
+    if (served->is_open()) served->answered->wait(seen);
+  const bool waited = waits->is_open();
+  creditor.backend->threads_lock.unlock();
+  for (uint32_t seen = waits->answered->epoch(); waits->is_open(); seen = waits->answered->epoch())
+    if (waits->is_open()) waits->answered->wait(seen);
+  const auto other = creditor.server.counts_of(kOther);
+  creditor.server.take_back(kOther, Creditor::blocks(0, 1));
+  creditor.lend(0, 1);
+  return waited && served->state.load() == RemoteQuery::State::answered && waits->state.load() == RemoteQuery::State::answered && other.queries == 1 &&
+         other.nanoseconds > 0 && other.nanoseconds < creditor.server.counts().nanoseconds;
+}
+
+/** The bytes of a query frame for one range. */
+std::vector<uint8_t> frame_of(const KvLayout& layout) {
+  RemoteQuery query;
+  fill_query(query, layout, kLoan);
   SocketPair pair = loopback_pair();
   const std::atomic<bool> never{false};
   send_query(pair.sender, query, 1, in_milliseconds(5000), never);
@@ -243,12 +281,13 @@ int run(int rounds) {
   for (int round = 0; round < 10; round++) expect(debtor.step(assign(chance), has_failed) && !has_failed, "undisturbed, all queries are answered");
 
   // A creditor in an endless step with a share of 0 answers nothing.
-  creditors[0]->server.set_cpu_share(0);
+  creditors[0]->server.set_cpu_share(kLoan, 0);
   creditors[0]->backend->threads_lock.lock();
   const std::vector<std::shared_ptr<RemoteAttentionEndpoint>> first = {endpoint_of(*creditors[0]), endpoint_of(*creditors[1]), nullptr, nullptr};
   expect(hasty.step(first, has_failed) && has_failed, "a server that answers nothing fails its sequence alone");
   creditors[0]->backend->threads_lock.unlock();
-  creditors[0]->server.set_cpu_share(300);
+  expect(rests_are_of_loans(*creditors[0], debtor.layout), "a loan without a share delays no query of another loan");
+  creditors[0]->server.set_cpu_share(kLoan, 300);
 
   std::atomic<bool> over{false};
   std::vector<std::thread> owners;
@@ -258,7 +297,7 @@ int run(int rounds) {
       while (!over) {
         if (own() % 8 == 0) creditors[i]->recall(static_cast<int>(own() % kRanges));
         creditors[i]->step(static_cast<int>(own() % 6));
-        creditors[i]->server.set_cpu_share(static_cast<int>(own() % 11) * 100);
+        creditors[i]->server.set_cpu_share(kLoan, static_cast<int>(own() % 11) * 100);
         std::this_thread::yield();
       }
     });
@@ -292,7 +331,7 @@ int run(int rounds) {
     dying->server.close();
     expect(debtor.step(endpoints, has_failed) && has_failed, "a server that is closed refuses");
   }
-  creditors[1]->server.set_cpu_share(1000);
+  creditors[1]->server.set_cpu_share(kLoan, 1000);
   expect(debtor.step({nullptr, nullptr, nullptr, endpoint_of(*creditors[1])}, has_failed) && !has_failed, "earlier rounds leave no state");
   std::printf("%d rounds, %d bad\n", rounds, bad);
   if (std::getenv("KVASIR_VERBOSE") != nullptr) std::printf("%d answered, %d not, %d aborted\n", answered, late, aborted);

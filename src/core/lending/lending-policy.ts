@@ -79,9 +79,27 @@ export function blocksToReturn(available: number, demand: Demand, idle: number, 
   return wholeUnits(Math.max(0, Math.min(idle, surplus)), policy);
 }
 
-/** A debtor's part of `remoteAttentionPermilleMax`, in thousandths of the step, by its share of the lent blocks. */
-export function remoteAttentionPermille(blocks: number, lent: number, policy: LendingPolicy): number {
-  return lent === 0 ? 0 : Math.floor((policy.remoteAttentionPermilleMax * blocks) / lent);
+/** With less, queries of debtors would exceed their time-out while steps run. */
+const remoteAttentionPermilleMin = 20;
+
+/**
+ * Share of a creditor's steps, in thousandths, for remote attention: what the strictest TBT objective of its own requests
+ * leaves (Infinite-LLM, section 4.6). A step that gives the share p to debtors takes 1 / (1 - p) of its own time.
+ * @param stepUs predicted time of its own steps @param tbtUsMax infinite without an objective
+ */
+export function slackPermille(stepUs: number, tbtUsMax: number, policy: LendingPolicy): number {
+  const slack = 1000 - Math.ceil((1000 * stepUs) / tbtUsMax);
+  return Math.min(policy.remoteAttentionPermilleMax, Math.max(remoteAttentionPermilleMin, slack));
+}
+
+/** A debtor's part of the share for remote attention, by its part of the lent blocks. Both in thousandths of a step. */
+export function remoteAttentionPermille(blocks: number, lent: number, sharePermille: number): number {
+  return lent === 0 ? 0 : Math.floor((sharePermille * blocks) / lent);
+}
+
+/** What a debtor's queries would take of a step without a bound, in thousandths: their time over the time without rests. */
+export function unboundedPermille(attentionUs: number, restUs: number, elapsedUs: number): number {
+  return Math.min(1000, Math.round((1000 * attentionUs) / Math.max(1, elapsedUs - restUs)));
 }
 
 /** Blocks of a loan that a debtor keeps after remote attention exceeded the bound. Load is proportional to blocks. */

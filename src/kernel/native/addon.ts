@@ -150,9 +150,9 @@ export interface NativeModule {
   createRemoteAttentionClient(pool: number, host: string, port: number, transport: number, key: Uint8Array): number;
   lendBlocks(server: number, loan: number, blocks: Int32Array, pages: Int32Array): void;
   takeBackBlocks(server: number, loan: number, blocks: Int32Array): void;
-  setRemoteAttentionShare(server: number, thousandths: number): void;
+  setRemoteAttentionShare(server: number, loan: number, thousandths: number): void;
   remoteAttentionServerCounts(server: number): RemoteAttentionCounts;
-  /** Counts of one loan's queries; times are 0. */
+  /** Counts of one loan's queries. */
   remoteAttentionLoanCounts(server: number, loan: number): RemoteAttentionCounts;
   remoteCounts(backend: number): RemoteCounts;
   /** `host` and `port` to listen at; 32 bytes of key. */

@@ -156,8 +156,8 @@ export class NativeBackend implements Backend {
     this.native.takeBackBlocks(server, loan, blocks);
   }
 
-  setRemoteAttentionShare(server: RemoteAttentionHandle, thousandths: number): void {
-    this.native.setRemoteAttentionShare(server, thousandths);
+  setRemoteAttentionShare(server: RemoteAttentionHandle, loan: number, thousandths: number): void {
+    this.native.setRemoteAttentionShare(server, loan, thousandths);
   }
 
   remoteAttentionCounts(server: RemoteAttentionHandle): RemoteAttentionCounts {

@@ -1,8 +1,10 @@
 // Carries out the lending effects of an instance: sends messages, moves blocks through the messenger, and lends blocks to
 // remote attention.
 
+import type { AttentionShare, Creditor } from '../../core/lending/creditor/creditor.ts';
 import type { Borrower } from '../../core/lending/debtor/borrower.ts';
 import type { Debtor } from '../../core/lending/debtor/debtor.ts';
+import { unboundedPermille } from '../../core/lending/lending-policy.ts';
 import type { InstanceEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { BlocksToMove, BorrowerEffect, FilledBlocks } from '../../core/protocol/lending-effects.ts';
@@ -19,7 +21,8 @@ export interface RemoteAttentionServers {
   lendBlocks(server: number, loan: number, blocks: Int32Array, pages: Int32Array): void;
   /** When it returns, remote attention uses none of these blocks. */
   takeBackBlocks(server: number, loan: number, blocks: Int32Array): void;
-  setRemoteAttentionShare(server: number, thousandths: number): void;
+  /** Largest share of a core for a loan's queries while steps run. */
+  setRemoteAttentionShare(server: number, loan: number, thousandths: number): void;
   remoteAttentionCounts(server: number): LendingSnapshot['servedAttention'];
   freeRemoteAttentionServer(server: number): void;
   remoteCounts(): LendingSnapshot['remoteAttention'];
@@ -32,7 +35,7 @@ export interface LendingHost {
   /** (rows, layers): pages of the instance's own blocks. */
   pageTable(): Int32Array;
   /** Counters of a debtor's remote attention here. */
-  loanCounts(debtor: InstanceIndex): Omit<LendingSnapshot['servedAttention'], 'seconds' | 'restSeconds'> | undefined;
+  loanCounts(debtor: InstanceIndex): LendingSnapshot['servedAttention'] | undefined;
   /** Copies pages of the pool one by one; done when it returns. */
   copyPages(from: Int32Array, to: Int32Array): void;
   /** When it returns, all loads from host memory have completed. */
@@ -91,14 +94,13 @@ export class LiveLending {
   #unreleased: { readonly move: number; readonly pages: Int32Array }[] = [];
   /** Time of the last check for unreachable receive buffers. */
   #checkedUs = 0;
-  #lastLoad = { us: 0, attentionUs: 0, throttledUs: 0, stepUs: 0 };
-  #stepUs = 0;
+  readonly #loads: DebtorLoads;
 
   constructor(options: LiveLendingOptions) {
     this.#options = options;
-    const { servers, server, messenger, layers, remoteAttentionPermilleMax } = options;
+    const { host, messenger, layers } = options;
     this.#lent = new LentBlocks(messenger, layers.length);
-    servers.setRemoteAttentionShare(server, remoteAttentionPermilleMax);
+    this.#loads = new DebtorLoads((debtor) => host.loanCounts(debtor));
   }
 
   /** The creditor's remote attention server, and the loan there, which is this instance's lender number. */
@@ -140,7 +142,8 @@ export class LiveLending {
         this.#stop(effect.move);
         break;
       case 'lendBlocks':
-        this.#counters.onLent(effect.to);
+        if (this.#counters.onLent(effect.to))
+          servers.setRemoteAttentionShare(server, effect.to, this.#options.remoteAttentionPermilleMax);
         this.#lent.lend(effect.to, effect.blocks, effect.pages);
         servers.lendBlocks(server, effect.to, Int32Array.from(effect.blocks), effect.pages);
         break;
@@ -399,21 +402,52 @@ export class LiveLending {
     return events;
   }
 
-  /** Counts a step. Once a second it reports the load of remote attention to debtors, if that would exceed its share without the limit. */
-  onStepRan(nowUs: number, stepUs: number): void {
+  /**
+   * Counts a step. Once a second the remote attention server receives the debtors' shares, and each debtor whose queries
+   * would exceed its share without the limit receives its load.
+   */
+  onStepRan(nowUs: number, stepUs: number, { attentionShares }: Pick<Creditor, 'attentionShares'>): void {
+    if (!this.#loads.onStepRan(nowUs, stepUs)) return;
+    const { servers, server } = this.#options;
+    for (const { debtor, permille } of attentionShares) servers.setRemoteAttentionShare(server, debtor, permille);
+    for (const { debtor, permille } of this.#loads.beyond(attentionShares, nowUs))
+      this.#sendWire(debtor, { kind: 'remoteAttentionLoad', permille });
+  }
+}
+
+type LoanTimes = Pick<LendingSnapshot['servedAttention'], 'seconds' | 'restSeconds'>;
+
+/** Remote attention by debtor since the last look, once a second. */
+class DebtorLoads {
+  readonly #counts: (debtor: InstanceIndex) => LoanTimes | undefined;
+  readonly #last = new Map<InstanceIndex, LoanTimes>();
+  #readUs = 0;
+  #stepUs = 0;
+
+  constructor(counts: (debtor: InstanceIndex) => LoanTimes | undefined) {
+    this.#counts = counts;
+  }
+
+  /** True if the loads are to be read now. */
+  onStepRan(nowUs: number, stepUs: number): boolean {
     this.#stepUs += stepUs;
-    const elapsedUs = nowUs - this.#lastLoad.us;
-    if (elapsedUs < checkUs) return;
-    const { servers, server, remoteAttentionPermilleMax } = this.#options;
-    const { seconds, restSeconds } = servers.remoteAttentionCounts(server);
-    const now = { us: nowUs, attentionUs: 1e6 * seconds, throttledUs: 1e6 * restSeconds, stepUs: this.#stepUs };
-    const last = this.#lastLoad;
-    this.#lastLoad = now;
-    // The load without the limit excludes throttled time. It matters only while steps run most of the time.
-    const unthrottledUs = Math.max(1, elapsedUs - (now.throttledUs - last.throttledUs));
-    const permille = Math.min(1000, Math.round((1000 * (now.attentionUs - last.attentionUs)) / unthrottledUs));
-    if ((now.stepUs - last.stepUs) * 2 < elapsedUs || permille <= remoteAttentionPermilleMax) return;
-    for (const debtor of this.#lent.debtors) this.#sendWire(debtor, { kind: 'remoteAttentionLoad', permille });
+    return nowUs - this.#readUs >= checkUs;
+  }
+
+  /** Debtors with a load above their share. It matters only while steps run most of the time. */
+  beyond(shares: readonly AttentionShare[], nowUs: number): readonly AttentionShare[] {
+    const elapsedUs = nowUs - this.#readUs;
+    const isBusy = this.#stepUs * 2 >= elapsedUs;
+    this.#readUs = nowUs;
+    this.#stepUs = 0;
+    return shares.flatMap(({ debtor, permille: bound }) => {
+      const { seconds, restSeconds } = this.#counts(debtor) ?? { seconds: 0, restSeconds: 0 };
+      const last = this.#last.get(debtor) ?? { seconds: 0, restSeconds: 0 };
+      this.#last.set(debtor, { seconds, restSeconds });
+      const [attentionUs, restUs] = [1e6 * (seconds - last.seconds), 1e6 * (restSeconds - last.restSeconds)];
+      const permille = unboundedPermille(attentionUs, restUs, elapsedUs);
+      return isBusy && permille > bound ? [{ debtor, permille }] : [];
+    });
   }
 }
 
@@ -436,8 +470,11 @@ class LendingCounters {
     if (transport !== undefined) counts.transport = transport;
   }
 
-  onLent(debtor: InstanceIndex): void {
+  /** True for the debtor's first loan. */
+  onLent(debtor: InstanceIndex): boolean {
+    const isFirst = !this.#debtors.has(debtor);
     this.#debtors.add(debtor);
+    return isFirst;
   }
 
   onEnvelope({ from, message }: Envelope): void {
@@ -453,9 +490,7 @@ class LendingCounters {
   /** @param loanCounts counters of a debtor's remote attention here */
   links(
     totals: Debtor['totals'],
-    loanCounts: (
-      debtor: InstanceIndex,
-    ) => Omit<LendingSnapshot['servedAttention'], 'seconds' | 'restSeconds'> | undefined,
+    loanCounts: (debtor: InstanceIndex) => LendingSnapshot['servedAttention'] | undefined,
   ): readonly LendingLink[] {
     const peers = new Set([...this.#counts.keys(), ...this.#debtors, ...totals.map(({ creditor }) => creditor)]);
     return [...peers]

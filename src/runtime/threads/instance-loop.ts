@@ -268,7 +268,8 @@ export class InstanceLoop {
     const result = this.#execute(step);
     const endedUs = nowUs();
     this.#progress.stepEnded();
-    this.#lending?.onStepRan(endedUs, endedUs - startedUs);
+    const { borrower } = this.#machine.components;
+    if (borrower !== undefined) this.#lending?.onStepRan(endedUs, endedUs - startedUs, borrower.rmanager.creditor);
     this.#tiers?.stepEnded();
     this.#tracer?.end(result.kind !== 'stepDone');
     this.#interrupt.stepEnded();

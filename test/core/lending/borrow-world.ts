@@ -25,7 +25,7 @@ const dense = [{ layers: 2, window: undefined }] as const;
 const sparse = [{ layers: 2, window: undefined, sparse: true }] as const;
 export const rangeBlocks = rangeTokens / pageTokens;
 const stagingBlocks = 2 * rangeBlocks;
-const times = {
+export const times = {
   ...defaultLendingTimes,
   settleUs: 20_000,
   heartbeatUs: 20_000,
@@ -33,7 +33,7 @@ const times = {
   remoteCacheUs: 500_000,
 };
 
-const defaultPolicy: LendingPolicy = {
+export const defaultPolicy: LendingPolicy = {
   lentShareMax: 0.9,
   lowWaterBlocks: 2,
   highWaterBlocks: 2 + 2 * rangeBlocks,

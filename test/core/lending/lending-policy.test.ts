@@ -10,6 +10,8 @@ import {
   blocksWanted,
   blocksWithinBound,
   remoteAttentionPermille,
+  slackPermille,
+  unboundedPermille,
 } from '../../../src/core/lending/lending-policy.ts';
 import { DebtLedger } from '../../../src/core/lending/manager/debt-ledger.ts';
 import { findCycle } from '../../../src/core/lending/settlement/debt-cycles.ts';
@@ -180,9 +182,26 @@ describe('borrowing', () => {
   });
 
   it('bounds remote attention by lent blocks', () => {
-    expect(remoteAttentionPermille(5, 20, policy)).toBe(50);
+    expect(remoteAttentionPermille(5, 20, policy.remoteAttentionPermilleMax)).toBe(50);
     expect(blocksWithinBound(20, 50, 40)).toBe(20);
     expect(blocksWithinBound(20, 50, 100)).toBe(10);
+    // Two equal debtors take 400 of 300 thousandths together.
+    expect(blocksWithinBound(100, 150, 200)).toBe(75);
+  });
+
+  it('gives remote attention what the strictest TBT objective leaves', () => {
+    const most = { ...policy, remoteAttentionPermilleMax: 300 };
+    expect(slackPermille(50_000, Number.POSITIVE_INFINITY, most)).toBe(300);
+    expect(slackPermille(50_000, 100_000, most)).toBe(300);
+    expect(slackPermille(80_000, 100_000, most)).toBe(200);
+    // Without any share, queries of debtors would exceed their time-out.
+    expect(slackPermille(120_000, 100_000, most)).toBe(20);
+  });
+
+  it('states the load of a debtor without the bound: its time over the time without rests', () => {
+    expect(unboundedPermille(80_000, 500_000, 1_000_000)).toBe(160);
+    expect(unboundedPermille(80_000, 0, 1_000_000)).toBe(80);
+    expect(unboundedPermille(600_000, 900_000, 1_000_000)).toBe(1000);
   });
 });
 

@@ -1,6 +1,6 @@
 // Remote attention over its share of a creditor: the creditor measures the load while its own steps run, and reports it to
 // its debtors.
-import { expect, it } from 'vitest';
+import { expect, it, vi } from 'vitest';
 import { createTokenInstance } from '../../../src/core/instance/token-instance.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import type { LendingWire } from '../../../src/runtime/lending/lending-wire.ts';
@@ -10,74 +10,109 @@ import { StepInterrupt } from '../../../src/runtime/threads/step-interrupt.ts';
 import { publishTo, subscribeTo } from '../../../src/runtime/threads/thread-bus.ts';
 import { simulatedEnds } from '../../contract/simulated-messenger.ts';
 import { baseConfig, promptOf, request } from '../../core/instance-world.ts';
+import { defaultPolicy, times } from '../../core/lending/borrow-world.ts';
 import { FakeEngine } from '../../core/scheduler/fake-engine.ts';
 
-/** Remote attention servers with scripted counters. */
+/** Scripted counters of each debtor's queries. */
 class ScriptedServers implements RemoteAttentionServers {
-  seconds = 0;
-  restSeconds = 0;
-  reads = 0;
+  readonly loans = [1, 2].map(() => ({ seconds: 0, restSeconds: 0 }));
+  readonly shares = new Map<number, number>();
   lendBlocks(): void {}
   takeBackBlocks(): void {}
-  setRemoteAttentionShare(): void {}
+  setRemoteAttentionShare(_: number, loan: number, thousandths: number): void {
+    this.shares.set(loan, thousandths);
+  }
   freeRemoteAttentionServer(): void {}
   remoteCounts() {
     return { queries: 0, bytesOut: 0, bytesIn: 0, waitSeconds: 0 };
   }
   remoteAttentionCounts() {
-    this.reads++;
-    const { seconds, restSeconds } = this;
-    return { queries: 0, rows: 0, refused: 0, seconds, restSeconds, bytesIn: 0, bytesOut: 0 };
+    return countsOf({ seconds: 0, restSeconds: 0 });
+  }
+  countsOf(debtor: number) {
+    return countsOf(this.loans[debtor - 1] ?? { seconds: 0, restSeconds: 0 });
   }
 }
 
-/** Instance 0 lends a block to instance 1. Remote attention may take a tenth of a core. */
+function countsOf({ seconds, restSeconds }: { seconds: number; restSeconds: number }) {
+  return { queries: 0, rows: 0, refused: 0, seconds, restSeconds, bytesIn: 0, bytesOut: 0 };
+}
+
+/** Instance 0 lends a block each to instances 1 and 2. Remote attention may take a fifth of a core. */
 function creditor() {
   const servers = new ScriptedServers();
-  const sent: LendingWire[] = [];
+  const sent: [number, LendingWire][] = [];
   const lending = new LiveLending({
     routes: {
       instance: 0,
-      send: (to, wire) => to === 1 && sent.push(wire),
+      send: (to, wire) => sent.push([to, wire]),
       sendToManager: () => {},
       announceServer: () => {},
     },
     messenger: simulatedEnds()[0].messenger,
-    ...{ servers, server: 7, layers: [0], blockBytes: 1, remoteAttentionPermilleMax: 100 },
+    ...{ servers, server: 7, layers: [0], blockBytes: 1, remoteAttentionPermilleMax: 200 },
     host: {
-      ...{ connectServer: () => 0, pageTable: () => new Int32Array(), loanCounts: () => undefined },
+      ...{
+        connectServer: () => 0,
+        pageTable: () => new Int32Array(),
+        loanCounts: (debtor) => servers.countsOf(debtor),
+      },
       ...{ copyPages: () => {}, finishLoads: () => {}, isRead: () => false },
     },
   });
-  lending.carryOut({ kind: 'lendBlocks', to: 1, blocks: [3], pages: Int32Array.of(9) });
-  const loads = (): readonly LendingWire[] => sent.splice(0).filter(({ kind }) => kind === 'remoteAttentionLoad');
+  for (const to of [1, 2]) lending.carryOut({ kind: 'lendBlocks', to, blocks: [to], pages: Int32Array.of(to) });
+  const loads = () =>
+    sent.splice(0).flatMap(([to, wire]) => (wire.kind === 'remoteAttentionLoad' ? [[to, wire.permille]] : []));
   return { lending, servers, loads };
 }
 
-it('is reported as the load without the limit, while steps run most of the time', () => {
+const halves = { attentionShares: [1, 2].map((debtor) => ({ debtor, permille: 100 })) };
+
+it('is reported to the debtor that takes it, as its load without the limit, while steps run most of the time', () => {
   const { lending, servers, loads } = creditor();
-  lending.onStepRan(10e6, 5e6);
-  // One second with this time in steps, remote attention and throttling, in seconds. Returns the reports.
-  const second = (at: number, step: number, attention: number, throttled: number) => {
-    servers.seconds += attention;
-    servers.restSeconds += throttled;
-    lending.onStepRan(10e6 + at * 1e6, step * 1e6);
+  lending.onStepRan(10e6, 5e6, halves);
+  // One second with this time in steps, and the first debtor's attention and rests, in seconds. Returns the reports.
+  const second = (at: number, step: number, attention: number, rest: number, shares = halves) => {
+    const [first] = servers.loans;
+    if (first !== undefined) first.seconds += attention;
+    if (first !== undefined) first.restSeconds += rest;
+    lending.onStepRan(10e6 + at * 1e6, step * 1e6, shares);
     return loads();
   };
-  expect(second(1, 0.9, 0.08, 0.5)).toEqual([{ kind: 'remoteAttentionLoad', permille: 160 }]);
+  expect(second(1, 0.9, 0.08, 0.5)).toEqual([[1, 160]]);
   expect(second(2, 0.9, 0.08, 0.1)).toEqual([]);
   // While few steps run, remote attention delays none.
   expect(second(3, 0.4, 0.6, 0)).toEqual([]);
-  expect(second(4, 0.6, 0.6, 0)).toEqual([{ kind: 'remoteAttentionLoad', permille: 600 }]);
+  expect(second(4, 0.6, 0.6, 0)).toEqual([[1, 600]]);
   // Not more than once a second.
   expect(second(4.5, 0.5, 0.5, 0)).toEqual([]);
-  expect(second(5, 0.5, 0, 0)).toEqual([{ kind: 'remoteAttentionLoad', permille: 500 }]);
-  lending.carryOut({ kind: 'takeBackBlocks', from: 1, blocks: [3] });
-  expect(second(6, 0.9, 0.9, 0)).toEqual([]);
+  expect(second(5, 0.5, 0, 0)).toEqual([[1, 500]]);
+  expect(second(6, 0.9, 0.9, 0, { attentionShares: [] })).toEqual([]);
+});
+
+it('of two equal debtors is reported to each as its own, and bounded by the share of each', () => {
+  const { lending, servers, loads } = creditor();
+  expect([...servers.shares]).toEqual([
+    [1, 200],
+    [2, 200],
+  ]);
+  lending.onStepRan(10e6, 5e6, halves);
+  for (const loan of servers.loans) loan.seconds += 0.15;
+  lending.onStepRan(11e6, 0.9e6, halves);
+  // The sum would be 300.
+  expect(loads()).toEqual([
+    [1, 150],
+    [2, 150],
+  ]);
+  expect([...servers.shares]).toEqual([
+    [1, 100],
+    [2, 100],
+  ]);
 });
 
 it('is measured when steps have run', async () => {
-  const { lending, servers } = creditor();
+  const { lending } = creditor();
+  const measured = vi.spyOn(lending, 'onStepRan');
   const hub = new MemoryHub();
   const [inner, outer] = [hub.connect(), hub.connect()];
   const ended = new Promise<void>((resolve) => {
@@ -91,9 +126,17 @@ it('is measured when steps have run', async () => {
   };
   const place = { bus: inner, address: '0', incarnation: 1 };
   const abort = new StepInterrupt().polled;
-  new InstanceLoop(createTokenInstance(baseConfig), run, place, abort, () => {}, { lending }).start();
+  const memory = { hostBlocks: 0, borrowableBlocks: 0, stagingBlocks: 1, rangeBlocks: 1 };
+  const machine = createTokenInstance({
+    ...baseConfig,
+    borrowing: { ...{ instance: 0, policy: defaultPolicy, times }, ...memory },
+    serverOf: () => ({ server: 0, loan: 0 }),
+  });
+  new InstanceLoop(machine, run, place, abort, () => {}, { lending }).start();
   publishTo(outer, 'command', ['0', 1], { kind: 'submit', request: request('a', promptOf(1, 20)) });
   await ended;
-  expect(servers.reads).toBeGreaterThan(0);
+  const creditorOf = machine.components.borrower?.rmanager.creditor;
+  expect(measured.mock.lastCall?.slice(1)).toEqual([expect.any(Number), creditorOf]);
+  expect(creditorOf).toBeDefined();
   await Promise.all([inner.close(), outer.close()]);
 });

@@ -9,6 +9,7 @@ import {
   blocksLendable,
   type LendingPolicy,
   remoteAttentionPermille,
+  slackPermille,
   upToUnits,
   wholeUnits,
 } from '../lending-policy.ts';
@@ -41,6 +42,14 @@ interface Debtor {
 
 type MessageOf<Kind extends LendingMessage['kind']> = Extract<LendingMessage, { kind: Kind }>;
 
+/** The part of a creditor's steps that queries of a debtor may take. */
+export interface AttentionShare {
+  readonly debtor: InstanceIndex;
+  readonly permille: number;
+}
+
+const averagedSteps = 8;
+
 /** Memory that the instance of this creditor requires itself. */
 export interface OwnDemand {
   /** The instance has to borrow. */
@@ -64,6 +73,8 @@ export class Creditor {
   /** The admission hold for a debtor's reservation. */
   #hold: { readonly debtor: InstanceIndex; readonly number: number; untilUs: number } | undefined;
   #holds = 0;
+  /** Share of the instance's steps for remote attention, in thousandths. */
+  #sharePermille: number;
 
   constructor(
     memories: Readonly<Record<Memory, LendingMemory>>,
@@ -75,6 +86,7 @@ export class Creditor {
     this.#own = own;
     this.#memories = memories;
     this.#policy = policy;
+    this.#sharePermille = policy.remoteAttentionPermilleMax;
     this.#times = times;
     this.#out = out;
   }
@@ -314,7 +326,23 @@ export class Creditor {
 
   /** The loan's part of the creditor's steps for remote attention, in thousandths. */
   #bound(loan: Loan): number {
-    return remoteAttentionPermille(loan.blocks.size, this.#memories[loan.memory].totals.lent, this.#policy);
+    const lent = this.#memories.device.totals.lent + this.#memories.host.totals.lent;
+    return remoteAttentionPermille(loan.blocks.size, lent, this.#sharePermille);
+  }
+
+  /** The instance runs a step of its own. @param stepUs predicted @param tbtUsMax strictest objective of its requests */
+  stepRuns(stepUs: number, tbtUsMax: number): void {
+    const permille = slackPermille(stepUs, tbtUsMax, this.#policy);
+    // Averaged over some steps: a single step with a chunk of a prompt changes little.
+    this.#sharePermille += Math.round((permille - this.#sharePermille) / averagedSteps);
+  }
+
+  /** Bound of each debtor's queries: the sum over its loans, in thousandths of a step. */
+  get attentionShares(): readonly AttentionShare[] {
+    return [...this.#debtors].flatMap(([debtor, { loans }]) => {
+      if (loans.size === 0) return [];
+      return [{ debtor, permille: [...loans.values()].reduce((sum, loan) => sum + this.#bound(loan), 0) }];
+    });
   }
 
   #close(debtor: Debtor, loan: Loan): void {

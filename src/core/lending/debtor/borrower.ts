@@ -212,6 +212,9 @@ export class Borrower extends InstanceComponent<Identified, never> implements Ov
   }
 
   override launched(flight: InFlight<RunningRequest> | undefined): void {
+    const { creditor } = this.rmanager;
+    if (flight !== undefined && creditor.totals.length > 0)
+      creditor.stepRuns(flight.predictedUs, this.#context.requests.tbtUsMax(Number.POSITIVE_INFINITY));
     if (this.#reportDemand(flight)) this.#context.limitToOneStep();
   }
 

@@ -2,6 +2,7 @@
 
 import { partialsUs, type QueryLink, remoteAttentionUs } from '../../../core/cost/dist-attention.ts';
 import type { StepCostModel } from '../../../core/cost/roofline.ts';
+import { unboundedPermille } from '../../../core/lending/lending-policy.ts';
 import type { RemoteWork } from '../../../core/protocol/lending-effects.ts';
 
 /** What a step waits for: the keys that other instances attend to, and the time until the last partials arrive. */
@@ -143,11 +144,11 @@ export class RemoteAttention {
       const takenPermille = Math.min(1000, Math.round((workUs * 1000) / stepUs));
       this.#taken[work.creditor] = this.#taken[work.creditor] + takenPermille;
       const sharePermille = this.#share(debtor, work);
-      const asked = Math.round((workUs * 1000) / Math.max(1, stepUs - (workUs * 1000) / Math.max(1, sharePermille)));
+      const restUs = (workUs * (1000 - sharePermille)) / Math.max(1, sharePermille);
       const exceeds = this.#states[debtor].get(work.creditor)?.busy === true && takenPermille >= sharePermille;
       changes.set(work.creditor, {
         creditor: work.creditor,
-        exceedsPermille: exceeds ? Math.min(1000, asked) : undefined,
+        exceedsPermille: exceeds ? unboundedPermille(workUs, restUs, stepUs) : undefined,
       });
       return { work, sharePermille, slowness: this.#slowness(debtor, work), takenPermille };
     });
