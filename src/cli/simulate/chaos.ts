@@ -1,6 +1,7 @@
 // `kvasir simulate --chaos`: many seeds of random faults with every check on, and counts of the faults and handlers that occurred.
 import { addCounts, type ChaosCounts, type ChaosKind, uncovered } from '../../sim/faults/chaos-counts.ts';
 import { lendingChaos } from '../../sim/faults/lending-chaos.ts';
+import { membershipChaos } from '../../sim/faults/membership-chaos.ts';
 import { requestChaos } from '../../sim/faults/request-chaos.ts';
 import { workerChaos } from '../../sim/faults/worker-chaos.ts';
 import { counted, readable } from '../terminal/fields.ts';
@@ -49,11 +50,12 @@ export function runChaos({ seed, seeds }: ChaosOptions, json: boolean): void {
   const lending = new WorldCounts(lendingChaos);
   const requests = new WorldCounts(requestChaos);
   const attentionWorkers = new WorldCounts(workerChaos);
+  const membership = new WorldCounts(membershipChaos);
   const failures: Failure[] = [];
   let ran = 0;
   while (ran < seeds && failures.length < failuresMax) {
     const current = seed + ran++;
-    for (const world of [lending, requests, attentionWorkers]) {
+    for (const world of [lending, requests, attentionWorkers, membership]) {
       try {
         world.run(current);
       } catch (error) {
@@ -67,9 +69,11 @@ export function runChaos({ seed, seeds }: ChaosOptions, json: boolean): void {
     lending: lending.report(seeds === 1),
     requests: requests.report(seeds === 1),
     attentionWorkers: attentionWorkers.report(seeds === 1),
+    membership: membership.report(seeds === 1),
     wallSeconds: (performance.now() - started) / 1000,
   };
-  const never = [report.lending, report.requests, report.attentionWorkers].flatMap((world) => world.never);
+  const worlds = [report.lending, report.requests, report.attentionWorkers, report.membership];
+  const never = worlds.flatMap((world) => world.never);
   if (failures.length + never.length > 0) process.exitCode = 1;
   if (json) console.log(JSON.stringify(report));
   else printReport(report);
@@ -82,12 +86,16 @@ interface ChaosReport {
   readonly lending: WorldReport;
   readonly requests: WorldReport;
   readonly attentionWorkers: WorldReport;
+  readonly membership: WorldReport;
   readonly seeds: number;
   readonly wallSeconds: number;
 }
 
-function printReport({ failures, lending, requests, attentionWorkers, ...figures }: ChaosReport): void {
-  const worlds = { Lending: lending, Requests: requests, 'Attention workers': attentionWorkers };
+function printReport({ failures, lending, requests, attentionWorkers, membership, ...figures }: ChaosReport): void {
+  const worlds = {
+    ...{ Lending: lending, Requests: requests },
+    ...{ 'Attention workers': attentionWorkers, Membership: membership },
+  };
   for (const [subject, { faults, handlers, never, ...sums }] of Object.entries(worlds)) {
     const entriesOf = (counts: Readonly<Record<string, number>>) =>
       Object.entries(counts).map(([name, count]) => [name, readable(count)] as const);

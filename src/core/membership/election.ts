@@ -76,6 +76,8 @@ export class Election {
   readonly #originMs: number;
   /** Undefined: there is no record, or none was read. */
   #observed: Observed | undefined;
+  /** When the record was last read or written. */
+  #confirmedUs = 0;
   /** Highest epoch that was read or written. */
   #epoch = 0;
   /** A record may have existed before. */
@@ -147,8 +149,9 @@ export class Election {
         if (pending?.record !== undefined) this.#written(nowUs, pending.atUs, pending.record, event.revision);
         break;
       case 'unanswered':
-        // The record may have been lost meanwhile.
+        // The record may have been lost meanwhile, again if it was missing: a leader may have been elected in between.
         this.#recordLost = true;
+        this.#missing = undefined;
         if (pending?.record !== undefined) this.#inDoubt = true;
         break;
       case 'resign':
@@ -176,6 +179,7 @@ export class Election {
     // A store that was lost may reach the same revision again.
     const isKnown = known?.revision === revision && known.record.epoch === record.epoch;
     if (!isKnown || known.record.holder !== record.holder) this.#observed = { record, revision, sinceUs: nowUs };
+    this.#confirmedUs = nowUs;
     this.#epoch = Math.max(this.#epoch, record.epoch);
     this.#missing = undefined;
     this.#recordLost = true;
@@ -202,6 +206,9 @@ export class Election {
     if (revision === undefined) {
       this.#depose();
       this.#inDoubt = true;
+      // Another process has written a record, which may be lost before it is read.
+      this.#recordLost = true;
+      this.#missing = undefined;
       return;
     }
     this.#observe(nowUs, record, revision);
@@ -222,7 +229,9 @@ export class Election {
     this.#nextPollUs = nowUs + this.#times.pollUs;
     if (this.#pending !== undefined) return;
     const observed = this.#observed;
-    if (observed === undefined || this.#inDoubt) this.#requestRead(nowUs);
+    // After a long pause the store may have been lost and have reached the same revision again, with another record.
+    const isStale = nowUs - this.#confirmedUs > 2 * this.#times.pollUs;
+    if (observed === undefined || this.#inDoubt || isStale) this.#requestRead(nowUs);
     else if (this.#isOwn(observed.record)) this.#write(nowUs, observed.record, observed.revision);
     else if (observed.record.holder === this.#name || nowUs - observed.sinceUs >= this.#times.leaseUs)
       this.#claim(nowUs, observed.revision, this.#epoch + 1);

@@ -1,8 +1,10 @@
 // /v1/batches: many requests without a waiting client, served with spare capacity.
+
 import { randomUUID } from 'node:crypto';
 import { setMaxListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
+import { oneLine } from '../../util/one-line.ts';
 import { ApiError, badField, newRequestId, toApiError } from '../http/errors.ts';
 import type { Caller } from '../keys/caller.ts';
 import { chatCompletions } from '../openai/chat.ts';
@@ -137,7 +139,7 @@ export class Batches {
   #find(id: string, tenant: string): Batch {
     const batch = this.#batches.get(id);
     if (batch?.tenant === tenant) return batch;
-    throw new ApiError(404, `Cannot find batch '${id.slice(0, 128)}'`, { code: 'batch_not_found' });
+    throw new ApiError(404, `Cannot find batch '${oneLine(id, 128)}'`, { code: 'batch_not_found' });
   }
 
   /** Removes the oldest ended batch if there are too many. */

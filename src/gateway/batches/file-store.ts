@@ -1,6 +1,8 @@
 // Files of clients: inputs and outputs of batches. Bounded, in memory, and also in a folder if there is one.
+
 import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
+import { oneLine } from '../../util/one-line.ts';
 import type { DataFolder, Owners } from '../http/data-folder.ts';
 import { ApiError } from '../http/errors.ts';
 import type { Caller } from '../keys/caller.ts';
@@ -101,7 +103,7 @@ export class FileStore {
   get(id: string, tenant: string): StoredFile {
     const file = this.#files.get(id);
     if (file?.tenant === tenant) return file;
-    throw new ApiError(404, `Cannot find file '${id.slice(0, 128)}'`, { code: 'file_not_found' });
+    throw new ApiError(404, `Cannot find file '${oneLine(id, 128)}'`, { code: 'file_not_found' });
   }
 
   remove(id: string, tenant: string): void {

@@ -1,5 +1,7 @@
 // Web pages and a server without keys on loopback: a page of any site may send requests to it from the user's browser.
+
 import type { IncomingMessage } from 'node:http';
+import { oneLine } from '../../util/one-line.ts';
 import { ApiError } from './errors.ts';
 
 const validHost = /^[\w.:[\]-]+$/;
@@ -20,7 +22,7 @@ export function refusalOfForeignPage({ method, headers }: IncomingMessage): ApiE
   if (!isLoopback(name) && validHost.test(name))
     return new ApiError(
       403,
-      `Cannot serve host '${name.slice(0, 128)}': this server listens on loopback without keys, and serves localhost`,
+      `Cannot serve host '${oneLine(name, 128)}': this server listens on loopback without keys, and serves localhost`,
       { code: 'host_not_allowed' },
     );
   if (method !== 'POST' || headers['content-length'] === '0') return undefined;

@@ -4,6 +4,7 @@ import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
 import type { PinState } from '../../core/protocol/pin-order.ts';
 import type { ClusterPort, GenerationRequest, PinOrder } from '../../core/protocol/ports.ts';
+import { oneLine } from '../../util/one-line.ts';
 import { ApiError, badField } from '../http/errors.ts';
 import type { Caller } from '../keys/caller.ts';
 import { checkModel, type EndpointCall, type EndpointContext, type PrefixKeeper, saltOf } from './endpoint.ts';
@@ -177,7 +178,7 @@ export class Contexts {
   #find(id: string, tenant: string): PinnedContext {
     const entry = this.#contexts.get(id);
     if (entry !== undefined && entry.tenant === tenant && entry.pinned !== undefined) return entry;
-    throw new ApiError(404, `Cannot find context '${id.slice(0, 128)}': it was never pinned, or it has expired`, {
+    throw new ApiError(404, `Cannot find context '${oneLine(id, 128)}': it was never pinned, or it has expired`, {
       code: 'context_not_found',
     });
   }

@@ -2,6 +2,7 @@
 
 import type { ClusterView } from '../../core/protocol/ports.ts';
 import type { RequestTrace } from '../../core/protocol/request-trace.ts';
+import { oneLine } from '../../util/one-line.ts';
 import { ApiError, describeCause, requestIdOf } from '../http/errors.ts';
 import type { Caller } from '../keys/caller.ts';
 import { type Outcome, predictedTtftUs, tbtOf, ttftOf } from '../metrics/predictions.ts';
@@ -23,7 +24,7 @@ export function describeRequest(id: string, cluster: ClusterView, choicesMax: nu
   if (choices.length === 0)
     throw new ApiError(
       404,
-      `Cannot find request '${id.slice(0, 128)}': it was never received, or its record has been discarded`,
+      `Cannot find request '${oneLine(id, 128)}': it was never received, or its record has been discarded`,
       {
         code: 'request_not_found',
       },

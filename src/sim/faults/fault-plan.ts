@@ -61,7 +61,8 @@ export interface FaultPlan {
 export type FaultName =
   | ('loss' | 'duplication' | 'delay' | 'partition' | 'crash' | 'restart' | 'slow node')
   | ('attention worker loss' | 'attention worker replacement')
-  | ('conductor restart' | 'gManager restart' | 'two gManagers at once');
+  | ('conductor restart' | 'gManager restart' | 'two gManagers at once')
+  | ('suspension' | 'store outage' | 'store loss');
 
 /** Numbers of injected faults. */
 export type FaultCounts = Map<FaultName, number>;

@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pino } from 'pino';
 import { describe, expect, it, vi } from 'vitest';
+import { FileStore } from '../../../src/gateway/batches/file-store.ts';
 import { ApiKeys } from '../../../src/gateway/keys/api-keys.ts';
 import type { Caller } from '../../../src/gateway/keys/caller.ts';
 import { CallerUsage } from '../../../src/gateway/keys/caller-usage.ts';
@@ -218,5 +219,20 @@ describe('limits', () => {
     const held = ['a', 'b', 'c'].map(fill);
     expect(held).toEqual([15, 8, 4]);
     usage.begin(caller('d', {}), 1, 1);
+  });
+
+  it('a request that has ended holds no place of the queue', () => {
+    const usage = usageAt({ ms: 0 }, 4);
+    const one = caller('a', {});
+    for (let i = 0; i < 5; i++) usage.begin(one, 2, 1).ended(1);
+    usage.begin(one, 2, 1);
+  });
+
+  it('a tenant finds only files of its own', () => {
+    const files = new FileStore(1000);
+    const { id } = files.add(caller('a', {}), { filename: 'f', bytes: Buffer.from('x') });
+    expect(files.get(id, 'a').filename).toBe('f');
+    expect(() => files.get(id, 'b')).toThrow('Cannot find file');
+    expect(() => files.remove(id, 'b')).toThrow('Cannot find file');
   });
 });

@@ -3,7 +3,7 @@ import fc from 'fast-check';
 import { expect, it, vi } from 'vitest';
 import { keepAliveMs, SseStream } from '../../../src/gateway/http/sse.ts';
 import { accepted, finished, type Script, started, tokens } from '../scripted-port.ts';
-import { events, gateway } from '../world.ts';
+import { answering, events, gateway } from '../world.ts';
 import { bytesOf } from './byte-tokenizer.ts';
 
 interface Choice {
@@ -85,6 +85,23 @@ it('sends a comment after each 10 s without an event, and none after the end', a
   } finally {
     vi.useRealTimers();
   }
+});
+
+it('disconnects a client once more than the limit is buffered for it', async () => {
+  const why: string[] = [];
+  const stream = new SseStream({ bufferBytesMax: 1000, onDisconnect: (reason) => why.push(reason) });
+  stream.send({ text: 'x'.repeat(900) });
+  expect(why).toEqual([]);
+  stream.send({ text: 'x'.repeat(900) });
+  expect(why).toEqual(['too slow']);
+  await expect(new Response(stream.body).text()).rejects.toThrow();
+});
+
+it('cancels a choice that a stop string has ended', async () => {
+  const { post, port } = gateway(answering('abxyz'));
+  const response = await post('/v1/completions', { model: 'bytes', prompt: 'p', stop: ['x'] });
+  expect(await response.json()).toMatchObject({ choices: [{ text: 'ab', finish_reason: 'stop' }] });
+  expect(port.cancelled).toHaveLength(1);
 });
 
 it('leaves no timer where the request is refused', async () => {
