@@ -14,7 +14,7 @@ const chaosUs = 12_000_000;
 const restUs = 12_000_000;
 const heartbeatUs = 500_000;
 const silentUs = 3_500_000;
-/** Mean time between two messages of a process. */
+/** Mean time between two messages of a chosen. */
 const messageUs = 150_000;
 /** Least time between two losses of the store. */
 const lossesUs = 5_000_000;
@@ -37,7 +37,7 @@ type Frame =
   | ({ readonly session: number } & Exclude<ChannelEvent, { kind: 'send' }>)
   | { readonly kind: 'ended'; readonly session: number };
 
-/** One process. It keeps sessions as `PeerSession` does: gateways lead, and number them. */
+/** One chosen. It keeps sessions as `PeerSession` does: gateways lead, and number them. */
 class SimulatedProcess {
   readonly index: number;
   readonly isGateway: boolean;
@@ -330,15 +330,15 @@ class MembershipWorld {
 
   #inject(): void {
     const prng = this.#prng;
-    const process = this.processes[prng.integer(0, this.processes.length - 1)];
+    const chosen = this.processes[prng.integer(0, this.processes.length - 1)];
     const forUs = Math.min(5_000_000, prng.exponentialUs(2_500_000));
     switch (prng.integer(0, 4)) {
       case 0:
-        if (!process.crash()) return;
+        if (!chosen.crash()) return;
         countFault(this.injected, 'crash');
         this.queue.after(forUs, () => {
-          if (process.isUp) return;
-          process.start();
+          if (chosen.isUp) return;
+          chosen.start();
           countFault(this.injected, 'restart');
         });
         break;
@@ -350,7 +350,7 @@ class MembershipWorld {
         break;
       }
       case 2:
-        if (process.suspend(forUs)) countFault(this.injected, 'suspension');
+        if (chosen.suspend(forUs)) countFault(this.injected, 'suspension');
         break;
       case 3:
         this.store.fail(forUs);
