@@ -18,6 +18,7 @@ const commands: CommandLoaders = {
   graph: async () => (await import('./commands/graph.ts')).graphCommand(),
   simulate: async () => (await import('./commands/simulate.ts')).simulateCommand(),
   sweep: async () => (await import('./commands/sweep.ts')).sweepCommand(),
+  reproduce: async () => (await import('./commands/reproduce.ts')).reproduceCommand(),
   plan: async () => (await import('./commands/plan.ts')).planCommand(),
   trace: async () => (await import('./commands/trace.ts')).traceCommand(),
   bench: async (words) => (await import('./commands/bench.ts')).benchCommand(words),

@@ -8,6 +8,7 @@ import { graphCommand } from '../../src/cli/commands/graph.ts';
 import { joinCommand } from '../../src/cli/commands/join.ts';
 import { modelsCommand } from '../../src/cli/commands/models.ts';
 import { planCommand } from '../../src/cli/commands/plan.ts';
+import { reproduceCommand } from '../../src/cli/commands/reproduce.ts';
 import { serveCommand } from '../../src/cli/commands/serve.ts';
 import { simulateCommand } from '../../src/cli/commands/simulate.ts';
 import { sweepCommand } from '../../src/cli/commands/sweep.ts';
@@ -25,7 +26,7 @@ interface Listed {
 export async function optionPage(): Promise<string> {
   const serving = [serveCommand(), joinCommand(), generateCommand(), chatCommand()];
   const trace = traceCommand();
-  const simulating = [simulateCommand(), sweepCommand(), planCommand(), ...trace.commands];
+  const simulating = [simulateCommand(), sweepCommand(), reproduceCommand(), planCommand(), ...trace.commands];
   const bench = await benchCommand([]);
   const benches = bench.commands.flatMap((each) => (each.commands.length > 0 ? [...each.commands] : [each]));
   return [
@@ -37,7 +38,7 @@ export async function optionPage(): Promise<string> {
     ...wrap('This page is generated: `npx vitest run test/docs/reference.test.ts -u` writes it anew.'),
     '',
     ...section('serve, join, generate, chat', serving),
-    ...section('simulate, sweep, plan, trace', simulating),
+    ...section('simulate, sweep, reproduce, plan, trace', simulating),
     ...section('top, doctor, models, graph', [
       topCommand(),
       doctorCommand(),

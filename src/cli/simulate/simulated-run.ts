@@ -246,10 +246,9 @@ async function replay(
   outputs: RunOutputs,
   options: Pick<SimulationOptions, 'clients'>,
   labels: Labels,
-  create: (listeners: Pick<SimulationConfig, 'stepListener' | 'requestListener'>) => Simulation,
+  create: (listeners: RunOutputs['listeners']) => Simulation,
 ): Promise<Simulation> {
-  const { stepListener, requestListener } = outputs;
-  const simulation = create({ stepListener, requestListener });
+  const simulation = create(outputs.listeners);
   const recorder = outputs.recorderOf(simulation);
   for await (const { requests, share } of workload) {
     for (const request of requests) {

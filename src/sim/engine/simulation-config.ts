@@ -13,7 +13,7 @@ import type { PipelineSettings, PlacementSettings } from '../../core/router/plac
 import type { PrefillObserver } from '../../core/router/placement/prefill-observer.ts';
 import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import type { FaultPlan } from '../faults/fault-plan.ts';
-import type { Nic } from '../network/network.ts';
+import type { Nic, TransferListener } from '../network/network.ts';
 import type { ClientPauses } from '../workload/client-loop.ts';
 import type { RetrySettings } from '../workload/retries.ts';
 import type { EventQueue } from './event-queue.ts';
@@ -117,6 +117,8 @@ export interface SimulationConfig {
   /** Instances run as threads with engines do; undefined: messages arrive at once. Not with faults, batch jobs or `checking`: their rules expect prompt delivery. */
   readonly threads?: ThreadTimes | undefined;
   readonly requestListener?: RequestListener | undefined;
+  /** Called with every transfer between instances when it ends. */
+  readonly transferListener?: TransferListener | undefined;
   /** After every event, every state machine checks itself, and the invariants of the cluster are checked. */
   readonly checking: boolean;
   /** Undefined: no faults. */

@@ -16,6 +16,7 @@ export interface NetworkConfig {
   readonly nics: readonly Nic[];
   /** Between two instances in each direction, where that is less than their NICs. */
   readonly linkBytesPerSecond: number | undefined;
+  readonly transferListener?: TransferListener | undefined;
 }
 
 /** A stream from one instance to another. Streams of one kind between the same two have distinct names. */
@@ -28,7 +29,17 @@ interface Stream {
 
 interface Transfer extends Stream {
   readonly flow: FlowId;
+  readonly startedUs: number;
 }
+
+/** A transfer that has ended, complete or not. */
+interface EndedTransfer extends Stream {
+  readonly startedUs: number;
+  readonly endedUs: number;
+  readonly bytes: number;
+}
+
+export type TransferListener = (transfer: EndedTransfer) => void;
 
 function keyOf({ from, to, name, kind }: Stream): string {
   return `${from}>${to} ${kind} ${name}`;
@@ -113,7 +124,8 @@ export class Network {
     const key = keyOf({ from, to, name, kind });
     let transfer = this.#transfers.get(key);
     if (transfer === undefined) {
-      transfer = { flow: this.#flows.open(nowUs, this.#path(from, to)), from, to, name, kind };
+      const flow = this.#flows.open(nowUs, this.#path(from, to));
+      transfer = { flow, startedUs: nowUs, from, to, name, kind };
       this.#transfers.set(key, transfer);
       this.#byFlow[transfer.flow] = transfer;
     }
@@ -179,8 +191,9 @@ export class Network {
   }
 
   #close(nowUs: number, transfer: Transfer): number {
-    const { flow, kind, from, to } = transfer;
+    const { flow, kind, from, to, name, startedUs } = transfer;
     const bytes = this.#flows.close(nowUs, flow);
+    this.#config.transferListener?.({ kind, from, to, name, startedUs, endedUs: nowUs, bytes });
     this.moved[kind] += bytes;
     this.#ended.sent[from] += bytes;
     this.#ended.received[to] += bytes;

@@ -1,11 +1,12 @@
 // Sweeps: the points of a file, their rows, errors, and the continuation of an interrupted sweep; and searches that run ahead.
-import { appendFileSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { appendFileSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { pathToFileURL } from 'node:url';
+import { fileURLToPath, pathToFileURL } from 'node:url';
 import { afterAll, describe, expect, it } from 'vitest';
 import { findRate } from '../../../src/cli/simulate/find-rate.ts';
 import { reportOfRun } from '../../../src/cli/simulate/simulated-run.ts';
+import { figureTableOf, markdownTable, withTable } from '../../../src/cli/simulate/sweep/figure-table.ts';
 import { runSweep, SweepJournal, SweepProgress } from '../../../src/cli/simulate/sweep/run-sweep.ts';
 import { searchAhead } from '../../../src/cli/simulate/sweep/search-ahead.ts';
 import { simulate, sweep as sweepOver } from '../../../src/cli/simulate/sweep/sim-api.ts';
@@ -13,6 +14,7 @@ import { SimulationThreads } from '../../../src/cli/simulate/sweep/simulation-th
 import { sweepOf } from '../../../src/cli/simulate/sweep/sweep-file.ts';
 import { sweepPage } from '../../../src/cli/simulate/sweep/sweep-page.ts';
 import { csvOf, estimateOf, estimatesOf, jsonLinesOf } from '../../../src/cli/simulate/sweep/sweep-rows.ts';
+import { readYaml } from '../../../src/cli/yaml-file.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-sweep-'));
 afterAll(() => rmSync(folder, { recursive: true }));
@@ -119,6 +121,67 @@ describe('a sweep', () => {
     expect(shown[0]).toContain('Sweeping: 3 of 4 runs, 0 s left');
     journal.remove();
     expect(existsSync(path)).toBe(false);
+  });
+});
+
+describe('a table of a page', () => {
+  const rate = [
+    { name: 'slow', rate: 1 },
+    { name: 'fast', rate: 4 },
+  ];
+  const content = {
+    ...{ base, grid: { rate, mixed: [1, 2] }, seeds: 2 },
+    figure: {
+      ...{ title: 'A', page: 'a.md', rows: { rate: 'load' }, across: 'mixed', above: [['published', '9', '']] },
+      cells: { within: '{report.withinSlo|n0} of {requests|n1} ({withinSlo|share0} %)', none: '{migration.moved|n0}' },
+    },
+  };
+  const table = figureTableOf(content, 'a.yaml');
+
+  it('has the figures of a sweep, means over its seeds, and replaces the lines between its marks', async () => {
+    const swept = sweepOf(content, 'a.yaml');
+    const { results } = await runSweep(swept, { jobs: 1 });
+    const lines = markdownTable(table, swept, results);
+    expect(lines).toEqual([
+      '| load | 1 within | 1 none | 2 within | 2 none |',
+      '| --- | --- | --- | --- | --- |',
+      '| published | 9 | |',
+      '| slow | 5 of 5.0 (100 %) | | 5 of 5.0 (100 %) | |',
+      '| fast | 5 of 5.0 (100 %) | | 5 of 5.0 (100 %) | |',
+    ]);
+    const failed = results.map((result, i) => (i === 1 ? { error: 'no memory' } : result));
+    expect(markdownTable(table, swept, failed)[3]).toBe('| slow | | | 5 of 5.0 (100 %) | |');
+    const page = 'before\n<!-- reproduce a -->\n\n| old |\n\n<!-- end -->\nafter';
+    expect(withTable(page, 'a', ['| new |'])).toBe(page.replace('old', 'new'));
+    expect(() => withTable(page, 'b', [])).toThrow('Cannot find the table b');
+  });
+
+  it('is refused with the wrong entry', () => {
+    const wrong = { ...content, figure: { ...content.figure, rows: 3 } };
+    expect(() => figureTableOf(wrong, 'a.yaml')).toThrow('Cannot read a.yaml: figure.rows');
+  });
+
+  it('of every file of experiments/figures can be run, and has its place on its page', () => {
+    const root = new URL('../../../', import.meta.url);
+    const files = readdirSync(new URL('experiments/figures', root)).filter((file) => file.endsWith('.yaml'));
+    expect(files.length).toBeGreaterThan(5);
+    for (const file of files) {
+      const figure = readYaml(fileURLToPath(new URL(`experiments/figures/${file}`, root))) as {
+        base: { config?: string };
+      };
+      const { config } = figure.base;
+      const located = config && { config: fileURLToPath(new URL(config, root)) };
+      const swept = sweepOf({ ...figure, base: { ...figure.base, ...located } }, file);
+      const { page } = figureTableOf(figure, file);
+      const lines = markdownTable(
+        figureTableOf(figure, file),
+        swept,
+        swept.points.map(() => ({ error: '' })),
+      );
+      const text = readFileSync(new URL(page, root), 'utf8');
+      expect(text).toContain(lines[0]);
+      expect(withTable(text, file.replace('.yaml', ''), lines)).toContain(lines[0]);
+    }
   });
 });
 

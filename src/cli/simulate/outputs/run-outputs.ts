@@ -1,9 +1,8 @@
 // Outputs of a simulated run besides its figures: report page, timeline and progress.
 import type { Command } from 'commander';
 import { z } from 'zod';
-import type { StepListener } from '../../../sim/engine/executor.ts';
 import type { Simulation } from '../../../sim/engine/simulation.ts';
-import type { RequestListener } from '../../../sim/engine/simulation-config.ts';
+import type { RequestListener, SimulationConfig } from '../../../sim/engine/simulation-config.ts';
 import { loadPlot } from '../../../sim/report/load-plot.ts';
 import { type LoadOverTime, LoadRecorder } from '../../../sim/report/load-recorder.ts';
 import { runReport } from '../../../sim/report/report.ts';
@@ -55,7 +54,7 @@ export function addOutputFlags(command: Command): Command {
       '--requests-out <file>',
       'Write a record of each request: CSV, or by the ending of the name JSON lines (.jsonl) or Parquet (.parquet)',
     )
-    .option('--timeline <file>', 'Write every step as a Chrome trace')
+    .option('--timeline <file>', 'Write every step, transfer and request as a Chrome trace')
     .option('--timeline-window <span>', 'Show this simulated time in the timeline (default: 0s..60s)');
 }
 
@@ -89,14 +88,10 @@ export class RunOutputs {
     return new RunOutputs(options, instances, file, showsProgress);
   }
 
-  /** The step observer to create the simulation with. */
-  get stepListener(): StepListener | undefined {
-    return this.#timeline?.stepListener;
-  }
-
-  /** The observer of requests to create the simulation with. */
-  get requestListener(): RequestListener | undefined {
-    return this.#requests?.recorder;
+  /** The observers to create the simulation with. */
+  get listeners(): Pick<SimulationConfig, 'stepListener' | 'transferListener' | 'requestListener'> {
+    const { requestListener, ...listeners } = this.#timeline?.listeners ?? {};
+    return { ...listeners, requestListener: both(this.#requests?.recorder, requestListener) };
   }
 
   /** The load recorder, to be advanced before the simulation; undefined if no output needs the load. */
@@ -130,6 +125,24 @@ export class RunOutputs {
     if (svg === undefined) throw new Error(`Cannot write ${plot}: loads need requests with an SLO`);
     writeOutput(plot, svg);
   }
+}
+
+function both(first: RequestListener | undefined, second: RequestListener | undefined): RequestListener | undefined {
+  if (first === undefined || second === undefined) return first ?? second;
+  return {
+    placed: (...args) => {
+      first.placed(...args);
+      second.placed(...args);
+    },
+    found: (...args) => {
+      first.found(...args);
+      second.found(...args);
+    },
+    ended: (...args) => {
+      first.ended(...args);
+      second.ended(...args);
+    },
+  };
 }
 
 const titleNames = ['admission', 'forecast', 'prefill', 'decode', 'speed'];

@@ -1,7 +1,8 @@
-// The steps of a simulated run as a Chrome trace in a file, written during the run.
+// Steps, transfers and requests of a simulated run as a Chrome trace in a file, written during the run.
 import { type FileHandle, open } from 'node:fs/promises';
-import type { StepListener } from '../../../sim/engine/executor.ts';
-import { StepTimeline } from '../../../sim/engine/step-timeline.ts';
+import type { SimulationConfig } from '../../../sim/engine/simulation-config.ts';
+import { RequestRecorder } from '../../../sim/report/request-recorder.ts';
+import { RunTimeline } from '../../../sim/report/run-timeline.ts';
 import { timelineEnd, timelineStart } from '../../../trace/timeline.ts';
 import type { Span } from '../../../trace/transform.ts';
 
@@ -11,12 +12,12 @@ const eventsMax = 1_000_000;
 export class TimelineFile {
   readonly #file: FileHandle;
   readonly #path: string;
-  readonly #steps: StepTimeline;
+  readonly #timeline: RunTimeline;
 
   private constructor(file: FileHandle, path: string, window: Span) {
     this.#file = file;
     this.#path = path;
-    this.#steps = new StepTimeline(window, eventsMax);
+    this.#timeline = new RunTimeline(window, eventsMax);
   }
 
   /** @param rows names of instances, one row each */
@@ -28,24 +29,29 @@ export class TimelineFile {
     return new TimelineFile(file, path, window);
   }
 
-  get stepListener(): StepListener {
-    return this.#steps.addSteps;
+  get listeners(): Pick<SimulationConfig, 'stepListener' | 'transferListener' | 'requestListener'> {
+    const timeline = this.#timeline;
+    return {
+      stepListener: timeline.addSteps,
+      transferListener: timeline.addTransfer,
+      requestListener: new RequestRecorder((record) => timeline.addRequest(record)),
+    };
   }
 
-  /** Writes the steps since the last flush. */
+  /** Writes the events since the last flush. */
   async flush(): Promise<void> {
-    const text = this.#steps.take();
+    const text = this.#timeline.take();
     if (text !== '') await this.#file.writeFile(text);
   }
 
-  /** @returns a line about omitted steps, if any */
+  /** @returns a line about omitted events, if any */
   async close(): Promise<string | undefined> {
     await this.flush();
     await this.#file.writeFile(timelineEnd);
     await this.#file.close();
-    const { leftOut } = this.#steps;
+    const { leftOut } = this.#timeline;
     return leftOut === 0
       ? undefined
-      : `${this.#path} holds the first ${eventsMax} steps of its window; ${leftOut} more were left out`;
+      : `${this.#path} holds the first ${eventsMax} events of its window; ${leftOut} more were left out`;
   }
 }

@@ -14,6 +14,8 @@ const fileSchema = z.strictObject({
   base: z.record(z.string(), z.unknown()).default({}),
   grid: z.record(z.string(), z.array(gridValue).min(1)).default({}),
   seeds: z.number().int().min(1).max(10_000).default(1),
+  /** A table of `kvasir reproduce`. */
+  figure: z.unknown().optional(),
 });
 
 export type SweepDefinition = z.input<typeof fileSchema>;

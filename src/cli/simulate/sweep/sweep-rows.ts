@@ -36,6 +36,15 @@ const figures = {
 export type Figure = keyof typeof figures;
 const figureNames = Object.keys(figures) as readonly Figure[];
 
+export function isFigure(name: string): name is Figure {
+  return Object.hasOwn(figures, name);
+}
+
+/** Undefined: the run has no such figure. */
+export function figureOf(report: Report, name: Figure): number | undefined {
+  return figures[name](report);
+}
+
 function perRequest(count: number, requests: number): number {
   return requests === 0 ? 0 : count / requests;
 }
