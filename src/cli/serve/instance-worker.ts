@@ -121,7 +121,7 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
   const pipeline = handOffs && createPipeline(data, { engine, backend, model }, handOffs, wake);
   const pagesAhead = attentionWorkers === undefined ? prepareMemory(engine, backend, settings) : undefined;
   const below = { tiers: tiers?.live, lending: borrowing?.live, attentionWorkers: attentionWorkers?.live, pagesAhead };
-  const parts = { handOffs, pipeline, tracer, ...below, grammars: openGrammars(settings, model, wake) };
+  const parts = { handOffs, pipeline, tracer, ...below, grammars: openGrammars(data, model, wake) };
   const loop = new InstanceLoop(machine, steps, own, data.abort, log, parts);
   const description = {
     ...describe(settings, backend, model),
@@ -143,10 +143,16 @@ function prepareMemory(engine: Engine, { isa }: Backend, { warmsUp }: InstanceSe
   return new PagesAhead(engine, 2 * kvHeads * pageTokens * headDim, pageBytes);
 }
 
-/** Threads start with the first request that has a grammar. */
-function openGrammars(settings: InstanceSettings, { config }: LoadedModel, wake: () => void): GrammarMatchers {
+/** Without a warm-up, threads start with the first request that has a grammar. */
+function openGrammars(
+  { settings, role }: InstanceThreadData<InstanceSettings>,
+  { config }: LoadedModel,
+  wake: () => void,
+): GrammarMatchers {
   const entry = new URL('./model/grammar-worker.js', import.meta.url);
-  return new GrammarMatchers(entry, settings.model, config.vocabSize, batchLimits.logitRowsMax, wake);
+  const matchers = new GrammarMatchers(entry, settings.model, config.vocabSize, batchLimits.logitRowsMax, wake);
+  if (settings.warmsGrammars === true && role !== 'prefill') matchers.warmUp();
+  return matchers;
 }
 
 /** Those of the longest prompt, so that every prompt can be received. Kept tokens take pages of states besides, if the budget is as long as the prompt. */

@@ -61,6 +61,7 @@ export function openClusterGateway(
     const { context, home } = contexts(files, options, computing, servedLending(options), sparsity);
     const kvBudget = budgetRange(sparsity, files, context);
     const text = openTextSide(files, path, context, options.servedModelName ?? name);
+    if (options.warmUp ?? true) text.warmUp();
     const cluster = new ClusterGateway({
       ...{ bus, agreement, ...processName(undefined) },
       queueMax: options.queue,
@@ -166,6 +167,7 @@ function joinedSettings(
   return {
     ...instanceSettings(options, defaultInstance, path, context, 1, { rechecksAdmission, pinMemory, stepMs }),
     tiers: tierSettings(options, 0, 1),
+    warmsGrammars: options.warmUp ?? true,
     ...own,
     ...(rules !== undefined && { lending: { lenders: 'others', rules } }),
   };

@@ -42,6 +42,8 @@ export interface ServingOptions extends TierOptions {
   readonly admission?: AdmissionSettings | undefined;
   /** Records steps for traces. */
   readonly traces?: boolean;
+  /** Reads the vocabulary of grammars at the start; default: at the first request with one. */
+  readonly warmsGrammars?: boolean | undefined;
   /** Share of the KV memory of each instance for pinned prefixes; default: 0. */
   readonly pinMemory?: number | undefined;
   /** Maximum predicted time of a step that decodes and prefills; default: 50. */
@@ -107,6 +109,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
           sendsAtEnd: serving.sendsAtEnd,
           attentionWorkers: own.role === 'prefill' ? undefined : serving.attentionWorkers,
           sparse: serving.sparsity,
+          warmsGrammars: serving.warmsGrammars,
           lending: lending && { lenders, rules: withHostMemory(lending, own.hostMemory ?? serving.hostMemory) },
         },
       })),
@@ -123,6 +126,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
       log: serving.log ?? console.error,
     });
     const text = await openTextOrClose(cluster, () => openTextSide(files, path, context, servedModelName ?? name));
+    if (serving.warmsGrammars === true) text.warmUp();
     const model = { ...text.model, homeTokens: home, kvBudget, kvTokenBytes: allLayersBytes(files, options) };
     const close = async (): Promise<void> => {
       await Promise.all([cluster.close(), text.close()]);

@@ -172,6 +172,7 @@ function servingOptions(
     lending: servedLending(options),
     attentionWorkers,
     sparsity: servedSparsity(options),
+    warmsGrammars: options.warmUp ?? true,
     log,
   };
 }

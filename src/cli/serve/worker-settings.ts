@@ -28,6 +28,8 @@ export interface InstanceSettings {
   readonly eviction: ModelOptions['eviction'];
   /** Runs steps before it is ready, so that the first requests take the time of later ones. */
   readonly warmsUp: boolean;
+  /** Reads the vocabulary of grammars before the first request that has one. */
+  readonly warmsGrammars?: boolean | undefined;
   /** Sends prompts after their prefill, not layer by layer: a baseline for comparisons. */
   readonly sendsAtEnd?: boolean | undefined;
   /** Starts requests after their whole prefix has arrived: a baseline for comparisons. */

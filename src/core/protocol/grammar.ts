@@ -17,6 +17,20 @@ export const grammarCharactersMax = 65_536;
 
 /** Compiles grammars for the vocabulary of the served model, outside the calling thread and within bounds. */
 export interface GrammarCompiler {
-  /** Resolves when the grammar is compiled, to undefined, or to the reason why it cannot be compiled. */
-  compile(grammar: Grammar): Promise<string | undefined>;
+  /**
+   * Resolves when the grammar is compiled, to undefined, or to the reason why it cannot be compiled. Tenants take turns;
+   * undefined: clients without a name. Rejects with GrammarQueueFull.
+   */
+  compile(grammar: Grammar, tenant?: string): Promise<string | undefined>;
+}
+
+/** Too many grammars wait to be compiled: a later request may succeed. */
+export class GrammarQueueFull extends Error {
+  readonly retryAfterMs: number;
+
+  constructor(message: string, retryAfterMs: number) {
+    super(message);
+    this.name = 'GrammarQueueFull';
+    this.retryAfterMs = retryAfterMs;
+  }
 }

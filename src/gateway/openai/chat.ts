@@ -22,6 +22,7 @@ import type { LogprobRequest } from './params.ts';
 import { chatPrompt, clippedOutput, outputTokens } from './prompt.ts';
 import type { Choice, FinishReason } from './run-choices.ts';
 import { type ChatBody, chatSchema } from './schema.ts';
+import { compilerFor } from './structured-output.ts';
 import { TokenNames } from './token-names.ts';
 
 export async function chatCompletions(json: unknown, context: EndpointContext, call: EndpointCall): Promise<Response> {
@@ -72,7 +73,8 @@ export async function planChat(
   const requestedTokens = maxTokens(body);
   const outputLimit = beyondContext === 'clip' ? clippedOutput : outputTokens;
   const { tokens, plan, parsing } = await chatPrompt(body, context.model, context.encode);
-  const grammar = await answerGrammar(body, plan, context);
+  const grammars = compilerFor(context.grammars, call.caller);
+  const grammar = await answerGrammar(body, plan, { model: context.model, grammars });
   const planned = {
     grammar,
     tokens,

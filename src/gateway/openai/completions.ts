@@ -21,7 +21,7 @@ import { completionPrompts, outputTokens } from './prompt.ts';
 import { promptCount } from './prompt-schema.ts';
 import type { Choice, ChoiceHandler } from './run-choices.ts';
 import { type CompletionBody, completionSchema } from './schema.ts';
-import { requestGrammar } from './structured-output.ts';
+import { compilerFor, requestGrammar } from './structured-output.ts';
 
 /** Default number of output tokens of OpenAI completions. */
 const defaultMaxTokens = 16;
@@ -69,7 +69,7 @@ export async function planCompletion(
   }
   checkChoices(promptCount(body.prompt), body.n, context);
   const prompts = await completionPrompts(body, context.model, context.encode);
-  const grammar = await requestGrammar(body, context.model, context.grammars);
+  const grammar = await requestGrammar(body, context.model, compilerFor(context.grammars, call.caller));
   const planned = prompts.map((tokens) => ({
     tokens,
     grammar,

@@ -1,8 +1,14 @@
 // The grammar of a request: from `response_format` or `structured_outputs`, checked and compiled before the request is submitted.
 import { z } from 'zod';
-import { type Grammar, type GrammarCompiler, grammarCharactersMax } from '../../core/protocol/grammar.ts';
-import { badField } from '../http/errors.ts';
+import {
+  type Grammar,
+  type GrammarCompiler,
+  GrammarQueueFull,
+  grammarCharactersMax,
+} from '../../core/protocol/grammar.ts';
+import { ApiError, badField } from '../http/errors.ts';
 import type { ServedModel } from '../http/served-model.ts';
+import type { Caller } from '../keys/caller.ts';
 import { faultOfSchema } from './json-schema.ts';
 
 const schemaObject = z.custom<object | boolean>(
@@ -84,10 +90,18 @@ export async function requestGrammar(
   return grammar;
 }
 
+/** The compiler for the requests of a tenant. */
+export function compilerFor(
+  compiler: GrammarCompiler | undefined,
+  { name }: Pick<Caller, 'name'>,
+): GrammarCompiler | undefined {
+  return compiler && { compile: (grammar) => compiler.compile(grammar, name) };
+}
+
 /**
  * Compiles a grammar that `field` states.
  * @param compiler undefined: this server compiles no grammars
- * @throws ApiError 400 naming the field and the place
+ * @throws ApiError 400 naming the field and the place, 503 if too many grammars wait
  */
 export async function checkGrammar(
   field: string,
@@ -107,7 +121,13 @@ export async function checkGrammar(
     const fault = faultOfSchema(JSON.parse(grammar.text));
     if (fault !== undefined) throw badField(field, `Cannot accept request: '${field}${fault.path}' ${fault.reason}`);
   }
-  const reason = await compiler.compile(grammar);
+  const reason = await compiler.compile(grammar).catch((error: unknown) => {
+    if (!(error instanceof GrammarQueueFull)) throw error;
+    const { message, retryAfterMs } = error;
+    throw new ApiError(503, `Cannot accept request: '${field}' cannot be compiled now: ${message}: retry later`, {
+      ...{ code: 'grammar_queue_full', param: field, retryAfterMs },
+    });
+  });
   if (reason !== undefined) throw refused(`cannot be compiled: ${reason}`);
 }
 

@@ -84,6 +84,10 @@ export class GrammarHost {
         const fault = await this.#compile(number, grammar, keeps);
         return { kind: 'compiled', number, fault };
       }
+      case 'load':
+        this.#parser ??= createXgrammar(parserBytesMax);
+        await this.#load();
+        return { kind: 'loaded' };
       case 'masks':
         await this.#answer(message.batch, message.rows);
         return undefined;

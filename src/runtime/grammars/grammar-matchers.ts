@@ -80,6 +80,11 @@ export class GrammarMatchers {
     this.#start = new Int32Array(rowsMax + 1);
   }
 
+  /** Starts a thread and reads the vocabulary, so that the first request with a grammar does not wait for them. */
+  warmUp(): void {
+    (this.#threads[0] ?? this.#startThread()).thread.load();
+  }
+
   /** Answered by `poll`. */
   compile(id: RequestId, grammar: Grammar): void {
     const owner = this.#threadFor(grammar);

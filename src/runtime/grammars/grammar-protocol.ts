@@ -18,15 +18,15 @@ export interface MaskRequest {
 export type ToGrammarThread =
   /** Answered with `compiled`. `keeps`: matchers of it will follow. */
   | { readonly kind: 'compile'; readonly number: GrammarNumber; readonly grammar: Grammar; readonly keeps: boolean }
+  /** Reads the vocabulary before the first grammar; answered with `loaded`. */
+  | { readonly kind: 'load' }
   /** Answered in the shared memory: masks and states of at most `rowsMax` rows, then the number of the batch. */
   | { readonly kind: 'masks'; readonly batch: number; readonly rows: readonly MaskRequest[] }
   | { readonly kind: 'release'; readonly request: string };
 
-export type FromGrammarThread = {
-  readonly kind: 'compiled';
-  readonly number: GrammarNumber;
-  readonly fault: string | undefined;
-};
+export type FromGrammarThread =
+  | { readonly kind: 'compiled'; readonly number: GrammarNumber; readonly fault: string | undefined }
+  | { readonly kind: 'loaded' };
 
 /** State of a row of a batch: its mask is valid; the thread lacks its grammar or its matcher; its output contradicts the grammar. */
 export const maskStates = { ready: 1, unknown: 2, contradiction: 3 } as const;

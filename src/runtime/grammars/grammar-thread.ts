@@ -25,7 +25,8 @@ interface Compilation {
   readonly number: GrammarNumber;
   readonly grammar: Grammar;
   readonly keeps: boolean;
-  done(fault: string | undefined): void;
+  /** @param isFinal false: the time or the thread ended, so that another try may have another answer */
+  done(fault: string | undefined, isFinal: boolean): void;
 }
 
 interface RunningThread {
@@ -57,6 +58,11 @@ export class GrammarThread {
     if (this.#queue.length === 1) this.#startFirst();
   }
 
+  /** Starts the thread and reads the vocabulary, if it has not. */
+  load(): void {
+    if (this.#running === undefined) this.#post({ kind: 'load' });
+  }
+
   /** The answer comes in the shared memory. */
   requestMasks(batch: number, rows: readonly MaskRequest[]): void {
     this.#post({ kind: 'masks', batch, rows });
@@ -82,7 +88,7 @@ export class GrammarThread {
     port?.close();
     void worker?.terminate();
     this.#options.onLost?.();
-    this.#finish(why);
+    this.#finish(why, false);
   }
 
   async close(): Promise<void> {
@@ -92,16 +98,17 @@ export class GrammarThread {
     await this.#running?.worker.terminate();
   }
 
-  #onAnswer({ number, fault }: FromGrammarThread): void {
-    if (this.#running !== undefined) this.#running.hasVocabulary ||= fault === undefined;
-    if (this.#queue[0]?.number === number) this.#finish(fault);
+  #onAnswer(answer: FromGrammarThread): void {
+    const hasVocabulary = answer.kind === 'loaded' || answer.fault === undefined;
+    if (this.#running !== undefined) this.#running.hasVocabulary ||= hasVocabulary;
+    if (answer.kind === 'compiled' && this.#queue[0]?.number === answer.number) this.#finish(answer.fault, true);
   }
 
-  #finish(fault: string | undefined): void {
+  #finish(fault: string | undefined, isFinal: boolean): void {
     const first = this.#queue.shift();
     clearTimeout(this.#timer);
     this.#deadlineMs = Number.POSITIVE_INFINITY;
-    first?.done(fault);
+    first?.done(fault, isFinal);
     this.#startFirst();
   }
 

@@ -22,7 +22,7 @@ function hostOf(limits = grammarLimits) {
   let batch = 0;
   const compile = async (kind: GrammarKind, text: string) => {
     const answer = await host.receive({ kind: 'compile', number: ++number, grammar: { kind, text }, keeps: true });
-    return answer?.fault;
+    return answer?.kind === 'compiled' ? answer.fault : undefined;
   };
   /** What may follow, spelled; the state of the row if it has no mask. */
   const next = async (from: number, tokens: readonly number[], grammar = number, request = 'r') => {

@@ -2,7 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { expect, test } from 'vitest';
-import type { Grammar } from '../../../src/core/protocol/grammar.ts';
+import { type Grammar, GrammarQueueFull } from '../../../src/core/protocol/grammar.ts';
 import { greedySampling } from '../../../src/engine/plain-step.ts';
 import { GrammarMatchers } from '../../../src/runtime/grammars/grammar-matchers.ts';
 import { ThreadCompiler } from '../../../src/runtime/grammars/thread-compiler.ts';
@@ -77,7 +77,7 @@ test('masks are a function of grammar and output, whichever thread computes them
 test('a grammar that takes too long is refused, and the others wait for another thread', async () => {
   // A thread that never answers.
   const silent = new URL('data:text/javascript,setInterval(() => {}, 1e6)');
-  const compiler = new ThreadCompiler(silent, model, 5, 0);
+  const compiler = new ThreadCompiler(silent, model, { compileMsMax: 5, vocabularyMs: 0 });
   const faults = await Promise.all(['a', 'b', 'a'].map((text) => compiler.compile(regex(text))));
   expect(faults).toEqual(Array(3).fill('it takes longer than 0.005 s to compile'));
   await compiler.close();
@@ -89,12 +89,60 @@ test('grammars beyond the waiting ones are refused, and compiled once others are
     d.port.on('message', ({ number }) => d.port.postMessage({ kind: 'compiled', number }))`,
   );
   const compiler = new ThreadCompiler(answering, model);
-  const faults = await Promise.all(Array.from({ length: 600 }, (_, i) => compiler.compile(regex(`${i}`))));
-  expect(faults.filter((fault) => fault?.includes('try again'))).toHaveLength(600 - 256);
+  const answers = await Promise.allSettled(Array.from({ length: 600 }, (_, i) => compiler.compile(regex(`${i}`))));
+  const refused = answers.flatMap((answer) => (answer.status === 'rejected' ? [answer.reason] : []));
+  // One is being compiled.
+  expect(refused).toHaveLength(600 - 257);
+  expect(refused[0]).toBeInstanceOf(GrammarQueueFull);
   expect(await Promise.all(['599', '600'].map((text) => compiler.compile(regex(text))))).toEqual([
     undefined,
     undefined,
   ]);
+  await compiler.close();
+});
+
+/** A thread that answers grammars whose text is a digit, and is busy for ever with others. */
+const busyWithOthers = new URL(
+  `data:text/javascript,import { workerData as d } from 'node:worker_threads';
+  d.port.on('message', ({ number, grammar }) => {
+    if (grammar === undefined) return d.port.postMessage({ kind: 'loaded' });
+    if (!/^\\d$/.test(grammar.text)) for (;;) {}
+    d.port.postMessage({ kind: 'compiled', number });
+  })`,
+);
+
+test("a grammar that takes long delays its own tenant only, and tenants' grammars take turns", async () => {
+  const compiler = new ThreadCompiler(busyWithOthers, model, { tenantWaitingMax: 2 });
+  const order: string[] = [];
+  const compile = (tenant: string, text: string): Promise<unknown> =>
+    compiler.compile(regex(text), tenant).then(() => order.push(`${tenant}${text}`));
+  // Their thread is ended below, before they could be answered.
+  void compile('a', 'huge');
+  void compile('a', '1');
+  void compile('a', '2');
+  await expect(compiler.compile(regex('3'), 'a')).rejects.toThrow('2 of the tenant other grammars wait');
+  await Promise.all(['b4', 'b5', 'b6', 'c7', 'c8'].map(([tenant = '', text = '']) => compile(tenant, text)));
+  expect(order).toEqual(['b4', 'b5', 'c7', 'b6', 'c8']);
+  await compiler.close();
+});
+
+test('a time-out is forgotten after a time, other answers stay', async () => {
+  const compiler = new ThreadCompiler(busyWithOthers, model, { compileMsMax: 5, vocabularyMs: 0, refusedMs: 0 });
+  const timedOut = 'it takes longer than 0.005 s to compile';
+  for (let i = 0; i < 2; i++) expect(await compiler.compile(regex('huge'))).toBe(timedOut);
+  await compiler.close();
+  const remembering = new ThreadCompiler(busyWithOthers, model, { compileMsMax: 5, vocabularyMs: 0 });
+  expect(await remembering.compile(regex('huge'))).toBe(timedOut);
+  await remembering.close();
+  // No thread answers any more.
+  expect(await remembering.compile(regex('huge'))).toBe(timedOut);
+});
+
+test('a warm-up reads the vocabulary once, before the first grammar', async () => {
+  const compiler = new ThreadCompiler(entry, model);
+  compiler.warmUp();
+  compiler.warmUp();
+  expect(await compiler.compile(regex('a+'))).toBeUndefined();
   await compiler.close();
 });
 

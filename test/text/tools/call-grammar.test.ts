@@ -25,7 +25,7 @@ async function accepting(format: TagFormat): Promise<(output: string) => Promise
     grammar: { kind: 'structural_tag', text },
     keeps: true,
   });
-  expect(answer?.fault).toBeUndefined();
+  expect(answer).toMatchObject({ kind: 'compiled', fault: undefined });
   let request = 0;
   return async (output) => {
     const row = {

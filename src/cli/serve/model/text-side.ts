@@ -21,6 +21,8 @@ export interface TextSide {
   readonly grammars: GrammarCompiler;
   /** What the start-up lines say about the model's configuration. */
   readonly notes: readonly string[];
+  /** Reads the vocabulary of grammars, so that the first request with one does not wait for it. */
+  warmUp(): void;
   close(): Promise<void>;
 }
 
@@ -34,8 +36,11 @@ export function openTextSide(files: ModelFiles, path: string, context: number, n
     return Int32Array.from(tokenizer?.encode(text, { addSpecial }) ?? []);
   };
   const grammars = new ThreadCompiler(grammarWorker, path);
+  const warmUp = (): void => {
+    if (tokenizer !== undefined) grammars.warmUp();
+  };
   const close = async (): Promise<void> => {
     await Promise.all([thread.close(), grammars.close()]);
   };
-  return { model, encode, grammars, notes: configurationNotes(files.config, context), close };
+  return { model, encode, grammars, notes: configurationNotes(files.config, context), warmUp, close };
 }
