@@ -42,7 +42,7 @@ export interface ServingOptions extends TierOptions {
   readonly admission?: AdmissionSettings | undefined;
   /** Records steps for traces. */
   readonly traces?: boolean;
-  /** Reads the vocabulary of grammars at the start; default: at the first request with one. */
+  /** Instances read the vocabulary of grammars at the start; default: at the first request with one. */
   readonly warmsGrammars?: boolean | undefined;
   /** Share of the KV memory of each instance for pinned prefixes; default: 0. */
   readonly pinMemory?: number | undefined;
@@ -108,8 +108,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
           record: serving.records?.[i],
           sendsAtEnd: serving.sendsAtEnd,
           attentionWorkers: own.role === 'prefill' ? undefined : serving.attentionWorkers,
-          sparse: serving.sparsity,
-          warmsGrammars: serving.warmsGrammars,
+          ...{ sparse: serving.sparsity, warmsGrammars: serving.warmsGrammars },
           lending: lending && { lenders, rules: withHostMemory(lending, own.hostMemory ?? serving.hostMemory) },
         },
       })),
@@ -126,7 +125,6 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
       log: serving.log ?? console.error,
     });
     const text = await openTextOrClose(cluster, () => openTextSide(files, path, context, servedModelName ?? name));
-    if (serving.warmsGrammars === true) text.warmUp();
     const model = { ...text.model, homeTokens: home, kvBudget, kvTokenBytes: allLayersBytes(files, options) };
     const close = async (): Promise<void> => {
       await Promise.all([cluster.close(), text.close()]);

@@ -141,6 +141,7 @@ async function serveInstances(
     },
   );
   try {
+    if (options.warmUp ?? true) serving.warmUp();
     const gateway = await openGateway(serving, options, context);
     try {
       answerMemoryRequests(options.instances?.length ?? 1);

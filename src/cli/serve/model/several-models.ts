@@ -62,7 +62,11 @@ export async function openSeveralModels(
   const pooled = new PooledServing({
     ...{ models: found, bytesMax, queueMax: options.queue, log: serving.log ?? console.error },
     roles: (options.instances ?? [defaultInstance]).map(({ role }) => role),
-    open: (id) => openServing({ ...options, model: paths.get(id) }, { ...serving, servedModelName: id }),
+    open: async (id) => {
+      const opened = await openServing({ ...options, model: paths.get(id) }, { ...serving, servedModelName: id });
+      if (options.warmUp ?? true) opened.warmUp();
+      return opened;
+    },
   });
   const [{ first }] = found as [FoundModel];
   const lines = [
