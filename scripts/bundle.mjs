@@ -11,6 +11,7 @@ const folder = join(root, 'bundle');
 const entries = [
   ...['cli/main', 'cli/serve/instance-worker', 'cli/serve/model/tokenizer-worker'],
   ...['cli/serve/model/grammar-worker', 'cli/simulate/sweep/simulation-worker', 'library/index'],
+  'library/ai-sdk',
 ];
 
 /** Brings bundle/ up to date with dist/; nothing if no source is compiled, since most tests need neither. */

@@ -11,6 +11,7 @@ const tool = (path) => join(root, 'node_modules', path);
 const checks = [
   ['format and lint', [tool('@biomejs/biome/bin/biome'), 'check', '--error-on-warnings', '.']],
   ['types', [tool('typescript/bin/tsc'), '-b']],
+  ['types of examples', [tool('typescript/bin/tsc'), '-p', 'examples']],
   ['dead code', [tool('knip/bin/knip.js')]],
   ['package', [tool('publint/src/cli.js'), '--strict']],
   ['tests', [join(root, 'scripts', 'test.mjs')]],

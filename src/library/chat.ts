@@ -18,7 +18,7 @@ import {
   type ToolMessage,
   type ToolSet,
 } from './messages.ts';
-import { Run } from './run.ts';
+import { Run, type RunSink } from './run.ts';
 import { bodySampling, type SamplingOptions } from './sampling.ts';
 import { type Infer, jsonSchemaOf, parseOutput, type Schema } from './schema.ts';
 
@@ -33,6 +33,8 @@ export interface ChatOptions<S extends Schema | undefined = undefined, T = NoToo
   readonly toolRoundsMax?: number;
   /** Constrains the answer to JSON of this schema, and types `object` of the result. */
   readonly schema?: S;
+  /** Constrains the answer like `schema`, and leaves its text to the caller: it is neither parsed nor checked. */
+  readonly outputSchema?: Schema | undefined;
   /** For templates that know it, for example `low` or `none`. */
   readonly reasoningEffort?: string;
   /** Further variables of the chat template, for example `{ enable_thinking: false }`. */
@@ -91,7 +93,7 @@ export function startChat<S extends Schema | undefined, T>(
 ): ChatRun<S, T> {
   const untyped = options as unknown as ChatOptions<S, ToolSet>;
   const run = new Run<AnyDelta, ChatResult<S, ToolSet>>(
-    (emit, signal) => engine.work(() => new Chat(engine, messages, untyped, emit, signal).run(), signal),
+    (sink) => engine.work(() => new Chat(engine, messages, untyped, sink).run(), sink.signal),
     mergeText,
     [options.signal, engine.closing],
   );
@@ -114,23 +116,15 @@ class Chat<S extends Schema | undefined> {
   readonly #engine: Engine;
   readonly #messages: readonly Message[];
   readonly #options: ChatOptions<S, ToolSet>;
-  readonly #emit: (delta: AnyDelta) => void;
-  readonly #signal: AbortSignal;
+  readonly #sink: RunSink<AnyDelta>;
   readonly #added: Message[] = [];
   readonly #usage = { promptTokens: 0, cachedTokens: 0, outputTokens: 0, reasoningTokens: 0 };
 
-  constructor(
-    engine: Engine,
-    messages: readonly Message[],
-    options: ChatOptions<S, ToolSet>,
-    emit: (delta: AnyDelta) => void,
-    signal: AbortSignal,
-  ) {
+  constructor(engine: Engine, messages: readonly Message[], options: ChatOptions<S, ToolSet>, sink: RunSink<AnyDelta>) {
     this.#engine = engine;
     this.#messages = messages;
     this.#options = options;
-    this.#emit = emit;
-    this.#signal = signal;
+    this.#sink = sink;
   }
 
   async run(): Promise<ChatResult<S, ToolSet>> {
@@ -138,10 +132,10 @@ class Chat<S extends Schema | undefined> {
     for (let round = 0; ; round++) {
       const answer = await this.#answer(round);
       this.#added.push(assistantMessage(answer));
-      if (answer.calls.length === 0 || round >= toolRoundsMax || !this.#executes(answer.calls))
-        return this.#result(answer);
+      const isWhole = answer.calls.length > 0 && answer.reason !== 'length';
+      if (!isWhole || round >= toolRoundsMax || !this.#executes(answer.calls)) return this.#result(answer);
       this.#added.push(...(await Promise.all(answer.calls.map((call) => this.#execute(call)))));
-      this.#signal.throwIfAborted();
+      this.#sink.signal.throwIfAborted();
     }
   }
 
@@ -157,13 +151,13 @@ class Chat<S extends Schema | undefined> {
 
   async #execute({ id, name, arguments: args, problem }: AnyCall): Promise<ToolMessage> {
     const text = problem ?? (await this.#called(id, name, args));
-    this.#emit({ type: 'tool-result', id, name, text });
+    this.#sink.delta({ type: 'tool-result', id, name, text });
     return { role: 'tool', toolCallId: id, content: text };
   }
 
   async #called(toolCallId: string, name: string, args: unknown): Promise<string> {
     try {
-      const result = await this.#tool(name)?.execute?.(args, { toolCallId, signal: this.#signal });
+      const result = await this.#tool(name)?.execute?.(args, { toolCallId, signal: this.#sink.signal });
       return typeof result === 'string' ? result : (JSON.stringify(result) ?? 'null');
     } catch (error) {
       return `Error: ${error instanceof Error ? error.message : String(error)}`;
@@ -177,7 +171,7 @@ class Chat<S extends Schema | undefined> {
     const parts = new AnswerParts({
       opened: () => {},
       grew: ({ kind }, _, text) => {
-        if (kind !== 'call') this.#emit({ type: kind, text });
+        if (kind !== 'call') this.#sink.delta({ type: kind, text });
       },
       closed: () => {},
     });
@@ -192,7 +186,7 @@ class Chat<S extends Schema | undefined> {
           parts.end();
         },
       },
-      this.#signal,
+      this.#sink,
     );
     this.#count(usage);
     const textOf = (kind: 'text' | 'reasoning'): string =>
@@ -202,7 +196,7 @@ class Chat<S extends Schema | undefined> {
       if (part.kind !== 'call') continue;
       calls.push(await this.#typed(part.id, part.name, part.text));
     }
-    for (const made of calls) this.#emit({ type: 'tool-call', call: made });
+    for (const made of calls) this.#sink.delta({ type: 'tool-call', call: made });
     return { text: textOf('text'), reasoning: textOf('reasoning'), calls, reason };
   }
 
@@ -228,7 +222,8 @@ class Chat<S extends Schema | undefined> {
 
   /** A required call is required in the first round alone: the model then answers from the results. */
   #body(round: number): object {
-    const { tools, toolChoice, parallelToolCalls, schema, reasoningEffort, templateVariables } = this.#options;
+    const { tools, toolChoice, parallelToolCalls, reasoningEffort, templateVariables } = this.#options;
+    const schema = this.#options.schema ?? this.#options.outputSchema;
     const choice = round > 0 && toolChoice !== 'none' ? undefined : toolChoice;
     return {
       ...bodySampling(this.#options),

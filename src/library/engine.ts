@@ -12,6 +12,7 @@ import {
   RunningChoices,
 } from '../gateway/openai/run-choices.ts';
 import { ClosedError, EngineError, libraryError } from './errors.ts';
+import type { RunSink } from './run.ts';
 
 /** Tokens of a request. */
 export interface Usage {
@@ -97,10 +98,15 @@ export class Engine {
     }
   }
 
-  /** Runs a choice to its end. @throws ApiError; the reason of `signal`, whose abort frees the pages of the choice */
-  async run(choices: readonly Choice[], handler: ChoiceHandler, signal: AbortSignal): Promise<CoreUsage> {
+  /** Runs choices to their end. @throws ApiError; the reason of `signal`, whose abort frees the pages of the choices */
+  async run(
+    choices: readonly Choice[],
+    handler: ChoiceHandler,
+    { accepted, signal }: Pick<RunSink<never>, 'accepted' | 'signal'>,
+  ): Promise<CoreUsage> {
     signal.throwIfAborted();
     const running = new RunningChoices(this.#parts.cluster, choices, handler, unobserved);
+    accepted();
     const cancel = (): void => running.cancel();
     signal.addEventListener('abort', cancel, { once: true });
     try {

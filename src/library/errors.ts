@@ -6,6 +6,11 @@ export class KvasirError extends Error {
   /** The code that the HTTP API gives for the same cause, for example `context_length_exceeded`. */
   readonly code: string;
 
+  /** The HTTP status for a server that passes the error on. */
+  get status(): number {
+    return 500;
+  }
+
   constructor(code: string, message: string, options?: ErrorOptions) {
     super(message, options);
     this.name = new.target.name;
@@ -21,6 +26,10 @@ export class InvalidRequestError extends KvasirError {
   /** The option or message at fault, for example `messages.0.content`. */
   readonly field: string | undefined;
 
+  override get status(): number {
+    return 400;
+  }
+
   constructor(code: string, message: string, field: string | undefined, options?: ErrorOptions) {
     super(code, message, options);
     this.field = field;
@@ -31,6 +40,10 @@ export class InvalidRequestError extends KvasirError {
 export class OverloadedError extends KvasirError {
   /** When another attempt may succeed; undefined: unknown. */
   readonly retryAfterMs: number | undefined;
+
+  override get status(): number {
+    return 503;
+  }
 
   constructor(code: string, message: string, retryAfterMs: number | undefined, options?: ErrorOptions) {
     super(code, message, options);
@@ -54,6 +67,10 @@ export class EngineError extends KvasirError {}
 
 /** The engine is closed. */
 export class ClosedError extends KvasirError {
+  override get status(): number {
+    return 503;
+  }
+
   constructor() {
     super('shutting_down', 'Cannot serve request: the engine is closed');
   }

@@ -10,7 +10,7 @@ import { type ChatOptions, type ChatRun, type FinishReason, finishReason, mergeT
 import type { Engine, Usage } from './engine.ts';
 import { InvalidRequestError } from './errors.ts';
 import { bodyMessage, bodyTools, type Message, messageList, type NoTools, type ToolSet } from './messages.ts';
-import { Run } from './run.ts';
+import { Run, type RunSink } from './run.ts';
 import { bodySampling, type SamplingOptions } from './sampling.ts';
 import type { Schema } from './schema.ts';
 
@@ -83,11 +83,10 @@ export class Llm implements AsyncDisposable {
    * @throws the errors of `chat`
    */
   complete(prompt: string | readonly number[], options: SamplingOptions = {}): CompletionRun {
-    return new Run(
-      (emit, signal) => this.#engine.work(() => this.#complete(prompt, options, emit, signal), signal),
-      mergeText,
-      [options.signal, this.#engine.closing],
-    );
+    return new Run((sink) => this.#engine.work(() => this.#complete(prompt, options, sink), sink.signal), mergeText, [
+      options.signal,
+      this.#engine.closing,
+    ]);
   }
 
   /**
@@ -144,8 +143,7 @@ export class Llm implements AsyncDisposable {
   async #complete(
     prompt: string | readonly number[],
     options: SamplingOptions,
-    emit: (delta: TextDelta) => void,
-    signal: AbortSignal,
+    sink: RunSink<TextDelta>,
   ): Promise<CompletionResult> {
     const { context } = this.#engine;
     const call = this.#engine.newCall();
@@ -158,13 +156,13 @@ export class Llm implements AsyncDisposable {
         promptLogprobs: () => {},
         delta: (_, { text: piece }) => {
           text += piece;
-          if (piece !== '') emit({ type: 'text', text: piece });
+          if (piece !== '') sink.delta({ type: 'text', text: piece });
         },
         finished: (_, why) => {
           reason = finishReason(why);
         },
       },
-      signal,
+      sink,
     );
     const { promptTokens, cachedTokens, completionTokens: outputTokens, reasoningTokens } = usage;
     return { text, finishReason: reason, usage: { promptTokens, cachedTokens, outputTokens, reasoningTokens } };

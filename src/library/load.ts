@@ -120,10 +120,10 @@ async function prepareKernels(build: boolean, log: (line: string) => void): Prom
   const found = findNative();
   if (found.kind === 'loaded') return;
   if (!build) return log(`Computing with the slow TypeScript reference: ${found.why}`);
-  const script = pathToFileURL(packageFile('scripts/build-native.mjs')).href;
+  const script = pathToFileURL(packageFile('scripts/native-choice.mjs')).href;
+  const { prepareNative } = (await import(script)) as { prepareNative(report: (line: string) => void): Promise<void> };
   try {
-    const { buildNative } = (await import(script)) as { buildNative(report: (line: string) => void): Promise<void> };
-    await buildNative(log);
+    await prepareNative(log);
   } catch (error) {
     const [why] = (error instanceof Error ? error.message : String(error)).split('\n');
     log(`Computing with the slow TypeScript reference: ${why}`);

@@ -42,8 +42,14 @@ class DeltaLog<Delta> {
   }
 }
 
-/** How a run starts: `emit` takes its deltas, `signal` is aborted when it is cancelled. */
-type Start<Delta, Result> = (emit: (delta: Delta) => void, signal: AbortSignal) => Promise<Result>;
+/** What a run gives to its work. */
+export interface RunSink<Delta> {
+  /** The engine has accepted the request. */
+  accepted(): void;
+  delta(delta: Delta): void;
+  /** Aborted when the run is cancelled. */
+  readonly signal: AbortSignal;
+}
 
 /**
  * A request that has started. `await` gives its result, `for await` its deltas, in either order. The engine never waits
@@ -53,6 +59,8 @@ export class Run<Delta extends { readonly type: string }, Result>
   extends Promise<Result>
   implements AsyncIterable<Delta>
 {
+  /** Resolves when the engine has accepted the request; rejects with its refusal. A server then knows its status. */
+  readonly accepted: Promise<void>;
   readonly #log: DeltaLog<Delta>;
   readonly #abort = new AbortController();
   #isSettled = false;
@@ -64,7 +72,7 @@ export class Run<Delta extends { readonly type: string }, Result>
 
   /** @internal */
   constructor(
-    start: Start<Delta, Result>,
+    start: (sink: RunSink<Delta>) => Promise<Result>,
     merge: (earlier: Delta, later: Delta) => Delta | undefined,
     signals: readonly (AbortSignal | undefined)[],
   ) {
@@ -81,15 +89,18 @@ export class Run<Delta extends { readonly type: string }, Result>
       if (signal.aborted) this.#abort.abort(signal.reason);
       else signal.addEventListener('abort', stop, { once: true });
     }
-    start((delta) => this.#log.push(delta), this.#abort.signal)
-      .then(resolve, reject)
-      .finally(() => {
-        this.#isSettled = true;
-        for (const signal of given) signal.removeEventListener('abort', stop);
-        this.#log.end();
-      });
+    this.accepted = new Promise((accepted, refused) => {
+      const sink = { accepted, delta: (delta: Delta) => this.#log.push(delta), signal: this.#abort.signal };
+      start(sink).then(resolve, reject);
+      this.then(() => accepted(), refused);
+    });
+    this.accepted.catch(() => {});
     // A user of the deltas receives the failure there.
-    this.catch(() => {});
+    this.catch(() => {}).finally(() => {
+      this.#isSettled = true;
+      for (const signal of given) signal.removeEventListener('abort', stop);
+      this.#log.end();
+    });
   }
 
   /** Ends the request and frees its KV memory: the promise and the loops reject with `reason`. No effect after its end. */

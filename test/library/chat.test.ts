@@ -16,6 +16,7 @@ describe('a chat', () => {
   it('is a promise of its answer, and an iterable of its deltas for any number of readers', async () => {
     const { llm, port } = scripted(() => 'Hello there');
     const run = llm.chat('hi', { maxTokens: 50, seed: 3, stop: ['END'] });
+    await run.accepted;
     const pieces: string[] = [];
     for await (const delta of run) if (delta.type === 'text') pieces.push(delta.text);
     const result = await run;
@@ -199,7 +200,7 @@ describe('a refused chat', () => {
     } as const;
     port.submit = (_, sink) => sink(failed);
     const refused = llm.chat('hi');
-    await expect(refused).rejects.toThrow(OverloadedError);
+    await expect(refused.accepted).rejects.toThrow(OverloadedError);
     await expect(refused).rejects.toMatchObject({ code: 'kv_overloaded', retryAfterMs: 250 });
   });
 });

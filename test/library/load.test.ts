@@ -12,7 +12,7 @@ const { load, LoadError } = await bundled();
 let llm: Llm;
 
 beforeAll(async () => {
-  llm = await load({ threads: 1 });
+  llm = await load({ threads: 1, build: false });
 });
 afterAll(() => llm.close());
 
@@ -42,7 +42,13 @@ it('frees the pages of a request that is aborted, while another one goes on', as
 });
 
 it('is independent of another engine in the process', async () => {
-  const other = await load({ threads: 1, context: 256, warmUp: false, chatTemplate: '{{ messages[0].content }}' });
+  const other = await load({
+    threads: 1,
+    build: false,
+    context: 256,
+    warmUp: false,
+    chatTemplate: '{{ messages[0].content }}',
+  });
   const prompt = 'Once upon a time';
   const texts = await Promise.all([
     llm.complete(prompt, { temperature: 0, maxTokens: 4 }),
@@ -70,7 +76,7 @@ it('refuses options that it cannot use, by their names', async () => {
 it('lets a process exit that does not close it, also from CommonJS', async () => {
   const script = `
     import('kvasir').then(async ({ load }) => {
-      const llm = await load({ threads: 1, context: 256, warmUp: false });
+      const llm = await load({ threads: 1, build: false, context: 256, warmUp: false });
       const { text } = await llm.complete('Once upon a time', { maxTokens: 3, temperature: 0 });
       console.log(text.length > 0);
     });`;

@@ -13,6 +13,7 @@ it('two bundlings at the same moment leave one bundle, and remove what an ended 
     'cli/serve/model/grammar-worker',
     'cli/simulate/sweep/simulation-worker',
     'library/index',
+    'library/ai-sdk',
   ])
     tree.write(`dist/${entry}.js`, 'export {};\n');
   // No process has so high a number; the one of this test runs.
