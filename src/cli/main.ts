@@ -10,6 +10,7 @@ import { UsageError } from './usage-error.ts';
 const commands: CommandLoaders = {
   serve: async () => (await import('./commands/serve.ts')).serveCommand(),
   top: async () => (await import('./commands/top.ts')).topCommand(),
+  dashboard: async () => (await import('./commands/dashboard.ts')).dashboardCommand(),
   join: async () => (await import('./commands/join.ts')).joinCommand(),
   doctor: async () => (await import('./commands/doctor.ts')).doctorCommand(),
   generate: async () => (await import('./commands/generate.ts')).generateCommand(),

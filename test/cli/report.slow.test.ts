@@ -6,12 +6,15 @@ import { join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { type Browser, chromium, type Page } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import type { DashboardFrame } from '../../src/gateway/dashboard/frame.ts';
+import type { RequestRow } from '../../src/gateway/dashboard/request-rows.ts';
 
 const command = fileURLToPath(new URL('../../bundle/cli/main.js', import.meta.url));
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-report-'));
 const page = join(folder, 'run.html');
 const lendingPage = join(folder, 'lending.html');
 const timeline = join(folder, 'run.json');
+const recording = join(folder, 'recording.json');
 const run = [
   'simulate',
   '--ttft-slo',
@@ -40,9 +43,34 @@ function simulate(...flags: string[]): { stateHash: string; steps: number; refus
 describe('files of a run', () => {
   it('do not change the run', () => {
     const plain = simulate();
-    const recorded = simulate('--report', page, '--timeline', timeline, '--timeline-window', '30s..90s');
+    const recorded = simulate(
+      '--report',
+      page,
+      '--timeline',
+      timeline,
+      '--timeline-window',
+      '30s..90s',
+      '--recording',
+      recording,
+    );
     expect(recorded.stateHash).toBe(plain.stateHash);
     expect(plain.refused.atPrefill).toBeGreaterThan(0);
+  });
+
+  it('hold frames and requests for the dashboard', () => {
+    const { object, frames, requests } = JSON.parse(readFileSync(recording, 'utf8')) as Recording;
+    expect(object).toBe('kvasir.dashboard.recording');
+    expect([frames.length > 100, frames.length <= 401, requests.length]).toEqual([true, true, 800]);
+    expect(frames.map(({ now_ms }) => now_ms)).toEqual(frames.map(({ now_ms }) => now_ms).sort((a, b) => a - b));
+    const last = frames.at(-1);
+    expect(last?.instances.map(([name]) => name)).toEqual(['mixed 0', 'mixed 1', 'mixed 2']);
+    expect(last?.classes[0]).toMatchObject({ name: '', ttft: { slo: 30_000 }, tbt: { slo: 200 } });
+    expect(last?.prefixes.length).toBeGreaterThan(10);
+    expect(last?.refusals[0]?.[2]).toBeGreaterThan(0);
+    for (const { state, placements, parts } of requests) {
+      if (state === 'finished') expect(placements.length).toBeGreaterThan(0);
+      expect(parts.some(([kind]) => kind === 'decode')).toBe(state === 'finished');
+    }
   });
 
   it('hold the steps of the window, one after the other on each instance', () => {
@@ -60,6 +88,12 @@ describe('files of a run', () => {
     }
   });
 });
+
+interface Recording {
+  readonly object: string;
+  readonly frames: readonly DashboardFrame[];
+  readonly requests: readonly RequestRow[];
+}
 
 interface TraceEvent {
   readonly name: string;

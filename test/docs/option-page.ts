@@ -2,6 +2,7 @@
 import type { Command, Option } from 'commander';
 import { benchCommand } from '../../src/cli/commands/bench.ts';
 import { chatCommand } from '../../src/cli/commands/chat.ts';
+import { dashboardCommand } from '../../src/cli/commands/dashboard.ts';
 import { doctorCommand } from '../../src/cli/commands/doctor.ts';
 import { generateCommand } from '../../src/cli/commands/generate.ts';
 import { graphCommand } from '../../src/cli/commands/graph.ts';
@@ -39,8 +40,9 @@ export async function optionPage(): Promise<string> {
     '',
     ...section('serve, join, generate, chat', serving),
     ...section('simulate, sweep, reproduce, plan, trace', simulating),
-    ...section('top, doctor, models, graph', [
+    ...section('top, dashboard, doctor, models, graph', [
       topCommand(),
+      dashboardCommand(),
       doctorCommand(),
       ...modelsCommand().commands,
       graphCommand(),

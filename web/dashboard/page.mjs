@@ -1,14 +1,18 @@
 // The dashboard: tabs with views over the live state of a gateway.
-import { compact, element, latency, percent, whole } from '../drawing/format.mjs';
+import { clock, compact, element, latency, percent, whole } from '../drawing/format.mjs';
+import { Chat } from './chat.mjs';
+import { Flows } from './flows.mjs';
 import { Latency } from './latency.mjs';
 import { MemoryMap } from './memory-map.mjs';
+import { perfettoTrace } from './perfetto.mjs';
+import { Prefixes } from './prefixes.mjs';
 import { Requests } from './requests.mjs';
-import { LiveSource, storeKey } from './source.mjs';
+import { authorised, LiveSource, storeKey } from './source.mjs';
 import { State, sumOf } from './state.mjs';
 
 const at = (id) => document.getElementById(id);
 const state = new State();
-const views = [MemoryMap, Requests, Latency].map((View) => {
+const views = [MemoryMap, Requests, Latency, Flows, Prefixes, Chat].map((View) => {
   const section = element('section', { hidden: true });
   at('views').append(section);
   return { view: new View(section), section };
@@ -79,6 +83,7 @@ const source = new LiveSource({
   },
   denied: (message) => {
     setStatus('lost', 'no access');
+    delete document.documentElement.dataset.drawn;
     at('access').hidden = false;
     at('access-why').textContent = message;
     at('key').focus();
@@ -101,7 +106,64 @@ at('pause').onclick = () => {
   source.paused = !source.paused;
   at('pause').textContent = source.paused ? 'Continue' : 'Pause';
 };
+at('save').onclick = () => save('kvasir-recording.json', state.recording);
+at('trace').onclick = () => save('kvasir-trace.json', perfettoTrace(state));
+at('open').onclick = () => at('file').click();
+at('file').onchange = () => void openFile(at('file').files[0]);
+addEventListener('dragover', (event) => event.preventDefault());
+addEventListener('drop', (event) => {
+  event.preventDefault();
+  void openFile(event.dataTransfer.files[0]);
+});
+
+function save(name, content) {
+  const link = element('a', { download: name });
+  link.href = URL.createObjectURL(new Blob([JSON.stringify(content)], { type: 'application/json' }));
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+async function openFile(file) {
+  if (file === undefined) return;
+  try {
+    play(JSON.parse(await file.text()), file.name);
+  } catch (error) {
+    setStatus('lost', `Cannot open ${file.name}: ${error.message}`);
+  }
+}
+
+/** Shows a recording from its last frame back, at the time of the slider. */
+function play(recording, name) {
+  const { object, frames, requests } = recording;
+  if (object !== 'kvasir.dashboard.recording' || frames.length === 0)
+    throw new Error('it is not a recording of this page');
+  source.stop();
+  at('pause').hidden = true;
+  at('access').hidden = true;
+  at('player').hidden = false;
+  at('slider').max = frames.length - 1;
+  at('slider').oninput = () => {
+    const i = Number(at('slider').value);
+    state.seek(frames, i, requests);
+    at('player-at').textContent =
+      `${clock((frames[i].now_ms - frames[0].now_ms) / 1000)} of ${clock((frames.at(-1).now_ms - frames[0].now_ms) / 1000)}`;
+    draw();
+  };
+  at('slider').value = frames.length - 1;
+  at('slider').oninput();
+  setStatus('', `${frames[0].models.join(', ')}, ${name}`);
+}
+
+/** A recording that the server names, or else the live state. */
+async function begin() {
+  const run = new URLSearchParams(location.search).get('run');
+  if (run === null) return source.start();
+  const response = await authorised(`/dashboard/runs/${encodeURIComponent(run)}`);
+  if (!response.ok) return setStatus('lost', `Cannot open ${run}: the server answered ${response.status}`);
+  play(await response.json(), run);
+}
+
 addEventListener('resize', draw);
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', draw);
 draw();
-source.start();
+void begin();

@@ -80,8 +80,7 @@ export class Requests {
     this.#note.textContent = `the latest ${whole(this.#rows.length)} of ${whole(state.requests.length)}; ${whole(running)} not ended; a click selects one`;
     const chosen = state.requests.find(({ id }) => id === this.chosen) ?? this.#rows[0];
     this.#drawRows(state, chosen);
-    this.#detail.replaceChildren(...(chosen === undefined ? [] : describe(chosen, state)));
-    drawParts(this.#detail.querySelector('canvas'), chosen, state);
+    showRequest(this.#detail, chosen, state);
   }
 
   #drawRows({ now }, chosen) {
@@ -132,7 +131,12 @@ function drawAxis(context, { hues, left, width, span, x, height }) {
   }
 }
 
-/** The selected request in words and figures. */
+/** Shows a request in words and figures, and its parts. */
+export function showRequest(place, row, state) {
+  place.replaceChildren(...(row === undefined ? [] : describe(row, state)));
+  drawParts(place.querySelector('canvas'), row, state);
+}
+
 function describe(row, state) {
   const cached = row.cached_tokens === null ? '' : `, ${whole(row.cached_tokens)} of them cached`;
   const at = row.decode_at === null ? '' : `, decoded on ${state.name(row.decode_at)}`;

@@ -50,7 +50,7 @@ function graphCard(place, title, text) {
 }
 
 /** @param edges from, to, weight */
-function drawArrows(target, caption, { names, edges, highest, unit }) {
+export function drawArrows(target, caption, { names, edges, highest, unit }) {
   const parts = [];
   const shown = edges.toSorted(([, , a], [, , b]) => b - a).slice(0, arrowsMax);
   for (const [from, to, weight] of shown.reverse()) {
@@ -65,12 +65,17 @@ function drawArrows(target, caption, { names, edges, highest, unit }) {
     parts.push(path);
   }
   const every = Math.ceil(names.length / 32);
-  names.forEach((name, i) => {
-    const [x, y] = point(i, names.length);
-    parts.push(svg('circle', { cx: x, cy: y, r: 4, fill: colour('ink') }));
-    if (i % every === 0) parts.push(nameAt(name, i, names.length));
-  });
+  parts.push(...dotsOf(names.length));
+  for (let i = 0; i < names.length; i += every) parts.push(nameAt(names[i], i, names.length));
   target.replaceChildren(svg('svg', { viewBox: `0 0 ${2 * centreX} ${2 * centreY}`, role: 'img' }, ...parts));
+}
+
+/** A dot for each instance; those of many are one path, which is drawn sooner. */
+function dotsOf(count) {
+  const all = Array.from({ length: count }, (_, i) => point(i, count));
+  if (count <= 100) return all.map(([cx, cy]) => svg('circle', { cx, cy, r: 4, fill: colour('ink') }));
+  const d = all.map(([x, y]) => `M${x.toFixed(1)} ${y.toFixed(1)}h0`).join('');
+  return [svg('path', { d, stroke: colour('ink'), 'stroke-width': 2, 'stroke-linecap': 'round' })];
 }
 
 /** The place of an instance on the circle; the first one is on top. */

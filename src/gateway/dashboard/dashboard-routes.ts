@@ -2,7 +2,7 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
-import type { Hono } from 'hono';
+import { Hono } from 'hono';
 import type { ClusterView, InstancesPort } from '../../core/protocol/ports.ts';
 import { ApiError } from '../http/errors.ts';
 import { type Env, refuseMethod } from '../http/route-context.ts';
@@ -76,6 +76,17 @@ const types: Readonly<Record<string, string>> = {
 };
 
 const require = createRequire(import.meta.url);
+
+/** The page over one recording, of which the bytes are `recording`. */
+export function recordingApp(webFolder: string, name: string, recording: string): Hono<Env> {
+  const app = new Hono<Env>();
+  addPage(app, webFolder);
+  app.get('/dashboard/runs/:name', (c) => {
+    if (c.req.param('name') !== name) return c.notFound();
+    return new Response(recording, { headers: { 'content-type': 'application/json', 'cache-control': 'no-store' } });
+  });
+  return app;
+}
 
 /** The files of the page by URL path; any other path is not found. */
 function addPage(app: Hono<Env>, folder: string): void {

@@ -172,7 +172,7 @@ export function createConductor(
     }),
     queueMax: config.queueMax,
     requests: lengthRequests,
-    placement: { ...placement, ...learned },
+    placement: { ...placement, ...learned, recordsPrefixes: config.requestListener !== undefined },
     admission: lengthAdmission(config.admission, sloOf, instances, capacityTokens, linkBytesPerSecond),
     batchJobs: lengthJobs(instances),
     roleSwitch: config.admission.roleSwitch,

@@ -2,21 +2,22 @@
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { classLatencies } from '../../../src/gateway/dashboard/class-latencies.ts';
+import { recordingApp } from '../../../src/gateway/dashboard/dashboard-routes.ts';
 import type { DashboardFrame } from '../../../src/gateway/dashboard/frame.ts';
 import { placementReason } from '../../../src/gateway/dashboard/placement-reason.ts';
 import { createApp } from '../../../src/gateway/http/app.ts';
 import { ApiKeys } from '../../../src/gateway/keys/api-keys.ts';
-import { ScriptedPort } from '../scripted-port.ts';
-import { answering, gatewayOptions } from '../world.ts';
-import { shownAt, syntheticCluster, traceOf } from './synthetic-cluster.ts';
+import { gatewayOptions } from '../world.ts';
+import { SyntheticPort, syntheticCluster, traceOf } from './synthetic-cluster.ts';
 
 const webFolder = fileURLToPath(new URL('../../../web', import.meta.url));
 
 function dashboardOf(instances: number, requests: number) {
-  const { cluster, snapshots } = syntheticCluster(instances, requests);
-  const port = shownAt(new ScriptedPort(answering('x')), snapshots);
+  const synthetic = syntheticCluster(instances, requests);
+  const { cluster } = synthetic;
+  const port = new SyntheticPort(synthetic, 'x');
   const keys = new ApiKeys({ users: ['user'], admins: ['admin'] });
-  const app = createApp(gatewayOptions(port as ScriptedPort, { cluster, keys, webFolder }));
+  const app = createApp(gatewayOptions(port, { cluster, keys, webFolder }));
   const get = (path: string, key?: string) =>
     app.request(path, { headers: key === undefined ? {} : { authorization: `Bearer ${key}` } });
   return { get, frame: async (path = '/api/dashboard') => (await (await get(path, 'admin')).json()) as DashboardFrame };
@@ -71,6 +72,15 @@ describe('the dashboard', () => {
     const text = await (await get('/api/dashboard', 'admin')).text();
     expect(text.length).toBeLessThan(200_000);
     expect((JSON.parse(text) as DashboardFrame).instances).toHaveLength(1000);
+  });
+});
+
+describe('a recording', () => {
+  it('is served with the page under its name', async () => {
+    const app = recordingApp(webFolder, 'my run.json', '{"object":"kvasir.dashboard.recording"}');
+    expect((await app.request('/dashboard')).status).toBe(200);
+    expect(await (await app.request('/dashboard/runs/my%20run.json')).json()).toHaveProperty('object');
+    expect((await app.request('/dashboard/runs/other.json')).status).toBe(404);
   });
 });
 

@@ -1,13 +1,13 @@
 // The dashboard in Chromium over a gateway with synthetic figures: views, widths, themes, keys and 1,000 instances.
+import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import type { Page } from 'playwright-core';
 import { afterAll, describe, expect, it } from 'vitest';
 import { type Gateway, listen } from '../../../src/gateway/http/server.ts';
 import { ApiKeys } from '../../../src/gateway/keys/api-keys.ts';
 import { isBrowserMissing, TestBrowser } from '../../browser.ts';
-import { ScriptedPort } from '../scripted-port.ts';
-import { answering, gatewayOptions } from '../world.ts';
-import { shownAt, syntheticCluster } from './synthetic-cluster.ts';
+import { gatewayOptions } from '../world.ts';
+import { SyntheticPort, syntheticCluster } from './synthetic-cluster.ts';
 
 const webFolder = fileURLToPath(new URL('../../../web', import.meta.url));
 const browser = new TestBrowser();
@@ -18,8 +18,9 @@ afterAll(async () => {
 });
 
 async function serve(instances: number, keys = new ApiKeys({ users: [], admins: [] })): Promise<string> {
-  const { cluster, snapshots } = syntheticCluster(instances, 60);
-  const port = shownAt(new ScriptedPort(answering('An answer.')), snapshots) as ScriptedPort;
+  const synthetic = syntheticCluster(instances, 60);
+  const { cluster } = synthetic;
+  const port = new SyntheticPort(synthetic, 'An answer.');
   const sloClasses = new Map([['chat', { priority: 0, ttft: { us: 43_000 }, tbt: { us: 8_000 } }]]);
   const gateway = await listen(gatewayOptions(port, { cluster, keys, webFolder, sloClasses }), '127.0.0.1', 0);
   gateways.push(gateway);
@@ -71,14 +72,19 @@ describe.skipIf(isBrowserMissing)('the dashboard in Chromium', () => {
       await tab(page, 'Latency');
       expect(await page.locator('#classes').textContent()).toMatch(/chatTTFT.*43 ms\d+\.\d %/);
       expect(await page.locator('#refusals').textContent()).toContain('ttft, agent');
+      await tab(page, 'Flows');
+      expect(await page.locator('#links path').count()).toBe(12);
+      expect(await page.locator('#debts').textContent()).toContain('40 blocks borrowed');
+      await tab(page, 'Prefixes');
+      expect(await page.locator('#prefixes .line').allInnerTexts()).toHaveLength(5);
       await tab(page, 'Memory');
       expect(await page.locator('#memory').evaluate(coloursOf)).toBeGreaterThan(12);
     });
   });
 
-  it('asks for the key of an admin, and keeps it for its session', async () => {
-    const url = await serve(2, new ApiKeys({ users: ['mine'], admins: ['ours'] }));
-    await browser.page({}, async (page) => {
+  it('asks for the key of an admin, and shows the path of a chat, recordings and traces with it', async () => {
+    const url = await serve(3, new ApiKeys({ users: ['mine'], admins: ['ours'] }));
+    await browser.page({ acceptDownloads: true }, async (page) => {
       await page.goto(url);
       for (const [key, message] of [
         ['mine', 'is not an admin key'],
@@ -91,9 +97,45 @@ describe.skipIf(isBrowserMissing)('the dashboard in Chromium', () => {
       }
       await drawn(page);
       expect(await page.locator('#access').isHidden()).toBe(true);
+      await tab(page, 'Chat');
+      await page.locator('#chat-text').fill('hi');
+      await page.getByRole('button', { name: 'Send' }).click();
+      await page.locator('.said.assistant', { hasText: 'An answer.' }).waitFor();
+      await page.locator('#chat-path', { hasText: 'Placement' }).waitFor();
+      const saved = async (name: string) => {
+        const [file] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name }).click()]);
+        return file.path();
+      };
+      const { traceEvents } = JSON.parse(readFileSync(await saved('Save Perfetto trace'), 'utf8')) as Trace;
+      expect(new Set(traceEvents.map(({ ph }) => ph))).toEqual(new Set(['M', 'X', 'C']));
+      for (const { dur = 1 } of traceEvents) expect(dur).toBeGreaterThan(0);
+      await page.locator('#file').setInputFiles(await saved('Save recording'));
+      await page.locator('#player').waitFor();
+      await page.locator('#slider').fill('0');
+      await tab(page, 'Requests');
+      expect(await page.locator('#request').textContent()).toContain('lowest predicted TTFT');
+    });
+  });
+
+  it('draws 1,000 instances', async () => {
+    await opened(await serve(1000), { width: 1280, colorScheme: 'dark' }, async (page) => {
+      await drawn(page);
+      const drawMs: number[] = [];
+      for (const name of ['Memory', 'Requests', 'Latency', 'Flows', 'Prefixes', 'Memory']) {
+        await tab(page, name);
+        drawMs.push(Number(await page.evaluate('document.documentElement.dataset.drawn')));
+      }
+      if (process.env.KVASIR_PRINT !== undefined) console.log('ms of each view:', drawMs.join(' '));
+      expect(await page.locator('#memory').evaluate(coloursOf)).toBeGreaterThan(12);
+      await page.locator('#memory').click({ position: { x: 400, y: 40 } });
+      expect(await page.locator('#instance h2').textContent()).toMatch(/^(prefill|decode) \d+$/);
     });
   });
 });
+
+interface Trace {
+  readonly traceEvents: readonly { readonly ph: string; readonly dur?: number }[];
+}
 
 /** The number of different colours on a canvas. */
 function coloursOf(element: unknown): number {

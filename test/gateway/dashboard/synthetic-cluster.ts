@@ -1,7 +1,14 @@
 // A cluster of any size with made-up figures and requests, for the dashboard.
-import type { ClusterPort, InferencePort, InstanceSnapshot, SharedPrefix } from '../../../src/core/protocol/ports.ts';
+import type {
+  ClusterPort,
+  GenerationEvent,
+  GenerationRequest,
+  InstanceSnapshot,
+  SharedPrefix,
+} from '../../../src/core/protocol/ports.ts';
 import type { PlacementTrace, RequestTrace } from '../../../src/core/protocol/request-trace.ts';
-import { noCluster } from '../world.ts';
+import { ScriptedPort } from '../scripted-port.ts';
+import { answering, noCluster } from '../world.ts';
 
 /** The time of all figures on the clock of traces. */
 const nowUs = 60_000_000;
@@ -132,6 +139,8 @@ function prefixes(): readonly SharedPrefix[] {
 export interface SyntheticCluster {
   readonly cluster: ClusterPort;
   readonly snapshots: readonly InstanceSnapshot[];
+  /** Adds the trace of a request that a client has sent. */
+  add(id: string): void;
 }
 
 export function syntheticCluster(instances: number, requests: number): SyntheticCluster {
@@ -147,11 +156,24 @@ export function syntheticCluster(instances: number, requests: number): Synthetic
       for (const trace of traces) if (trace.endedUs !== undefined) listener(trace);
     },
   };
-  return { cluster, snapshots };
+  return { cluster, snapshots, add: (id) => traces.unshift({ ...traceOf(2, instances), id }) };
 }
 
-/** A port that shows these instances. */
-export function shownAt(port: InferencePort, snapshots: readonly InstanceSnapshot[]): InferencePort {
-  port.instances = () => snapshots;
-  return port;
+/** A port that shows the instances of the cluster, and answers with this text. */
+export class SyntheticPort extends ScriptedPort {
+  readonly #cluster: SyntheticCluster;
+
+  constructor(cluster: SyntheticCluster, text: string) {
+    super(answering(text));
+    this.#cluster = cluster;
+  }
+
+  override submit(request: GenerationRequest, sink: (event: GenerationEvent) => void): void {
+    super.submit(request, sink);
+    this.#cluster.add(request.id);
+  }
+
+  override instances(): readonly InstanceSnapshot[] {
+    return this.#cluster.snapshots;
+  }
 }

@@ -1,6 +1,7 @@
 // Outputs of a simulated run besides its figures: report page, timeline and progress.
 import type { Command } from 'commander';
 import { z } from 'zod';
+import type { LatencyBounds } from '../../../gateway/dashboard/class-latencies.ts';
 import type { Simulation } from '../../../sim/engine/simulation.ts';
 import type { RequestListener, SimulationConfig } from '../../../sim/engine/simulation-config.ts';
 import { loadPlot } from '../../../sim/report/load-plot.ts';
@@ -11,6 +12,7 @@ import { timeSpan } from '../../options/workload-options.ts';
 import { groups } from '../../terminal/help.ts';
 import { SimulationProgress } from '../simulation-progress.ts';
 import { checkOutputs, writeOutput } from './output-file.ts';
+import { Recording, type RecordingOptions } from './recording-file.ts';
 import { reportPage } from './report-page.ts';
 import { RequestsFile } from './requests-file.ts';
 import { TimelineFile } from './timeline-file.ts';
@@ -19,6 +21,7 @@ export const outputFields = {
   report: z.string().optional(),
   loadPlot: z.string().optional(),
   requestsOut: z.string().optional(),
+  recording: z.string().optional(),
   timeline: z.string().optional(),
   timelineWindow: timeSpan.default({ unit: 'us', from: 0, to: 60_000_000 }),
 };
@@ -28,14 +31,16 @@ export type OutputOptions = Readonly<z.infer<typeof outputSchema>>;
 
 /** The options of a run that writes no file: a trial, of which only the figures count. */
 export function withoutOutputs<Options extends OutputOptions>(options: Options): Options {
-  return { ...options, report: undefined, loadPlot: undefined, requestsOut: undefined, timeline: undefined };
+  const none = { report: undefined, loadPlot: undefined, requestsOut: undefined, recording: undefined };
+  return { ...options, ...none, timeline: undefined };
 }
 
 /** Options of one of several runs, whose files have `name` in their names: run.html becomes run-NAME.html. */
 export function withOutputsOf<Options extends OutputOptions>(options: Options, name: string): Options {
   const named = (path: string | undefined) => path?.replace(/(\.\w+)?$/, `-${name}$1`);
-  const { report, loadPlot: plot, requestsOut, timeline } = options;
+  const { report, loadPlot: plot, requestsOut, recording, timeline } = options;
   const files = {
+    recording: named(recording),
     report: named(report),
     loadPlot: named(plot),
     requestsOut: named(requestsOut),
@@ -54,6 +59,7 @@ export function addOutputFlags(command: Command): Command {
       '--requests-out <file>',
       'Write a record of each request: CSV, or by the ending of the name JSON lines (.jsonl) or Parquet (.parquet)',
     )
+    .option('--recording <file>', 'Write a recording that the page of kvasir dashboard shows')
     .option('--timeline <file>', 'Write every step, transfer and request as a Chrome trace')
     .option('--timeline-window <span>', 'Show this simulated time in the timeline (default: 0s..60s)');
 }
@@ -65,6 +71,7 @@ export class RunOutputs {
   readonly #timeline: TimelineFile | undefined;
   readonly #progress: SimulationProgress | undefined;
   readonly #requests: RequestsFile | undefined;
+  readonly #recording: Recording | undefined;
   #recorder: LoadRecorder | undefined;
 
   private constructor(
@@ -78,12 +85,13 @@ export class RunOutputs {
     this.#instances = instances;
     this.#timeline = timeline;
     this.#requests = options.requestsOut === undefined ? undefined : new RequestsFile(options.requestsOut, instances);
+    if (options.recording !== undefined) this.#recording = new Recording(recordingOptions(options, instances));
   }
 
   /** @param instances names of the instances */
   static async open(options: OutputOptions, instances: readonly string[], showsProgress: boolean): Promise<RunOutputs> {
-    const { timeline, timelineWindow, report, loadPlot: plot, requestsOut } = options;
-    checkOutputs({ report, loadPlot: plot, requestsOut, timeline });
+    const { timeline, timelineWindow, report, loadPlot: plot, requestsOut, recording } = options;
+    checkOutputs({ report, loadPlot: plot, requestsOut, recording, timeline });
     const file = timeline === undefined ? undefined : await TimelineFile.create(timeline, timelineWindow, instances);
     return new RunOutputs(options, instances, file, showsProgress);
   }
@@ -91,14 +99,21 @@ export class RunOutputs {
   /** The observers to create the simulation with. */
   get listeners(): Pick<SimulationConfig, 'stepListener' | 'transferListener' | 'requestListener'> {
     const { requestListener, ...listeners } = this.#timeline?.listeners ?? {};
-    return { ...listeners, requestListener: both(this.#requests?.recorder, requestListener) };
+    return { ...listeners, requestListener: both(both(this.#requests?.recorder, requestListener), this.#recording) };
   }
 
-  /** The load recorder, to be advanced before the simulation; undefined if no output needs the load. */
-  recorderOf(simulation: Simulation): LoadRecorder | undefined {
+  /** To be advanced before the simulation; undefined if no output needs the state over time. */
+  recorderOf(simulation: Simulation): { advance(timeUs: number): void } | undefined {
     if (this.#options.report !== undefined || this.#options.loadPlot !== undefined)
       this.#recorder ??= new LoadRecorder(simulation);
-    return this.#recorder;
+    const [recorder, recording] = [this.#recorder, this.#recording];
+    if (recording === undefined) return recorder;
+    return {
+      advance: (timeUs) => {
+        recorder?.advance(timeUs);
+        recording.advance(simulation, timeUs);
+      },
+    };
   }
 
   async progressed(share: number, simulation: Simulation): Promise<void> {
@@ -107,8 +122,11 @@ export class RunOutputs {
   }
 
   /** Writes the outputs after the run. */
-  async close({ outcome }: Simulation): Promise<void> {
+  async close(simulation: Simulation): Promise<void> {
+    const { outcome } = simulation;
+    const { recording } = this.#options;
     this.#progress?.close();
+    if (recording !== undefined) writeOutput(recording, JSON.stringify(this.#recording?.close(simulation)));
     this.#recorder?.close();
     this.#requests?.close();
     if (this.#recorder !== undefined) this.#write(outcome, this.#recorder.load());
@@ -145,6 +163,24 @@ function both(first: RequestListener | undefined, second: RequestListener | unde
   };
 }
 
+/** Bounds of latencies, among the options of a run. */
+interface SloSettings {
+  readonly model?: unknown;
+  readonly ttftSlo?: LatencyBounds['ttft'];
+  readonly tbtSlo?: LatencyBounds['tbt'];
+  readonly sloClasses?: Readonly<Record<string, LatencyBounds>>;
+}
+
+function recordingOptions(options: OutputOptions & SloSettings, instances: readonly string[]): RecordingOptions {
+  const { model, ttftSlo, tbtSlo, sloClasses = {} } = options;
+  const common = { ...(ttftSlo && { ttft: ttftSlo }), ...(tbtSlo && { tbt: tbtSlo }) };
+  return {
+    instances,
+    model: shown(model ?? 'simulation'),
+    boundsOf: (name) => (name === '' ? common : sloClasses[name]),
+  };
+}
+
 const titleNames = ['admission', 'forecast', 'prefill', 'decode', 'speed'];
 
 /** The title of a plot. */
@@ -170,6 +206,7 @@ function settingsOf({
   timelineWindow: ___,
   loadPlot: ____,
   requestsOut: _____,
+  recording: ______,
   ...options
 }: OutputOptions) {
   const rank = (name: string) =>

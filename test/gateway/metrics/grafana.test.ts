@@ -1,0 +1,39 @@
+// The dashboard for Grafana queries metrics that a gateway exports, by labels that they have.
+import { readFileSync } from 'node:fs';
+import { expect, it } from 'vitest';
+import { root } from '../../../scripts/root.mjs';
+
+interface Panel {
+  readonly title: string;
+  readonly targets?: readonly { readonly expr: string; readonly legendFormat: string }[];
+}
+
+/** Labels by metric, of the page of metrics, which equals the registry of a gateway. */
+function exportedMetrics(): ReadonlyMap<string, readonly string[]> {
+  const page = readFileSync(`${root}/docs/reference/metrics.md`, 'utf8').replace(/\n {2}/g, ' ');
+  const entries = [...page.matchAll(/^- `([\w:]+)` \((\w+)(?: by ([^)]*))?\)/gm)].map(
+    ([, name = '', kind, labels = '']) => {
+      const own = labels.replaceAll('`', '').split(', ');
+      return [kind === 'histogram' ? `${name}_bucket` : name, kind === 'histogram' ? ['le', ...own] : own] as const;
+    },
+  );
+  return new Map(entries);
+}
+
+it('queries exported metrics by their labels', () => {
+  const { panels } = JSON.parse(readFileSync(`${root}/deploy/grafana/kvasir.json`, 'utf8')) as { panels: Panel[] };
+  const metrics = exportedMetrics();
+  const targets = panels.flatMap((panel) => panel.targets ?? []);
+  expect(targets.length).toBeGreaterThan(25);
+  for (const { expr, legendFormat } of targets) {
+    const names = expr.match(/\b(kvasir|vllm)[:_]\w+/g) ?? [];
+    expect(names.length, expr).toBeGreaterThan(0);
+    const labels = [...expr.matchAll(/by \(([^)]*)\)/g), ...legendFormat.matchAll(/\{\{(\w+)\}\}/g)].flatMap(
+      ([, list = '']) => list.split(', '),
+    );
+    for (const name of names) {
+      expect(metrics.has(name), name).toBe(true);
+      expect(metrics.get(name), expr).toEqual(expect.arrayContaining(labels));
+    }
+  }
+});
