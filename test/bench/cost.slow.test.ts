@@ -4,9 +4,18 @@ import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { allGroups, errorsOf, type GroupErrors, groupErrors, type PointErrors } from '../../src/bench/cost/errors.ts';
-import { type Constants, candidateConstants, type Search, searchConstants } from '../../src/bench/cost/fit.ts';
+import {
+  type Constants,
+  candidateConstants,
+  type FittedEfficiency,
+  rooflineRanges,
+  type Search,
+  searchConstants,
+  tableRanges,
+} from '../../src/bench/cost/fit.ts';
 import type { ServingPoint } from '../../src/bench/cost/points.ts';
 import { scatterSvg } from '../../src/bench/cost/scatter.ts';
+import type { StepOverheads } from '../../src/core/cost/tables/table-cost.ts';
 
 const command = fileURLToPath(new URL('../../bundle/cli/main.js', import.meta.url));
 const tables = fileURLToPath(new URL('../../../shared/traces/aic', import.meta.url));
@@ -59,13 +68,13 @@ describe('errors', () => {
 
 describe('the search for constants', () => {
   /** A server that is a tenth slower for model b; the decode factor is its only constant. */
-  const measure = ({ overheads }: Constants, some: readonly ServingPoint[]): readonly PointErrors[] =>
+  const measure = ({ overheads }: Constants<StepOverheads>, some: readonly ServingPoint[]): readonly PointErrors[] =>
     some.map((each) => {
       const tpotMs = 10 * (overheads.decodeFactor / (each.model === 'a' ? 1 : 1.1));
       return errorsOf(each, { ttftMs: 100, tpotMs });
     });
-  const search = (isSearched: Search['isSearched'] = () => true) =>
-    searchConstants(points, { measure, isSearched, draws: 30, steps: 15 });
+  const search = (isSearched: Search<StepOverheads>['isSearched'] = () => true) =>
+    searchConstants(points, { ranges: tableRanges, measure, isSearched, draws: 30, steps: 15 });
 
   it('evaluates each model and parallel size with constants fitted without it', () => {
     const { folds } = search();
@@ -88,7 +97,24 @@ describe('the search for constants', () => {
 
   it('is the same every time, its draws all different', () => {
     expect(search()).toEqual(search());
-    expect(new Set(Array.from({ length: 50 }, (_, i) => JSON.stringify(candidateConstants(i)))).size).toBe(50);
+    expect(new Set(Array.from({ length: 50 }, (_, i) => JSON.stringify(candidateConstants(tableRanges, i)))).size).toBe(
+      50,
+    );
+  });
+});
+
+describe('the efficiency of the roofline', () => {
+  it('is found from steps that were timed with another one', () => {
+    const stepMs = ({ overheads }: Constants<FittedEfficiency>, tp: number) =>
+      overheads.stepUs / 1000 + 10 / overheads.memory + (tp - 1) * overheads.reduceUs;
+    const hidden = candidateConstants(rooflineRanges, 1000);
+    const served = points.map((each) => ({ ...each, tpotMs: stepMs(hidden, each.tensorParallel) }));
+    const measure = (constants: Constants<FittedEfficiency>, some: readonly ServingPoint[]) =>
+      some.map((each) => errorsOf(each, { ttftMs: 100, tpotMs: stepMs(constants, each.tensorParallel) }));
+    const { found } = searchConstants(served, {
+      ...{ ranges: rooflineRanges, measure, isSearched: () => true, draws: 200, steps: 200 },
+    });
+    for (const { tpot } of measure(found, served)) expect(Math.abs(tpot)).toBeLessThan(0.05);
   });
 });
 

@@ -41,7 +41,7 @@ export interface Deployment {
 /** Larger than vLLM's 16, so that more equal steps coalesce; a request holds up to about a hundred tokens more. */
 const blockTokens = 128;
 /** Tokens of a step at most: vLLM's default for devices of this size (max_num_batched_tokens). */
-const stepRowsMax = 8192;
+export const stepRowsMax = 8192;
 /** Requests of a run per client. The first requests of all clients arrive at once, and are counted too. */
 const rounds = 10;
 /** vLLM's default share of memory (gpu_memory_utilization), and its part besides weights and KV. */

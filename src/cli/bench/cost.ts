@@ -2,19 +2,29 @@
 import { Command } from 'commander';
 import { z } from 'zod';
 import { allGroups, errorsOf, groupErrors, type PointErrors } from '../../bench/cost/errors.ts';
-import { type Constants, type Fold, searchConstants } from '../../bench/cost/fit.ts';
+import { estimatePoint } from '../../bench/cost/estimate.ts';
+import {
+  type Constants,
+  type FittedEfficiency,
+  type Fold,
+  rooflineRanges,
+  type Search,
+  searchConstants,
+  tableRanges,
+} from '../../bench/cost/fit.ts';
 import { type FrontendTimes, fittedFrontend, type ServingPoint, simulatePoint } from '../../bench/cost/points.ts';
 import { scatterSvg } from '../../bench/cost/scatter.ts';
 import { round } from '../../bench/statistics.ts';
 import { parameters } from '../../core/cost/memory.ts';
-import type { StepCostModel } from '../../core/cost/roofline.ts';
+import { RooflineCost, type StepCostModel } from '../../core/cost/roofline.ts';
 import type { MeasuredTables } from '../../core/cost/tables/measured-tables.ts';
-import { fittedOverheads, type StepKernels, TableCost } from '../../core/cost/tables/table-cost.ts';
+import { fittedOverheads, type StepKernels, type StepOverheads, TableCost } from '../../core/cost/tables/table-cost.ts';
 import {
   type CostKind,
   type CostOptions,
   costKinds,
   createCostModel,
+  instanceShape,
   measuredKernels,
   readTables,
 } from '../options/cost-model.ts';
@@ -29,6 +39,7 @@ const schema = z.object({
   tables: z.string(),
   plot: z.string().optional(),
   fit: z.coerce.number().int().min(0).default(0),
+  machines: z.string().optional(),
   cost: list(z.enum(costKinds), ['table', 'roofline']),
 });
 
@@ -37,17 +48,18 @@ export function costCommand(): Command {
     .description('Cost models against measured servers, each point simulated in a closed loop')
     .requiredOption('--tables <dir>', 'Read measured kernel latencies and silicon_sample.csv from this directory')
     .option('--cost <list>', 'Check these cost models (default: table,roofline)')
+    .option('--machines <file>', 'Read hardware from this YAML file, with the efficiency of the roofline')
     .option('--plot <file>', 'Plot simulated against measured times of the first model as SVG')
     .option(
       '--fit <n>',
-      'Fit constants with this number of random draws, leaving out a model or parallel size each time',
+      'Fit constants of the first model with this number of random draws, leaving out a model or parallel size each time',
     )
     .option('--json', 'Print one JSON object')
     .action(({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
-      const { tables, plot, fit, cost } = readOptions(schema, flags);
+      const { tables, plot, fit, cost, machines } = readOptions(schema, flags);
       checkOutputs({ plot });
       const points = readServingPoints(tables);
-      const servers = new Servers(tables);
+      const servers = new Servers(tables, machines);
       const simulated = cost.map((kind) => ({
         cost: kind,
         errors: points.map((point) => servers.simulated(kind, point)),
@@ -55,7 +67,7 @@ export function costCommand(): Command {
       const groups = simulated.map(({ cost: kind, errors }) => ({ cost: kind, groups: allGroups(errors) }));
       const drawn = simulated[0]?.errors ?? [];
       if (plot !== undefined) writeOutput(plot, scatterSvg(drawn));
-      const found = fit > 0 ? search(servers, points, fit) : undefined;
+      const found = fit > 0 ? servers.search(cost[0], points, fit) : undefined;
       if (json === true) {
         const rows = simulated.flatMap(({ cost: kind, errors }) => errors.map((error) => rowOf(kind, error)));
         return console.log(JSON.stringify({ models: groups, fit: found, rows }));
@@ -66,18 +78,20 @@ export function costCommand(): Command {
         [...found.folds.map(({ constants: _, ...errors }) => errors), ...found.pooled],
         'Errors with constants fitted to the others',
       );
-      printTable([found.found], 'Constants fitted to all points');
+      printTable([{ ...found.found.overheads, ...found.found.front }], 'Constants fitted to all points');
     });
 }
 
 /** The server of each point, with cached tables and kernel times. */
 class Servers {
   readonly #directory: string;
+  readonly #machines: string | undefined;
   readonly #tables = new Map<string, MeasuredTables>();
   readonly #kernels = new Map<string, StepKernels>();
 
-  constructor(directory: string) {
+  constructor(directory: string, machines: string | undefined) {
     this.#directory = directory;
+    this.#machines = machines;
   }
 
   simulated(kind: CostKind, point: ServingPoint): PointErrors {
@@ -86,8 +100,26 @@ class Servers {
   }
 
   /** Errors by measured tables with these constants. */
-  measured(point: ServingPoint, { overheads, front }: Constants): PointErrors {
+  measured(point: ServingPoint, { overheads, front }: Constants<StepOverheads>): PointErrors {
     return withCost(point, new TableCost(this.#kernelsOf(point), overheads), front);
+  }
+
+  #roofline(point: ServingPoint, { overheads: efficiency }: Constants<FittedEfficiency>): RooflineCost {
+    const { device, shape } = instanceShape(this.#optionsOf(point));
+    return new RooflineCost({ ...shape, device, efficiency });
+  }
+
+  /** Fits the constants of a cost model. The roofline has a search in closed form; only its folds are simulated. */
+  search(kind: CostKind, points: readonly ServingPoint[], draws: number) {
+    if (kind === 'table') {
+      const measure = (point: ServingPoint, constants: Constants<StepOverheads>) => this.measured(point, constants);
+      return search({ ranges: tableRanges, measure }, points, draws);
+    }
+    const measure = (point: ServingPoint, constants: Constants<FittedEfficiency>) =>
+      errorsOf(point, estimatePoint(point, this.#roofline(point, constants), fittedFrontend));
+    const judge = (point: ServingPoint, constants: Constants<FittedEfficiency>) =>
+      withCost(point, this.#roofline(point, constants), fittedFrontend);
+    return search({ ranges: rooflineRanges, measure, judge, front: fittedFrontend }, points, draws);
   }
 
   #kernelsOf(point: ServingPoint): StepKernels {
@@ -103,7 +135,15 @@ class Servers {
   }
 
   #optionsOf({ tensorParallel, kv, ...point }: ServingPoint): CostOptions {
-    return { ...point, kvType: kv, cost: 'table', tables: this.#directory, tp: tensorParallel, pp: 1 };
+    return {
+      ...point,
+      kvType: kv,
+      cost: 'table',
+      tables: this.#directory,
+      machines: this.#machines,
+      tp: tensorParallel,
+      pp: 1,
+    };
   }
 }
 
@@ -121,19 +161,31 @@ function isSearched({ outputTokens, concurrency }: ServingPoint): boolean {
 /** Search steps per draw. */
 const stepShare = 1 / 4;
 
-function search(servers: Servers, points: readonly ServingPoint[], draws: number) {
+interface Fit<Costs> extends Pick<Search<Costs>, 'ranges' | 'front'> {
+  measure(point: ServingPoint, constants: Constants<Costs>): PointErrors;
+  judge?(point: ServingPoint, constants: Constants<Costs>): PointErrors;
+}
+
+function search<Costs extends object>(
+  { ranges, front, measure, judge = measure }: Fit<Costs>,
+  points: readonly ServingPoint[],
+  draws: number,
+) {
   let runs = 0;
   const { found, folds } = searchConstants(points, {
+    ranges,
+    front,
     measure: (constants, some) => {
       progress(`run ${++runs}: ${some.length} points`);
-      return some.map((point) => servers.measured(point, constants));
+      return some.map((point) => measure(point, constants));
     },
+    judge: (constants, some) => some.map((point) => judge(point, constants)),
     isSearched,
     draws,
     steps: Math.ceil(draws * stepShare),
   });
-  const isModel = ({ leftOut }: Fold) => !leftOut.startsWith('tp');
-  const pooled = (group: string, some: readonly Fold[]) =>
+  const isModel = ({ leftOut }: Fold<Costs>) => !leftOut.startsWith('tp');
+  const pooled = (group: string, some: readonly Fold<Costs>[]) =>
     groupErrors(
       group,
       some.flatMap(({ errors }) => errors),

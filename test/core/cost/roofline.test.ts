@@ -1,6 +1,8 @@
 // The roofline's memory rule, replicated KV heads and micro-batches, against figures computed by hand.
+import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { root } from '../../../scripts/root.mjs';
 import { hardwareSpec, modelSpec } from '../../../src/cli/options/specs.ts';
 import { assumedEfficiency, RooflineCost } from '../../../src/core/cost/roofline.ts';
 import type { InstanceShape } from '../../../src/core/cost/shapes.ts';
@@ -61,6 +63,33 @@ describe('tensor parallelism', () => {
     ['llama-33b', 8, 'Cannot split 52 attention heads over 8 tensor-parallel devices'],
   ])('of %s over %i devices is refused', (model, tensorParallel, message) => {
     expect(() => new RooflineCost(shapeOf(model, { tensorParallel }))).toThrow(message);
+  });
+});
+
+describe('the efficiency of a hardware entry', () => {
+  const fitted = hardwareSpec('h100x8', join(root, 'specs', 'hardware-vllm.yaml')).efficiency;
+  const step = decodeShape(32, 32 * 4000);
+  const stepUs = (changes: object) =>
+    new RooflineCost(
+      shapeOf('llama3-70b', { tensorParallel: 8, efficiency: { ...assumedEfficiency, ...changes } }),
+    ).stepUs(step);
+  const assumedUs = stepUs({});
+
+  it('replaces the assumptions, which a field without a value keeps', () => {
+    expect(hardwareSpec('h100x8').efficiency).toEqual(assumedEfficiency);
+    // Steps of 70B on 8 devices were measured to take 1.6 times as long as assumed.
+    expect(stepUs(fitted) / assumedUs).toBeGreaterThan(1.3);
+  });
+
+  it('adds the time of all-reduces and of rows with logits', () => {
+    expect(stepUs({ reduceUs: 7 }) - assumedUs).toBe(2 * 80 * 7);
+    expect(stepUs({ sequenceUs: 10 }) - assumedUs).toBe(320);
+  });
+
+  it('separates attention from linear layers', () => {
+    const keysUs = (changes: object) =>
+      stepUs(changes) - stepUs({ ...changes, attentionMemory: 1e9, attentionCompute: 1e9 });
+    expect(keysUs({ attentionMemory: 0.4 }) / keysUs({})).toBeCloseTo(2, 1);
   });
 });
 
