@@ -104,6 +104,13 @@ interface TraceEvent {
   readonly args: { readonly name?: string };
 }
 
+/** True once the plots have the width of their cards. */
+const isRedrawn = "document.querySelector('.plot').clientWidth === document.querySelector('.uplot').clientWidth";
+
+/** The fewest labels of an axis of a plot. */
+const fewestLabels =
+  "Math.min(...[...document.querySelectorAll('.uplot')].map(({ dataset }) => Number(dataset.labels)))";
+
 const browserPath = '/usr/bin/chromium';
 const inCi = process.env.CI !== undefined;
 
@@ -138,6 +145,17 @@ describe.skipIf(!existsSync(browserPath) && !inCi)('the page in Chromium', () =>
     });
   });
 
+  it('has three labels or more on every axis, and no overflow, in a narrow and in a wide window', async () => {
+    await opened('light', async (tab) => {
+      for (const width of [420, 1280]) {
+        await tab.setViewportSize({ width, height: 900 });
+        await tab.waitForFunction(`${isRedrawn} && ${fewestLabels} > 0`);
+        expect(await tab.evaluate('document.documentElement.scrollWidth')).toBe(width);
+        expect(await tab.evaluate(fewestLabels)).toBeGreaterThanOrEqual(3);
+      }
+    });
+  });
+
   it('describes the cell under the pointer, and switches figures on request', async () => {
     await opened('light', async (tab) => {
       const heat = tab.locator('#heat');
@@ -145,7 +163,7 @@ describe.skipIf(!existsSync(browserPath) && !inCi)('the page in Chromium', () =>
       await heat.hover({ position: { x: 400, y: 30 } });
       expect(await tab.locator('#instances .caption').textContent()).toMatch(/^mixed 1 at .*: \d+ requests running$/);
       const before = await heat.evaluate((canvas) => (canvas as unknown as Canvas).toDataURL());
-      await tab.getByRole('button', { name: 'KV used' }).click();
+      await tab.getByRole('button', { name: 'KV in use' }).click();
       expect(await heat.evaluate((canvas) => (canvas as unknown as Canvas).toDataURL())).not.toBe(before);
       await tab
         .locator('.u-over')

@@ -17,10 +17,10 @@ export function compact(value) {
   return round(value);
 }
 
-export function latency(ms) {
-  if (ms < 1) return `${round(ms * 1000)} µs`;
-  if (ms < 1000) return `${round(ms)} ms`;
-  return ms < 600_000 ? `${round(ms / 1000)} s` : `${round(ms / 60_000)} min`;
+export function latency(ms, digits = 3) {
+  if (ms < 1) return `${round(ms * 1000, digits)} µs`;
+  if (ms < 1000) return `${round(ms, digits)} ms`;
+  return ms < 600_000 ? `${round(ms / 1000, digits)} s` : `${round(ms / 60_000, digits)} min`;
 }
 
 export function clock(seconds) {

@@ -1,13 +1,13 @@
 // A heat map of a run: one row of colours per instance.
 import { clock, colour, element, most, percent, whole } from './format.mjs';
-import { onDraw } from './plots.mjs';
+import { onDraw, timeSplits } from './plots.mjs';
 
 /** A row for each instance, time from left to right. */
 export function instances(section, load, names) {
   const choices = [
     ['running', 'Running', (value) => `${whole(value)} requests running`, most(load.running.map(most)), whole],
     ['waiting', 'Waiting', (value) => `${whole(value)} requests waiting`, most(load.waiting.map(most)), whole],
-    ['kvUsed', 'KV used', (value) => `${percent(value)} of KV used`, 1, percent],
+    ['kvUsed', 'KV in use', (value) => `${percent(value)} of the KV memory in use`, 1, percent],
     ...nics(load),
   ];
   let chosen = choices[0];
@@ -51,8 +51,8 @@ export function instances(section, load, names) {
 function nics(load) {
   if (load.links.length === 0 && most(load.nicSent.map(most)) === 0) return [];
   return [
-    ['nicSent', 'Sending', (value) => `${percent(value)} of the NIC sends`, 1, percent],
-    ['nicReceived', 'Receiving', (value) => `${percent(value)} of the NIC receives`, 1, percent],
+    ['nicSent', 'Sends', (value) => `${percent(value)} of the NIC sends`, 1, percent],
+    ['nicReceived', 'Receives', (value) => `${percent(value)} of the NIC receives`, 1, percent],
   ];
 }
 
@@ -96,10 +96,7 @@ function label(context, { names, rowHeight, left, height, width, end, x }) {
   for (let r = 0; r < names.length; r += every)
     context.fillText(names[r], left - 8, Math.max(7, (r + 0.5) * rowHeight));
   context.textBaseline = 'top';
-  const step =
-    [1, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 43_200].find((n) => end / n <= width / 110) ??
-    end;
-  for (let at = 0; at <= end; at += step) {
+  for (const at of timeSplits(end, width - left)) {
     context.textAlign = at === 0 ? 'left' : x(at) > width - 30 ? 'right' : 'center';
     context.fillText(clock(at), x(at), height + 8);
   }

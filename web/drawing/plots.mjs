@@ -19,12 +19,22 @@ export function drawAll() {
   return plots.length;
 }
 
+/** States the number of labels of the axis that has the fewest, for tests. */
+const labelCount = {
+  hooks: {
+    draw: ({ root, axes }) => {
+      root.dataset.labels = String(Math.min(...axes.map(({ _values }) => _values.length)));
+    },
+  },
+};
+
 function draw(target, build) {
   let plot;
   plots.push(() => {
     plot?.destroy();
-    const { data, ...options } = build();
-    plot = new uPlot({ width: target.clientWidth, height: 240, ...options }, data, target);
+    const { data, plugins = [], ...options } = build();
+    const shared = { width: target.clientWidth, height: 240, plugins: [...plugins, labelCount] };
+    plot = new uPlot({ ...shared, ...options }, data, target);
   });
 }
 
@@ -36,24 +46,55 @@ const axis = (more) => ({
   ...more,
 });
 
-const steps = (seconds) => [1, 2, 5, 10, 20, 30].map((n) => n * seconds);
+/** Space of a label, in pixels. */
+const labelWidth = 64;
+const times = (seconds) => [1, 2, 5, 10, 20, 30].map((n) => n * seconds);
+const timeSteps = [0.001, 0.01, 0.1, ...times(1), ...times(60), ...[1, 2, 4, 6, 12, 24, 48, 120].map((n) => n * 3600)];
+
+/** Multiples of the smallest step whose labels fit, but at least three of them. */
+function multiples(min, max, width, steps) {
+  const count = (step) => Math.floor(max / step) - Math.ceil(min / step) + 1;
+  const enough = steps.filter((step) => count(step) >= 3);
+  const step = enough.find((each) => count(each) * labelWidth <= width) ?? enough.at(-1) ?? steps[0];
+  const first = Math.ceil(min / step);
+  return Array.from({ length: Math.max(0, count(step)) }, (_, i) => Number(((first + i) * step).toPrecision(12)));
+}
+
+/** Times from 0 to `seconds` for labels on an axis. */
+export function timeSplits(seconds, width) {
+  return multiples(0, seconds, width, timeSteps);
+}
+
 const timeAxis = () =>
   axis({
-    incrs: [0.001, 0.01, 0.1, ...steps(1), ...steps(60), ...[1, 2, 4, 6, 12, 24].map((n) => n * 3600)],
+    splits: ({ bbox }, _, __, max) => timeSplits(max, bbox.width / devicePixelRatio),
     values: (_, splits) => splits.map(clock),
-    space: 70,
     size: 30,
   });
 
-/** Round numbers between two numbers, with as many per power of ten as labels fit. */
+/** Round numbers between two numbers: some per power of ten, as labels fit, or equally far apart if these are fewer than three. */
 function logSplits(min, max, width) {
-  const choices = [[1, 1.5, 2, 3, 5, 7], [1, 2, 5], [1, 3], [1]].map((digits) => {
-    const splits = [];
-    for (let power = Math.floor(Math.log10(min)); 10 ** power <= max; power++)
-      splits.push(...digits.map((digit) => Number((digit * 10 ** power).toPrecision(3))));
-    return splits.filter((split) => split >= min && split <= max);
-  });
-  return choices.find((splits) => splits.length * 64 <= width) ?? choices.at(-1);
+  const powers = Array.from(
+    { length: Math.ceil(Math.log10(max / min)) + 2 },
+    (_, i) => i + Math.floor(Math.log10(min)),
+  );
+  const choices = [[1, 1.5, 2, 3, 5, 7], [1, 2, 5], [1, 3], [1]].map((digits) =>
+    powers
+      .flatMap((power) => digits.map((digit) => Number((digit * 10 ** power).toPrecision(3))))
+      .filter((split) => split >= min && split <= max),
+  );
+  const fitting = choices.find((splits) => splits.length * labelWidth <= width && splits.length >= 3);
+  if (fitting !== undefined) return fitting;
+  const power = Math.floor(Math.log10(max - min));
+  const steps = [-2, -1, 0, 1].flatMap((i) => [1, 2, 5].map((digit) => digit * 10 ** (power + i)));
+  return multiples(min, max, width, steps);
+}
+
+/** Times with as many digits as distinguish them. */
+function latencyLabels(_, splits) {
+  const [first, second] = splits;
+  const digits = second === undefined ? 3 : Math.ceil(Math.log10(splits.at(-1) / (second - first))) + 1;
+  return splits.map((ms) => latency(ms, Math.max(3, digits)));
 }
 
 /** Lines over simulated time; their cursors move together. */
@@ -89,6 +130,8 @@ export function distribution(place, title, note, { bins, count, p50, p90, p99 },
   const marks = { plugins: [percentileMarks({ p50, p90, p99 })] };
   draw(target, () => ({
     ...marks,
+    height: 240 + labelRow * 3,
+    padding: [labelRow * 3 + 4, null, null, null],
     data: [edges, share, sums],
     scales: {
       x: { time: false, distr: 3, range: (_, min, max) => [min, max > min ? max : min * 1.1] },
@@ -99,7 +142,7 @@ export function distribution(place, title, note, { bins, count, p50, p90, p99 },
       axis({
         splits: ({ bbox }, _, min, max) => logSplits(min, max, bbox.width / devicePixelRatio),
         filter: (_, splits) => splits,
-        values: (_, splits) => splits.map(latency),
+        values: latencyLabels,
         size: 30,
       }),
       axis({ scale: 'share', values: (_, splits) => splits.map((y) => `${round(y)} %`), size: 58 }),
@@ -136,7 +179,10 @@ export function distribution(place, title, note, { bins, count, p50, p90, p99 },
   }));
 }
 
-/** Dashed lines with names, on separate rows if they would overlap. */
+/** Height of a row of names above a plot. */
+const labelRow = 14;
+
+/** Dashed lines with names above the plot, each on a row of its own. */
 function percentileMarks(marks) {
   return {
     hooks: {
@@ -146,23 +192,32 @@ function percentileMarks(marks) {
         ctx.font = `${11 * scale}px system-ui, sans-serif`;
         ctx.setLineDash([4 * scale, 3 * scale]);
         ctx.lineWidth = scale;
-        Object.entries(marks).forEach(([name, ms], row) => {
-          const x = valToPos(ms, 'x', true);
-          if (!(x >= bbox.left && x <= bbox.left + bbox.width)) return;
-          ctx.strokeStyle = colour('soft');
+        const shown = Object.entries(marks).map(([name, ms], row) => {
+          return {
+            text: `${name} ${latency(ms)}`,
+            x: valToPos(ms, 'x', true),
+            top: bbox.top - labelRow * (3 - row) * scale,
+          };
+        });
+        const inside = shown.filter(({ x }) => x >= bbox.left && x <= bbox.left + bbox.width);
+        ctx.strokeStyle = colour('soft');
+        for (const { x, top } of inside) {
           ctx.beginPath();
-          ctx.moveTo(x, bbox.top);
+          ctx.moveTo(x, top);
           ctx.lineTo(x, bbox.top + bbox.height);
           ctx.stroke();
-          const text = `${name} ${latency(ms)}`;
-          const left = x + 5 * scale + ctx.measureText(text).width > bbox.left + bbox.width;
-          const from = x + (left ? -7 * scale - ctx.measureText(text).width : 3 * scale);
+        }
+        ctx.textAlign = 'left';
+        for (const { text, x, top } of inside) {
+          const width = ctx.measureText(text).width;
+          const isLeft = x + 5 * scale + width > bbox.left + bbox.width;
+          const from = isLeft ? x - 5 * scale - width : x + 5 * scale;
+          // A name hides the lines of other names.
           ctx.fillStyle = colour('card');
-          ctx.fillRect(from, bbox.top + 14 * row * scale, ctx.measureText(text).width + 4 * scale, 15 * scale);
-          ctx.textAlign = left ? 'right' : 'left';
+          ctx.fillRect(from - 2 * scale, top, width + 4 * scale, labelRow * scale);
           ctx.fillStyle = colour('ink');
-          ctx.fillText(text, x + (left ? -5 : 5) * scale, bbox.top + (11 + 14 * row) * scale);
-        });
+          ctx.fillText(text, from, top + 10 * scale);
+        }
         ctx.restore();
       },
     },

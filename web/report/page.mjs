@@ -34,7 +34,7 @@ function tiles() {
     [compact(counts.outputTokens / seconds), 'output tokens per second'],
     [duration(seconds), `simulated; ${compact(counts.steps)} steps`],
   ];
-  if (setting.has('ttft-slo')) {
+  if (['ttft-slo', 'tbt-slo', 'slo-classes'].some((name) => setting.has(name))) {
     const share = counts.withinSlo / Math.max(1, counts.completed);
     figures.splice(2, 0, [percent(share), 'of completed requests within SLO', share < 0.99]);
   }
@@ -65,7 +65,7 @@ function blocks() {
     ['never seen', missReasons.neverSeen, 'blue'],
     ['evicted', missReasons.evicted, 'amber'],
     ['on another instance', missReasons.elsewhere, 'violet'],
-    ['partial or last', missReasons.partial, 'soft'],
+    ['partial', missReasons.partial, 'soft'],
   ];
   const all = sum(parts.map(([, n]) => n));
   const place = document.getElementById('blocks');
@@ -89,12 +89,21 @@ function blocks() {
   );
 }
 
+/** Names of what is sent, as in the summary of a run. */
+const purposes = {
+  handoff: 'hand-off',
+  prefix: 'remote prefixes',
+  borrow: 'lending',
+  settle: 'settlements',
+  activations: 'activations',
+};
+
 /** By purpose, without purposes that moved nothing. */
 function network(plot) {
   const hues = { handoff: 'blue', prefix: 'green', borrow: 'amber', settle: 'violet', activations: 'red' };
   const moved = Object.entries(hues).filter(([kind]) => load.bytesMoved[kind].at(-1) > 0);
   if (moved.length === 0) return;
-  const series = moved.map(([kind, hue]) => ({ label: kind, hue, values: rate(load.bytesMoved[kind]) }));
+  const series = moved.map(([kind, hue]) => ({ label: purposes[kind], hue, values: rate(load.bytesMoved[kind]) }));
   plot('Network', 'bytes per second between instances, by purpose', series);
   const line = { fill: 0, width: 1 };
   const nics = [
@@ -160,7 +169,7 @@ function plotsOverTime() {
     { label: 'least', hue: 'soft', values: over(load.kvUsed, least), ...line },
     { label: 'most', hue: 'amber', values: over(load.kvUsed, most), ...line },
   ];
-  plot('KV memory in use', 'share of an instance held by requests; the rest is free or cached', used, {
+  plot('KV in use', 'share of an instance held by requests; the rest is free or cached', used, {
     format: percent,
     most: 1,
   });

@@ -76,7 +76,7 @@ function cacheEntries({
   return [
     ['prompt tokens hit', ratioOf(hitRatioTokens)],
     ['prompt blocks hit', ratioOf(hitRatioBlocks)],
-    ['blocks missed', figures({ new: neverSeen, evicted, 'on another instance': elsewhere, partial })],
+    ['blocks missed', figures({ 'never seen': neverSeen, evicted, 'on another instance': elsewhere, partial })],
     [
       'blocks cached',
       `${readable(blocks)}, of which ${readable(onSeveral)} on several instances; ${counted(copies, 'copy', 'copies')}`,

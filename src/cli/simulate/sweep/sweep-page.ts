@@ -46,7 +46,7 @@ export function sweepPage(sweep: Sweep, results: readonly SweepResult[], title: 
   const price = of('pricePerMillionTokens');
   const byCost = (title: string, figure: Figure): Panel => ({
     title,
-    across: 'price per million output tokens; dashed: Pareto frontier',
+    across: 'price per million output tokens',
     curves: curvesOf(series, of(figure), ({ index }) => price[index]),
     showsFrontier: true,
   });
@@ -66,7 +66,7 @@ export function sweepPage(sweep: Sweep, results: readonly SweepResult[], title: 
       1,
       series.reduce((sum, { rows }) => sum + rows.length, 0),
     );
-  const about = `${sweep.points.length} runs, ${seeds} of each point. Bars: 95 % intervals of the means over the seeds.`;
+  const about = `${sweep.points.length} runs, ${seeds} of each point. Bars: 95 % intervals of the means over the seeds. Dashed: Pareto frontiers.`;
   return `<!doctype html>
 <html lang="en">
 <head>
@@ -79,6 +79,7 @@ export function sweepPage(sweep: Sweep, results: readonly SweepResult[], title: 
 <style>${readFileSync(packageFile('web/drawing/style.css'), 'utf8')}
 .grid { grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); }
 .card svg { display: block; width: 100%; height: auto; font: 12px system-ui, sans-serif; fill: var(--soft); }
+@media (max-width: 560px) { .card svg { font-size: 16px; } }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 16px; margin: 16px 0 12px; }
 .legend i { display: inline-block; width: 12px; height: 4px; margin-right: 6px; vertical-align: middle; }
 </style>
