@@ -103,6 +103,10 @@ function loadFrom(files: ModelFiles, options: LoadOptions): LoadedModel {
 function load(files: ModelFiles, options: LoadOptions): LoadedModel {
   const { backend, weights = 'native' } = options;
   const { config } = files;
+  if (config.encoder !== undefined && options.attention === 'workers')
+    throw new Error(
+      `Cannot load the model: ${config.architecture} is an encoder, which attention workers cannot serve`,
+    );
   const inputs = chooseInputs(options.inputs ?? 'bf16', backend.isa, matrixTypes(files, weights)).form;
   const forms = { weights, inputs, kvType: kvTypeOf({ inputs, kvType: options.kvType }) };
   const context = contextOf(config, options.context);

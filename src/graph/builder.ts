@@ -117,10 +117,21 @@ export class GraphBuilder {
   head(x: TensorId, stem: string, vocabulary: number, softcap?: number): Graph {
     this.#vocabularyNames.add(`${stem}.weight`);
     let logits = this.linear(x, stem, vocabulary);
-    if (softcap !== undefined) {
-      const raw = logits;
-      logits = this.#emit(vocabulary, (out) => ({ kind: 'softcap', cap: softcap, x: raw, out }));
-    }
+    if (softcap !== undefined) logits = this.softcap(logits, softcap);
+    return this.#graph(logits, x);
+  }
+
+  /** The graph ends with hidden states, without a projection to the vocabulary. */
+  encoded(x: TensorId): Graph {
+    return this.#graph(undefined, x);
+  }
+
+  /** cap * tanh(x / cap) */
+  softcap(x: TensorId, cap: number): TensorId {
+    return this.#emit(this.columns(x), (out) => ({ kind: 'softcap', cap, x, out }));
+  }
+
+  #graph(logits: TensorId | undefined, hidden: TensorId): Graph {
     const groups: readonly LayerGroup[] = this.#groups;
     return {
       tensors: this.#tensors,
@@ -128,7 +139,7 @@ export class GraphBuilder {
       inputs: [],
       outputs: [],
       logits,
-      hidden: x,
+      hidden,
       groups,
       vocabularyNames: this.#vocabularyNames,
     };

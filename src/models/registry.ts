@@ -2,6 +2,7 @@
 import type { Graph } from '../graph/graph.ts';
 import type { ModelConfig } from '../util/model-config.ts';
 import { bloom } from './bloom.ts';
+import { bert, nomicBert } from './encoders.ts';
 import { gemma2, gemma3 } from './gemma.ts';
 import { gptNeox } from './gpt-neox.ts';
 import { gpt2 } from './gpt2.ts';
@@ -10,6 +11,7 @@ import { opt } from './opt.ts';
 import { phi3 } from './phi3.ts';
 
 const architectures: Readonly<Record<string, (config: ModelConfig) => Graph>> = {
+  bert,
   bloom,
   gemma2,
   gemma3,
@@ -17,6 +19,7 @@ const architectures: Readonly<Record<string, (config: ModelConfig) => Graph>> = 
   gpt_neox: gptNeox,
   llama,
   mistral,
+  nomic_bert: nomicBert,
   opt,
   phi3,
   qwen2,

@@ -88,6 +88,24 @@ export interface Biases {
   readonly mlp: boolean;
 }
 
+/** How the hidden states of a text become one vector: that of the last or first token, or their mean. */
+export type Pooling = 'last' | 'mean' | 'cls';
+
+/** A model that computes whole texts at once and generates none. */
+export interface EncoderConfig {
+  /** Rows of the table of token types. */
+  readonly tokenTypes: number;
+  /** Labels of a classifier over pairs of texts (cross-encoder); undefined: the model ends with hidden states. */
+  readonly labels?: number | undefined;
+}
+
+/** What the files of a model state about embeddings. */
+export interface StatedEmbedding {
+  readonly pooling?: Pooling | undefined;
+  /** Lengths to which vectors may be cut (Matryoshka); `any`: all. */
+  readonly matryoshka?: readonly number[] | 'any' | undefined;
+}
+
 /** Sizes are elements or counts. Properties common to all models of an architecture are in models/ only. */
 export interface ModelConfig {
   /** `model_type` of config.json or `general.architecture` of a GGUF file, spelled as in models/; known or not. */
@@ -112,6 +130,9 @@ export interface ModelConfig {
   readonly attention: AttentionConfig;
   /** Final logits l become logitSoftcap * tanh(l / logitSoftcap). */
   readonly logitSoftcap: number | undefined;
+  /** Undefined: the model generates text. */
+  readonly encoder?: EncoderConfig | undefined;
+  readonly embedding?: StatedEmbedding | undefined;
   readonly bosId: number | undefined;
   /** End-of-sequence ids, without duplicates. */
   readonly eosIds: readonly number[];

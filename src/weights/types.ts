@@ -70,6 +70,8 @@ export interface GgufTokenizerData {
   readonly eomId?: number;
   readonly unkId?: number;
   readonly padId?: number;
+  readonly sepId?: number;
+  readonly clsId?: number;
   readonly addBos?: boolean;
   readonly addEos?: boolean;
   readonly addSpacePrefix?: boolean;

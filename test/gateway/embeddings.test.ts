@@ -92,3 +92,62 @@ describe('/v1/embeddings', () => {
     });
   });
 });
+
+describe('/v1/rerank', () => {
+  /** The score of a document is its share of the pair, minus a half. */
+  const score = ({ prompt, pairFrom = 0 }: GenerationRequest): readonly GenerationEvent[] => [
+    accepted,
+    started(0),
+    { kind: 'embedding', values: Float32Array.of((prompt.length - pairFrom) / 10 - 0.5) },
+    finished('length'),
+  ];
+  const ranked = async (body: object, more: Partial<typeof model> = {}) => {
+    const world = gateway(score, { model: { ...model, generates: false, ranks: true, ...more } });
+    const response = await world.post('/v1/rerank', { model: 'bytes', ...body });
+    return { status: response.status, body: (await response.json()) as object, requests: world.port.requests };
+  };
+  const documents = ['abc', { text: 'abcdefgh' }, 'abcde'];
+
+  it('sorts documents by the sigmoid of their scores', async () => {
+    const { body, requests } = await ranked({ query: 'q', documents, top_n: 2, return_documents: true });
+    const sigmoid = (tokens: number): unknown => expect.closeTo(1 / (1 + Math.exp(0.5 - tokens / 10)), 6);
+    const tokens = 3 * 2 + 3 + 8 + 5;
+    expect(body).toEqual({
+      ...{ id: expect.stringMatching(/^rerank-/), model: 'bytes' },
+      results: [
+        { index: 1, relevance_score: sigmoid(9), document: { text: 'abcdefgh' } },
+        { index: 2, relevance_score: sigmoid(6), document: { text: 'abcde' } },
+      ],
+      usage: { prompt_tokens: tokens, total_tokens: tokens },
+    });
+    // The last token of the query, its end token, also ends the pair.
+    expect(requests.map(({ prompt }) => [...prompt])[0]).toEqual(bytesOf('qabcq'));
+    expect(requests.map(({ pairFrom, pooling }) => [pairFrom, pooling])).toEqual(documents.map(() => [1, 'cls']));
+  });
+
+  it.each([
+    [400, 'query', { documents }],
+    [400, 'documents', { query: 'q', documents: [] }],
+    [400, 'documents.0', { query: 'q', documents: [3] }],
+    [400, 'documents', { query: 'q', documents: ['x'.repeat(100)] }],
+    [400, 'top_n', { query: 'q', documents, top_n: 0 }],
+    [404, 'model', { query: 'q', documents, model: 'other' }],
+  ])('refuses with %i, naming %s', async (status, param, body) => {
+    expect(await ranked(body)).toMatchObject({ status, body: { error: { param } } });
+  });
+
+  it('refuses models that do not rank, and those that rank refuse chats and embeddings', async () => {
+    expect(await ranked({ query: 'q', documents }, { ranks: false })).toMatchObject({
+      ...{ status: 400, body: { error: { param: 'model', message: "Cannot rerank: model 'bytes' is no reranker" } } },
+    });
+    const world = gateway(score, { model: { ...model, generates: false, ranks: true } });
+    for (const [path, body] of [
+      ['/v1/chat/completions', { messages: [{ role: 'user', content: 'a' }] }],
+      ['/v1/completions', { prompt: 'a' }],
+      ['/v1/embeddings', { input: 'a' }],
+    ] as const) {
+      const response = await world.post(path, { model: 'bytes', ...body });
+      expect([response.status, await response.json()]).toMatchObject([400, { error: { param: 'model' } }]);
+    }
+  });
+});

@@ -59,7 +59,7 @@ test('qwen3 adds gains for q and k, and has an independent head size', () => {
 
 test('an unknown architecture is refused with a list of the known ones', () => {
   expect(() => buildGraph({ ...smallConfig, architecture: 'mamba' })).toThrow(
-    'Cannot build the model: unknown architecture: mamba (known: bloom, gemma2, gemma3, gpt2, gpt_neox, llama, mistral, opt, phi3, qwen2, qwen3)',
+    'Cannot build the model: unknown architecture: mamba (known: bert, bloom, gemma2, gemma3, gpt2, gpt_neox, llama, mistral, nomic_bert, opt, phi3, qwen2, qwen3)',
   );
   expect(() => buildGraph({ ...smallConfig, architecture: 'constructor' })).toThrow('unknown architecture');
 });

@@ -201,7 +201,7 @@ describe('limits of the regular expression engine', () => {
 describe('invalid metadata', () => {
   const data: GgufTokenizerData = { model: 'gpt2', tokens: ['a', 'b'], merges: [] };
   test.each<[string, Partial<GgufTokenizerData>, string]>([
-    ['model', { model: 'rwkv' }, "unknown model: 'rwkv', known are gpt2, llama"],
+    ['model', { model: 'rwkv' }, "unknown model: 'rwkv', known are bert, gpt2, llama"],
     ['pre-tokenizer', { pre: 'klingon' }, "unknown pre-tokenizer: 'klingon', known are default, gpt-2, "],
     ['merges', { merges: undefined }, 'a gpt2 vocabulary needs merges: none given'],
     ['merge', { merges: ['ab'] }, "merge 0 is not a pair: 'ab'"],

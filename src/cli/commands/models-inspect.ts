@@ -55,6 +55,12 @@ function fileSizes(path: string): { readonly name: string; readonly bytes: numbe
   });
 }
 
+function servedBy({ encoder, embedding }: ModelFiles['config']): string {
+  if (encoder?.labels !== undefined) return 'rankings (/v1/rerank)';
+  if (encoder !== undefined) return `embeddings (${embedding?.pooling ?? 'mean'} pooling), no chats or completions`;
+  return `chats, completions and embeddings (${embedding?.pooling ?? 'last'} pooling)`;
+}
+
 function print(report: ReturnType<typeof describe>): void {
   const { path, kind, architecture, parameters, bytes, types, context, tokenizer, chatTemplate, files } = report;
   const stored = Object.entries(types).map(([type, size]) => (size === undefined ? `${type} (unreadable)` : type));
@@ -64,6 +70,7 @@ function print(report: ReturnType<typeof describe>): void {
   );
   console.log(`  context ${context} tokens, ${report.kvBytesPerToken} bytes of KV each (bf16)`);
   console.log(`  tokenizer ${tokenizer ?? 'none'}, ${chatTemplate ? 'with' : 'no'} chat template`);
+  console.log(`  serves ${servedBy(report.config)}`);
   for (const file of files) console.log(`  ${file.name}: ${megabytes(file.bytes)}`);
   for (const [name, value] of Object.entries({ ...report.config, ...report.defaults })) {
     if (value !== undefined) console.log(`  ${name}: ${typeof value === 'object' ? JSON.stringify(value) : value}`);

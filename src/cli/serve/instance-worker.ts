@@ -5,7 +5,7 @@ import { createTokenInstance, type TokenInstance } from '../../core/instance/tok
 import { pagesFor } from '../../core/kvcache/layer-groups.ts';
 import type { SparsityConfig } from '../../core/kvcache/sparsity/sparse-plan.ts';
 import type { RequestId } from '../../core/protocol/ids.ts';
-import { batchLimits, batchLimitsWith } from '../../core/scheduler/executor/token-limits.ts';
+import { batchLimits, batchLimitsWith, encoderLimits } from '../../core/scheduler/executor/token-limits.ts';
 import type { HandOffConfig } from '../../core/transfer/hand-off/hand-offs.ts';
 import { Engine } from '../../engine/engine.ts';
 import { chooseInputs } from '../../engine/forms.ts';
@@ -87,7 +87,7 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
   const otherPages = receivePages + lent.staging + (sizes?.pages ?? 0) + lent.host;
   const bytes = { kvBytes: kvBytes + otherPages * model.kv.pageBytes, receivePages };
   const attentionWorkers = await openAttentionWorkers(settings, backend, model, bytes, log);
-  const engine = createEngine(model, backend, bytes.kvBytes, attentionWorkers?.pages);
+  const engine = createEngine(model, backend, settings, bytes.kvBytes, attentionWorkers?.pages);
   const wake = (): void => loop.wake();
   const memory = { kv: model.kv, pool: engine.pool, layers: engine.layers };
   const place = { ...memory, isa: backend.isa, root, hashKey, log };
@@ -103,7 +103,7 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
   });
   const machine = createTokenInstance({
     pages: engine.pages - otherPages,
-    ...{ groups: model.kv.groups, eviction: settings.eviction, limits: batchLimitsWith(settings.stepUs) },
+    ...{ groups: model.kv.groups, eviction: settings.eviction, ...planningOf(settings, model) },
     // The conductor on the gateway thread refuses requests.
     queueMax: Number.MAX_SAFE_INTEGER,
     // Block ids cannot be forged without the key.
@@ -216,9 +216,22 @@ function openHandOffs(
   );
 }
 
+/** Limits of a step; an encoder computes each prompt in one. */
+function planningOf({ stepUs, contextTokens }: InstanceSettings, { config }: LoadedModel) {
+  const limits = batchLimitsWith(stepUs);
+  const encodes = config.encoder !== undefined;
+  return { encodes, limits: encodes ? encoderLimits(limits, contextTokens) : limits };
+}
+
 /** @param pagesAtWorkers undefined: the pages lie here */
-function createEngine(model: LoadedModel, backend: Backend, kvBytes: number, pagesAtWorkers: number | undefined) {
-  const { tokensMax, logitRowsMax } = batchLimits;
+function createEngine(
+  model: LoadedModel,
+  backend: Backend,
+  settings: InstanceSettings,
+  kvBytes: number,
+  pagesAtWorkers: number | undefined,
+) {
+  const { tokensMax, logitRowsMax } = planningOf(settings, model).limits;
   const pages = pagesAtWorkers === undefined ? {} : { pagesAtWorkers };
   return new Engine({ model, backend, tokensMax, logitRowsMax, kvBytes, ...pages });
 }

@@ -1,6 +1,7 @@
 // Ports between the gateway and the cluster: requests in, events and snapshots out.
 
 import type { MessengerCounts, RemoteAttentionCounts, RemoteCounts } from '../../util/counts.ts';
+import type { Pooling } from '../../util/model-config.ts';
 import type { Grammar } from './grammar.ts';
 import type { PinId, RequestId } from './ids.ts';
 import type { InstanceRole } from './instance-report.ts';
@@ -8,7 +9,7 @@ import type { PinOrder as Order, PinState } from './pin-order.ts';
 import type { FailureCode, RefusalCause } from './refusal-cause.ts';
 import type { RequestTrace } from './request-trace.ts';
 
-export type { InstanceRole, PinId, PinState };
+export type { InstanceRole, PinId, PinState, Pooling };
 
 export interface SamplingParams {
   /** 0 is greedy. */
@@ -29,9 +30,6 @@ export interface SamplingParams {
   readonly promptLogprobs: boolean;
 }
 
-/** How the hidden states of a prompt become one vector: that of the last or first token, or their mean. */
-export type Pooling = 'last' | 'mean' | 'cls';
-
 export interface GenerationRequest {
   readonly id: RequestId;
   /** At least one token id. */
@@ -41,6 +39,8 @@ export interface GenerationRequest {
   readonly sampling: SamplingParams;
   /** The event `embedding` reports the pooled hidden states of the prompt; undefined: none. */
   readonly pooling?: Pooling;
+  /** Prompt tokens from here on belong to the second text of a pair, and have token type 1. */
+  readonly pairFrom?: number;
   /**
    * Token ids that end the output (end-of-sequence ids unless ignored, and the client's own). The stop token is
    * reported as the last token.

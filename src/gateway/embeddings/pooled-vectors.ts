@@ -15,6 +15,8 @@ import type { SharedBody } from '../openai/schema.ts';
 
 export interface PooledPrompt {
   readonly tokens: Int32Array;
+  /** The first token of the second text of a pair; undefined: there is one text. */
+  readonly pairFrom?: number;
 }
 
 interface PooledOptions extends Pick<SharedBody, 'priority' | 'slo_class' | 'cache_salt'> {
@@ -44,7 +46,7 @@ export async function pooledVectors(
   const sloClass = sloClassOf(body, context, call);
   const priority = priorityOf(body, sloClass, context, call);
   const choices = prompts.map(
-    ({ tokens }, index): Choice => ({
+    ({ tokens, pairFrom }, index): Choice => ({
       index,
       output: new ChoiceOutput(undefined, { stops: undefined, stopIds: new Set(), atStart: true }),
       request: {
@@ -53,10 +55,12 @@ export async function pooledVectors(
         maxTokens: 0,
         sampling,
         pooling,
+        ...(pairFrom !== undefined && { pairFrom }),
         stopTokenIds: [],
         priority,
         ...(sloClass !== undefined && { sloClass }),
-        salt: saltOf(body.cache_salt, call.caller),
+        // An encoder's blocks depend on the whole text: no other request has the same.
+        salt: `${saltOf(body.cache_salt, call.caller)}${context.model.generates === false ? `\0${call.requestId}-${index}` : ''}`,
         tenant: call.caller.name,
         ...(call.batch && { batch: true }),
         ...(call.trace !== undefined && { trace: call.trace }),

@@ -10,6 +10,7 @@ import { addBatchRoutes } from '../batches/batch-routes.ts';
 import type { LatencyBounds } from '../dashboard/class-latencies.ts';
 import { addDashboardRoutes } from '../dashboard/dashboard-routes.ts';
 import { embeddings } from '../embeddings/embeddings.ts';
+import { rerank } from '../embeddings/rerank.ts';
 import { type ApiKeys, authorizationOf, requireAdmin } from '../keys/api-keys.ts';
 import { anyCaller } from '../keys/caller.ts';
 import { CallerUsage } from '../keys/caller-usage.ts';
@@ -200,6 +201,7 @@ const endpoints: Readonly<Record<string, Endpoint>> = {
   '/v1/messages': createMessage,
   '/v1/messages/count_tokens': countTokens,
   '/v1/embeddings': embeddings,
+  '/v1/rerank': rerank,
   '/tokenize': tokenize,
   '/detokenize': detokenize,
 };

@@ -6,6 +6,7 @@ const generatingPaths: ReadonlySet<string> = new Set([
   '/v1/chat/completions',
   '/v1/completions',
   '/v1/embeddings',
+  '/v1/rerank',
   '/v1/messages',
   '/v1/responses',
 ]);

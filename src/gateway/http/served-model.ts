@@ -45,6 +45,10 @@ export interface ServedModel {
   /** All token ids that end a sequence. */
   readonly eosIds: readonly number[];
   readonly defaults: SamplingDefaults;
+  /** False for an encoder: chats and completions are refused. */
+  readonly generates?: boolean;
+  /** True for a cross-encoder with one label. */
+  readonly ranks?: boolean;
   /** Undefined: it yields no embeddings. */
   readonly embedding?: EmbeddingSupport | undefined;
   /** Those of the defaults that the model's files state. */

@@ -17,6 +17,7 @@ import {
   usageBody,
 } from './endpoint.ts';
 import { parseBody } from './fields.ts';
+import { checkGenerates } from './params.ts';
 import { completionPrompts, outputTokens } from './prompt.ts';
 import { promptCount } from './prompt-schema.ts';
 import type { Choice, ChoiceHandler } from './run-choices.ts';
@@ -59,6 +60,7 @@ export async function planCompletion(
   call: PlanCall,
 ): Promise<readonly Choice[]> {
   checkModel(body.model, context.model);
+  checkGenerates(context.model);
   if (!call.batch) context.usage.check(call.caller);
   const { max_tokens: maxTokens } = body;
   if (maxTokens === 0 && body.echo !== true) {

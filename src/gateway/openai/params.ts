@@ -40,6 +40,13 @@ function logitBias(body: SharedBody, model: ServedModel): [number, number][] {
   });
 }
 
+/** @throws ApiError 400 for an encoder, which generates no text */
+export function checkGenerates({ id, generates, embedding }: ServedModel): void {
+  if (generates !== false) return;
+  const other = embedding === undefined ? 'ranks texts: send them to /v1/rerank' : 'is an encoder: use /v1/embeddings';
+  throw badField('model', `Cannot generate: model '${id}' ${other}`, 'unsupported_model');
+}
+
 /** @throws ApiError 400 naming the field, the id and the vocabulary size */
 export function checkTokenId(id: number, field: string, model: ServedModel): void {
   if (id < model.vocabSize) return;

@@ -7,7 +7,7 @@ import type { ServedModel } from '../http/served-model.ts';
 import { type AnswerPlan, hasReasoningBegun, parsingOf, planAnswer } from './answer-plan.ts';
 import { hasToolMessages, templateMessages, templateTools } from './chat-messages.ts';
 import type { ChoiceParser } from './choice-output.ts';
-import { checkTokenId } from './params.ts';
+import { checkGenerates, checkTokenId } from './params.ts';
 import type { ChatBody, CompletionBody } from './schema.ts';
 
 /** Turns text into token ids, long texts in another thread. Rejects with one line if a text cannot be tokenised. */
@@ -24,6 +24,7 @@ export interface ChatPrompt {
 
 /** @throws ApiError 400 if the model has no tokenizer or template, or its template refuses the messages or tools */
 export async function chatPrompt(body: PromptBody, model: ServedModel, encode: Encode): Promise<ChatPrompt> {
+  checkGenerates(model);
   if (model.tokenizer === undefined) {
     throw badField('messages', `Cannot chat: model '${model.id}' has no tokenizer; send token ids to /v1/completions`);
   }

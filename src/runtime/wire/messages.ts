@@ -49,6 +49,7 @@ export const request = z.strictObject({
   maxTokens: count,
   sampling,
   pooling: z.enum(['last', 'mean', 'cls']).exactOptional(),
+  pairFrom: count.exactOptional(),
   stopTokenIds: z.array(count).max(65_536),
   minTokens: count.exactOptional(),
   grammar: grammar.exactOptional(),

@@ -2,7 +2,7 @@
 
 /** The `tokenizer.ggml.*` keys of a GGUF file, `model` to `add_space_prefix`. */
 export interface GgufTokenizerData {
-  /** `gpt2` (byte-level BPE) or `llama` (SentencePiece style). */
+  /** `gpt2` (byte-level BPE), `llama` (SentencePiece style) or `bert` (WordPiece). */
   readonly model: string;
   readonly pre?: string | undefined;
   readonly tokens: readonly string[];
@@ -19,6 +19,9 @@ export interface GgufTokenizerData {
   readonly eomId?: number | undefined;
   readonly unkId?: number | undefined;
   readonly padId?: number | undefined;
+  /** Only for `bert`. */
+  readonly sepId?: number | undefined;
+  readonly clsId?: number | undefined;
   readonly addBos?: boolean | undefined;
   readonly addEos?: boolean | undefined;
   readonly addSpacePrefix?: boolean | undefined;

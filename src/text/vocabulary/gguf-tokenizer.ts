@@ -4,8 +4,10 @@ import type { EncodeOptions, Tokenizer } from '../tokenizer.ts';
 import { encodeUtf8, toWellFormed } from '../utf8.ts';
 import { BytePairModel } from './byte-pair-model.ts';
 import { type GgufTokenizerData, tokenType } from './gguf-tokenizer-data.ts';
+import { createHuggingFaceTokenizer } from './hugging-face-tokenizer.ts';
 import { SentencePieceModel } from './sentence-piece-model.ts';
 import type { VocabularyModel } from './vocabulary-model.ts';
+import { wordPieceTokenizerJson } from './word-piece-vocabulary.ts';
 
 // GGUF has no list of end tokens, and many files name only one. These control tokens end a turn in every vocabulary
 // that has them.
@@ -27,19 +29,20 @@ export function createGgufTokenizer(data: GgufTokenizerData): Tokenizer {
     const model = new SentencePieceModel(data);
     return new GgufTokenizer(data, model, { addBos: true, addsSpacePrefix: model.addSpacePrefix });
   }
+  if (data.model === 'bert') return createHuggingFaceTokenizer({ tokenizer: wordPieceTokenizerJson(data) });
   const model = new BytePairModel(data);
   return new GgufTokenizer(data, model, { addBos: model.pre.addBos, addsSpacePrefix: false });
 }
 
 function checkData(data: GgufTokenizerData): void {
-  if (data.model !== 'gpt2' && data.model !== 'llama') {
-    throw new Error(`Cannot build tokenizer: unknown model: '${data.model}', known are gpt2, llama`);
+  if (!['gpt2', 'llama', 'bert'].includes(data.model)) {
+    throw new Error(`Cannot build tokenizer: unknown model: '${data.model}', known are bert, gpt2, llama`);
   }
   const size = data.tokens.length;
   if (data.tokenTypes !== undefined && data.tokenTypes.length !== size) {
     throw new Error(`Cannot build tokenizer: token types do not fit: ${data.tokenTypes.length} types, ${size} tokens`);
   }
-  for (const key of ['bosId', 'eosId', 'eotId', 'eomId', 'unkId', 'padId'] as const) {
+  for (const key of ['bosId', 'eosId', 'eotId', 'eomId', 'unkId', 'padId', 'sepId', 'clsId'] as const) {
     const id = data[key];
     if (id !== undefined && !(Number.isInteger(id) && id >= 0 && id < size)) {
       throw new Error(`Cannot build tokenizer: ${key} is outside the vocabulary: ${id}, ${size} tokens`);

@@ -226,6 +226,7 @@ function decoderSteps(decoder: unknown): readonly Json[] {
 
 function stripsSpace(step: Json): boolean {
   if (step.type === 'Strip') return step.content === ' ' && Number(step.start) > 0;
+  if (step.type === 'WordPiece') return true;
   return step.type === 'Metaspace' && step.prepend_scheme !== 'never' && step.add_prefix_space !== false;
 }
 
@@ -264,6 +265,10 @@ function stepReader(step: Json): (token: string) => string | Uint8Array {
       const pattern = patternOf(step.pattern);
       const content = tokenText(step.content) ?? '';
       return (token) => token.replace(pattern, () => content);
+    }
+    case 'WordPiece': {
+      const inWord = tokenText(step.prefix) ?? '##';
+      return (token) => (token.startsWith(inWord) ? token.slice(inWord.length) : ` ${token}`);
     }
     case 'Fuse':
     case 'Strip':

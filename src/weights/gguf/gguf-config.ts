@@ -10,6 +10,10 @@ import { tokenId } from './gguf-tokenizer.ts';
 /** What an architecture implies beyond its metadata keys. */
 interface Family {
   readonly activation?: Activation;
+  /** Name in src/models; default: that of the file. */
+  readonly name?: string;
+  /** Computes whole texts with bidirectional attention, and generates none. */
+  readonly isEncoder?: true;
   /** Learned position embeddings instead of RoPE. */
   readonly learnedPositions?: true;
   /** Every n-th layer has full attention, the others a sliding window. undefined: all layers slide. */
@@ -42,6 +46,8 @@ const families: ReadonlyMap<string, Family> = new Map<string, Family>([
     'gemma3',
     { activation: 'gelu_tanh', fullEvery: 6, ignoresScoreCap: true, slidingTheta: 10_000, layersOfHiddenScale: 62 },
   ],
+  ['bert', { activation: 'gelu', learnedPositions: true, isEncoder: true }],
+  ['nomic-bert', { name: 'nomic_bert', isEncoder: true }],
   ['gpt2', { activation: 'gelu_tanh', learnedPositions: true }],
 ]);
 
@@ -62,7 +68,7 @@ export function ggufConfig(metadata: GgufMetadata, architecture: string, files: 
   const scale = keys.positive('attention.scale') ?? 1 / Math.sqrt(scaleDim);
   const names = tensorNames(files);
   return {
-    architecture,
+    architecture: family.name ?? architecture,
     vocabSize: vocabularySize(metadata, keys, files),
     hiddenSize,
     intermediateSize: keys.size('feed_forward_length'),
@@ -88,9 +94,23 @@ export function ggufConfig(metadata: GgufMetadata, architecture: string, files: 
       softcap: family.ignoresScoreCap ? undefined : (keys.positive('attn_logit_softcapping') ?? family.softcap),
     },
     logitSoftcap: keys.positive('final_logit_softcapping') ?? family.logitSoftcap,
+    ...(family.isEncoder && { encoder: { tokenTypes: files.tensor(tokenTypeTable)?.shape[0] ?? 1 } }),
+    ...poolingOf(keys),
     bosId: tokenId(metadata, 'bos_token_id', undefined),
     eosIds: ggufEosIds(metadata),
   };
+}
+
+const tokenTypeTable = 'embeddings.token_type_embeddings.weight';
+
+/** By the code of `pooling_type`; 0 states none. @throws ModelFileError for a ranking model */
+function poolingOf(keys: ArchitectureKeys): Pick<ModelConfig, 'embedding'> {
+  const code = keys.number('pooling_type');
+  if (code === undefined || code === 0) return {};
+  const pooling = ([undefined, 'mean', 'cls', 'last'] as const)[code];
+  if (pooling === undefined)
+    keys.fail('pooling_type', `${code} is not supported: known are 1 (mean), 2 (cls) and 3 (last)`);
+  return { embedding: { pooling } };
 }
 
 export function ggufGenerationDefaults(metadata: GgufMetadata): GenerationDefaults {
@@ -160,7 +180,10 @@ function normEpsilon(keys: ArchitectureKeys): number {
 }
 
 function vocabularySize(metadata: GgufMetadata, keys: ArchitectureKeys, files: ModelFiles): number {
-  const embedding = files.tensor('model.embed_tokens.weight') ?? files.tensor('transformer.wte.weight');
+  const embedding =
+    files.tensor('model.embed_tokens.weight') ??
+    files.tensor('transformer.wte.weight') ??
+    files.tensor('embeddings.word_embeddings.weight');
   const size = keys.optionalSize('vocab_size') ?? embedding?.shape[0] ?? metadata.arrayLength('tokenizer.ggml.tokens');
   return size ?? keys.fail('vocab_size', 'the vocabulary size is missing');
 }

@@ -43,6 +43,11 @@ const gemmaStems: Readonly<Record<string, string>> = {
 
 const decoder = { topStems, layers: 'model.layers.' };
 
+const encoderStems = {
+  token_embd: 'embeddings.word_embeddings',
+  token_types: 'embeddings.token_type_embeddings',
+};
+
 const architectures: ReadonlyMap<string, GgufArchitecture> = new Map<string, GgufArchitecture>([
   ['llama', { ...decoder, layerStems: decoderStems, pairedRope: true }],
   ['qwen2', { ...decoder, layerStems: decoderStems }],
@@ -73,6 +78,43 @@ const architectures: ReadonlyMap<string, GgufArchitecture> = new Map<string, Ggu
         ffn_norm: 'ln_2',
         ffn_up: 'mlp.c_fc',
         ffn_down: 'mlp.c_proj',
+      },
+    },
+  ],
+  [
+    'bert',
+    {
+      topStems: {
+        ...encoderStems,
+        position_embd: 'embeddings.position_embeddings',
+        token_embd_norm: 'embeddings.LayerNorm',
+      },
+      layers: 'encoder.layer.',
+      layerStems: {
+        attn_q: 'attention.self.query',
+        attn_k: 'attention.self.key',
+        attn_v: 'attention.self.value',
+        attn_output: 'attention.output.dense',
+        attn_output_norm: 'attention.output.LayerNorm',
+        ffn_up: 'intermediate.dense',
+        ffn_down: 'output.dense',
+        layer_output_norm: 'output.LayerNorm',
+      },
+    },
+  ],
+  [
+    'nomic-bert',
+    {
+      topStems: { ...encoderStems, token_embd_norm: 'emb_ln' },
+      layers: 'encoder.layers.',
+      layerStems: {
+        attn_qkv: 'attn.Wqkv',
+        attn_output: 'attn.out_proj',
+        attn_output_norm: 'norm1',
+        ffn_gate: 'mlp.fc12',
+        ffn_up: 'mlp.fc11',
+        ffn_down: 'mlp.fc2',
+        layer_output_norm: 'norm2',
       },
     },
   ],

@@ -31,6 +31,9 @@ export function ggufTokenizer(metadata: GgufMetadata): GgufTokenizerData | undef
   set('eomId', id('eom_token_id'));
   set('unkId', id('unknown_token_id'));
   set('padId', id('padding_token_id'));
+  // The spelling of the format.
+  set('sepId', id('seperator_token_id') ?? id('separator_token_id'));
+  set('clsId', id('cls_token_id'));
   set('addBos', metadata.boolean(`${prefix}add_bos_token`));
   set('addEos', metadata.boolean(`${prefix}add_eos_token`));
   set('addSpacePrefix', metadata.boolean(`${prefix}add_space_prefix`));

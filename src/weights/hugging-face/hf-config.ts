@@ -1,5 +1,11 @@
 // config.json and generation_config.json of a Hugging Face directory, validated and normalised.
-import type { Activation, AttentionConfig, LayerAttention, ModelConfig } from '../../util/model-config.ts';
+import type {
+  Activation,
+  AttentionConfig,
+  EncoderConfig,
+  LayerAttention,
+  ModelConfig,
+} from '../../util/model-config.ts';
 import { extendedPositions, withoutUndefined } from '../config-limits.ts';
 import { ModelFileError } from '../errors.ts';
 import type { GenerationDefaults } from '../types.ts';
@@ -11,6 +17,7 @@ import { readOptionalJson, validate } from './json-file.ts';
 const activations: ReadonlyMap<string, Activation> = new Map([
   ['silu', 'silu'],
   ['swish', 'silu'],
+  ['swiglu', 'silu'],
   ['gelu', 'gelu'],
   ['gelu_new', 'gelu_tanh'],
   ['gelu_pytorch_tanh', 'gelu_tanh'],
@@ -75,6 +82,8 @@ export function huggingFaceConfig(file: string, settings: Settings): ModelConfig
     positions,
     attention: attentionOf(file, family, raw, headDim, layers),
     logitSoftcap: raw.final_logit_softcapping ?? undefined,
+    ...(family.isEncoder && { encoder: encoderOf(file, raw) }),
+    ...matryoshkaOf(raw),
     bosId: raw.bos_token_id ?? undefined,
     eosIds: idList(raw.eos_token_id),
   };
@@ -125,6 +134,25 @@ function refuseUnsupported(file: string, settings: Readonly<Record<string, unkno
       `${excerpt} is not supported: only ${allowed.filter((other) => other !== null).join(', ') || 'none'}`,
     );
   }
+}
+
+/** @throws ModelFileError for a head other than that of a cross-encoder */
+function encoderOf(file: string, raw: RawConfig): EncoderConfig {
+  const { type_vocab_size: types, architectures, num_labels: count, id2label: labels } = raw;
+  const tokenTypes = types ?? 1;
+  const [architecture = ''] = architectures ?? [];
+  if (!architecture.endsWith('ForSequenceClassification')) return { tokenTypes };
+  const number = labels ? Object.keys(labels).length : (count ?? 2);
+  if (raw.model_type === 'bert' && number === 1) return { tokenTypes, labels: 1 };
+  return fail(file, 'architectures', `"${architecture}" with ${number} labels is not supported: only bert with one`);
+}
+
+function matryoshkaOf({
+  is_matryoshka: isAny,
+  matryoshka_dimensions: listed,
+}: RawConfig): Pick<ModelConfig, 'embedding'> {
+  if (listed) return { embedding: { matryoshka: listed } };
+  return isAny === true ? { embedding: { matryoshka: 'any' } } : {};
 }
 
 function feedForwardOf(file: string, family: Family, raw: RawConfig, hiddenSize: number): number {

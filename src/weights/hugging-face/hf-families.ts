@@ -20,6 +20,8 @@ export interface Family {
   readonly slides?: ((raw: RawConfig, layer: number) => boolean) | 'never';
   /** The MLP size defaults to four times the hidden size. */
   readonly fourfoldMlp?: true;
+  /** Computes whole texts with bidirectional attention, and generates none. */
+  readonly isEncoder?: true;
   /** Keys for which another value means an unsupported variant. */
   readonly fixed?: (raw: RawConfig) => AllowedValues;
 }
@@ -137,6 +139,48 @@ const families: ReadonlyMap<string, Family> = new Map<string, Family>([
       slides: 'never',
       fourfoldMlp: true,
       fixed: () => ({ apply_residual_connection_post_layernorm: [false, null] }),
+    },
+  ],
+  [
+    'bert',
+    {
+      architecture: 'bert',
+      isEncoder: true,
+      defaults: { layer_norm_eps: 1e-12, type_vocab_size: 2, hidden_act: 'gelu' },
+      positions: { kind: 'learned', offset: 0 },
+      biases: biased,
+      slides: 'never',
+      fixed: () => ({ is_decoder: [false, null], position_embedding_type: ['absolute', null] }),
+    },
+  ],
+  [
+    'nomic_bert',
+    {
+      architecture: 'nomic_bert',
+      isEncoder: true,
+      defaults: {
+        n_positions: 2048,
+        layer_norm_epsilon: 1e-12,
+        type_vocab_size: 2,
+        activation_function: 'swiglu',
+        rotary_emb_base: 1000,
+      },
+      biases: unbiased,
+      slides: 'never',
+      fixed: () => ({
+        activation_function: ['swiglu', null],
+        rotary_emb_fraction: [1, null],
+        rotary_emb_interleaved: [false, null],
+        rotary_emb_scale_base: [null],
+        rotary_scaling_factor: [null],
+        prenorm: [false, null],
+        use_rms_norm: [false, null],
+        parallel_block: [false, null],
+        qkv_proj_bias: [false, null],
+        mlp_fc1_bias: [false, null],
+        mlp_fc2_bias: [false, null],
+        num_experts: [0, null],
+      }),
     },
   ],
   [

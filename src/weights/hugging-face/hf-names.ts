@@ -27,8 +27,17 @@ const familyPrefixes: ReadonlyMap<string, string> = new Map([
   ['gpt_neox', 'gpt_neox.'],
 ]);
 
+const encoders: ReadonlySet<string> = new Set(['bert', 'nomic_bert']);
+
+/** Without the prefix of a model with a head on top; norms of old checkpoints have gamma and beta. */
+function encoderName(name: string): string {
+  const bare = name.replace(/^(bert|model|nomic_bert)\./, '');
+  return bare.replace(/LayerNorm\.gamma$/, 'LayerNorm.weight').replace(/LayerNorm\.beta$/, 'LayerNorm.bias');
+}
+
 /** @param architecture as src/models names it. A name that no prefix explains is returned unchanged. */
 export function checkpointName(architecture: string, name: string): string {
+  if (encoders.has(architecture)) return encoderName(name);
   const prefix = prefixes.find((candidate) => name.startsWith(candidate)) ?? '';
   const rest = name.slice(prefix.length);
   if (heads.test(rest)) return rest;

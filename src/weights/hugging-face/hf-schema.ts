@@ -55,6 +55,12 @@ export const configSchema = z.object({
   final_logit_softcapping: positive,
   scale_attn_weights: flag,
   use_parallel_residual: flag,
+  type_vocab_size: size.max(256).nullish(),
+  architectures: z.array(z.string()).nullish(),
+  num_labels: size.nullish(),
+  id2label: z.record(z.string(), z.unknown()).nullish(),
+  is_matryoshka: flag,
+  matryoshka_dimensions: z.array(size).min(1).nullish(),
   bos_token_id: tokenId.nullish(),
   eos_token_id: z.union([tokenId, z.array(tokenId)]).nullish(),
 });

@@ -16,6 +16,7 @@ import {
   readSettings,
 } from './hf-config.ts';
 import { checkpointName } from './hf-names.ts';
+import { statedPooling } from './hf-pooling.ts';
 import { readOptionalJson, readOptionalText, validate } from './json-file.ts';
 import { readSafetensorsHeader, type SafetensorsEntry } from './safetensors-header.ts';
 
@@ -55,7 +56,9 @@ export class HuggingFaceFiles implements ModelFiles {
 
   get config(): ModelConfig {
     if (this.#config === undefined) {
-      this.#config = huggingFaceConfig(this.#configPath, readSettings(this.#configPath));
+      const config = huggingFaceConfig(this.#configPath, readSettings(this.#configPath));
+      const pooling = statedPooling(this.path);
+      this.#config = pooling === undefined ? config : { ...config, embedding: { ...config.embedding, pooling } };
     }
     return this.#config;
   }

@@ -6,7 +6,7 @@ import { request } from '../instance-world.ts';
 test('a stop token is forbidden before the minimum of tokens, and the bias of the client stays', () => {
   const own = request('a', [1, 2], { maxTokens: 5, minTokens: 2, stopTokenIds: [7] });
   const withBias = { ...own, sampling: { ...own.sampling, logitBias: [[3, 1.5] as const] } };
-  const running = new RunningGeneration(withBias, new Uint32Array(8), 0, 1);
+  const running = new RunningGeneration(withBias, new Uint32Array(8), 0, { groups: 1, isWhole: false });
   const bias = (): readonly [number, number][] =>
     [...running.biasTokens].map((token, i) => [token, running.biasValues[i] ?? 0]);
   for (const token of [4, 5]) {

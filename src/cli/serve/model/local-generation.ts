@@ -75,6 +75,7 @@ export async function generateText(
 }
 
 async function promptTokens({ model, encode }: Serving, input: LocalInput): Promise<Int32Array> {
+  if (model.generates === false) throw new Error(`Cannot generate: model '${model.id}' is an encoder`);
   if ('text' in input) return encode(input.text, true);
   if (model.chatTemplate === undefined) throw new Error(`Cannot chat: model '${model.id}' has no chat template`);
   const { bosToken, eosToken } = model;

@@ -62,7 +62,7 @@ export function createServedModel(files: ModelFiles, context: number, name: stri
     bosToken: text?.bosToken,
     eosToken: text?.eosToken,
     eosIds: eosIdsOf(files, text?.tokenizer),
-    embedding: { pooling: 'last', poolings: ['last', 'mean'], columns: config.hiddenSize },
+    ...vectorsOf(config),
     stated: defaults,
     defaults: {
       temperature: defaults.temperature ?? 1,
@@ -72,6 +72,16 @@ export function createServedModel(files: ModelFiles, context: number, name: stri
       repetitionPenalty: defaults.repetitionPenalty ?? 1,
     },
   };
+}
+
+/** Embeddings of decoders and encoders, or scores of cross-encoders. */
+function vectorsOf({ encoder, hiddenSize: columns, embedding = {} }: ModelConfig): Partial<ServedModel> {
+  const { matryoshka, pooling: stated } = embedding;
+  if (encoder === undefined)
+    return { embedding: { pooling: stated ?? 'last', poolings: ['last', 'mean'], columns, matryoshka } };
+  if (encoder.labels !== undefined) return { generates: false, ranks: true };
+  const poolings = ['mean', 'cls'] as const;
+  return { generates: false, embedding: { pooling: stated ?? 'mean', poolings, columns, matryoshka } };
 }
 
 /** All token ids that end a sequence. */

@@ -35,6 +35,8 @@ export interface SequenceSpec {
   readonly samples: boolean;
   /** Undefined: no row is scored. */
   readonly scores?: ScoredRange | undefined;
+  /** One step computes all rows, since each attends to all keys: no cached block is reused. */
+  readonly isWhole?: boolean | undefined;
   /** Undefined: it keeps all tokens. */
   readonly sparsity?: SequenceSparsity | undefined;
   /** Undefined: its rows read all pages. */
@@ -79,6 +81,7 @@ export class Sequence {
   /** End of the prompt rows that are scored; 0: none is. */
   readonly scoredTo: number;
   readonly content: SequenceContent;
+  readonly isWhole: boolean;
   readonly sparsity: SequenceSparsity | undefined;
   readonly pageChoice: PageChoice | undefined;
   readonly table: BlockTable;
@@ -146,6 +149,7 @@ export class Sequence {
     this.samples = spec.samples;
     this.scored = spec.scores?.from ?? 0;
     this.scoredTo = spec.scores?.to ?? 0;
+    this.isWhole = spec.isWhole ?? false;
     this.content = spec.content;
     this.sparsity = spec.sparsity;
     this.pageChoice = spec.pageChoice;
@@ -209,8 +213,9 @@ export class Sequence {
     return Math.floor((this.scoring ? Math.min(known, this.scored) : known) / blockTokens);
   }
 
-  /** The first row of those that select the kept tokens; undefined: it keeps all. */
+  /** The first of the rows that one step computes: those that select the kept tokens, or all. Undefined: there are none. */
   get observedFrom(): number | undefined {
+    if (this.isWhole) return 0;
     return this.sparsity && Math.max(0, this.promptLength - this.sparsity.observed);
   }
 

@@ -27,6 +27,8 @@ export interface BatchLimits {
   readonly logitRowsMax: number;
   /** Maximum number of running sequences; at least a block below `tokensMax`. */
   readonly sequencesMax: number;
+  /** Scored rows of a step; default: few, because each computes logits. */
+  readonly scoredRows?: number;
   /** Maximum predicted time of a step, with and without decode rows beside the prefill. */
   readonly stepUsDecoding: number;
   readonly stepUsPrefill: number;
@@ -184,7 +186,8 @@ export class StepBudget {
   /** Rows that the sequence may take before too many rows score its prompt; infinite for most sequences. */
   scorableRows(sequence: Sequence): number {
     if (!sequence.scoring) return Number.POSITIVE_INFINITY;
-    const left = Math.min(scoredRowsMax, this.#limits.logitRowsMax - this.#limits.sequencesMax) - this.#scored;
+    const { logitRowsMax, sequencesMax, scoredRows = scoredRowsMax } = this.#limits;
+    const left = Math.min(scoredRows, logitRowsMax - sequencesMax) - this.#scored;
     const rows = sequence.scoredRowsFrom - sequence.computed + left;
     // Rows after the scored ones add no scored row.
     return rows >= sequence.scoredTo - sequence.computed ? Number.POSITIVE_INFINITY : rows;

@@ -78,8 +78,14 @@ export class RunningGeneration implements RunningRequest {
   received: RunningRequest['received'];
   relay: RunningRequest['relay'];
 
-  /** @param groups layer groups of the model @param budgeted undefined: it keeps all tokens */
-  constructor(request: GenerationRequest, root: Uint32Array, arrival: number, groups: number, budgeted?: BudgetedKv) {
+  /** @param groups layer groups of the model @param isWhole one step computes the prompt @param budgeted undefined: it keeps all tokens */
+  constructor(
+    request: GenerationRequest,
+    root: Uint32Array,
+    arrival: number,
+    { groups, isWhole }: { readonly groups: number; readonly isWhole: boolean },
+    budgeted?: BudgetedKv,
+  ) {
     const { sampling } = request;
     this.request = request;
     this.tbtUsMax = request.tbtUsMax ?? Number.POSITIVE_INFINITY;
@@ -96,6 +102,7 @@ export class RunningGeneration implements RunningRequest {
       arrival,
       samples: request.maxTokens > 0,
       scores: scoredRange(request),
+      isWhole,
       ...budgeted,
     });
     this.#bias = biasOf(sampling.logitBias);

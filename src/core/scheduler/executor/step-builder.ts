@@ -145,6 +145,9 @@ export class StepBuilder {
   readonly #rowStart: Int32Array;
   readonly #logitRows: Int32Array;
   readonly #hiddenRows: Uint8Array;
+  readonly #tokenTypes: Uint8Array;
+  /** A row has a token type other than 0. */
+  #hasTypes = false;
   /** A row yields its hidden state. */
   #hasHidden = false;
   /** Undefined where a sequence does not lie whole at one attention worker. */
@@ -178,6 +181,7 @@ export class StepBuilder {
     this.#rowStart = new Int32Array(limits.sequencesMax + 1);
     this.#logitRows = new Int32Array(limits.logitRowsMax);
     this.#hiddenRows = new Uint8Array(limits.logitRowsMax);
+    this.#tokenTypes = new Uint8Array(limits.tokensMax);
     this.#sampling = samplingArrays(limits.logitRowsMax);
   }
 
@@ -191,6 +195,8 @@ export class StepBuilder {
     this.#pageSelections = [];
     this.#grammarRows = [];
     this.#hasHidden = false;
+    if (this.#hasTypes) this.#tokenTypes.fill(0);
+    this.#hasTypes = false;
     for (const list of [...this.#groups, this.#seenTokens, this.#seenCounts, this.#biasTokens]) list.clear();
     for (let i = 0; i < requests.length; i++) this.#addSequence(requests[i], i, range);
     this.#rowStart[requests.length] = this.#rows;
@@ -214,6 +220,11 @@ export class StepBuilder {
     for (let position = computed; position < computed + planned; position++) {
       this.#tokens[this.#rows + position - computed] = known[position];
       this.#positions[this.#rows + position - computed] = position;
+    }
+    const { pairFrom } = running.request;
+    if (pairFrom !== undefined) {
+      this.#tokenTypes.fill(1, this.#rows + Math.max(0, pairFrom - computed), this.#rows + planned);
+      this.#hasTypes = true;
     }
     const scoredFrom = sequence.scoredRowsFrom;
     const scored = sequence.scoredRows;
@@ -328,6 +339,7 @@ export class StepBuilder {
       logitRows: this.#logitRows.subarray(0, this.#logits),
       sampling: this.#samplingViews(),
       ...(this.#grammarRows.length > 0 && { grammarRows: this.#grammarRows }),
+      ...(this.#hasTypes && { tokenTypes: this.#tokenTypes.subarray(0, this.#rows) }),
       ...(this.#hasHidden && { hiddenRows: this.#hiddenRows.subarray(0, this.#logits) }),
     };
   }

@@ -15,6 +15,8 @@ export interface TokenExecutorConfig {
   readonly root: BlockRoot;
   /** Four words, the same at all instances that exchange blocks. */
   readonly hashKey: Uint32Array;
+  /** The model is an encoder: one step computes a whole prompt. */
+  readonly encodes?: boolean | undefined;
 }
 
 export class TokenExecutor implements Executor<GenerationRequest, RunningGeneration, Step, StepResult> {
@@ -36,7 +38,8 @@ export class TokenExecutor implements Executor<GenerationRequest, RunningGenerat
   create(request: GenerationRequest, arrival: number): RunningGeneration {
     const root = rootDigest(this.#config.root, request.salt, this.#config.hashKey);
     const budgeted = this.#sparse?.budgetedKv(kvBudgetOf(request), request.prompt.length);
-    return new RunningGeneration(request, root, arrival, this.#config.groups.length, budgeted);
+    const { groups, encodes = false } = this.#config;
+    return new RunningGeneration(request, root, arrival, { groups: groups.length, isWhole: encodes }, budgeted);
   }
 
   resume(request: GenerationRequest, arrival: number, firstEvents: readonly GenerationEvent[]): RunningGeneration {

@@ -19,6 +19,12 @@ export const batchLimits = {
   background: backgroundLimits,
 };
 
+/** Limits of an encoder: a step has whole prompts, and hidden states of all their rows. */
+export function encoderLimits(limits: BatchLimits, contextTokens: number): BatchLimits {
+  const rows = Math.max(tokensMax, contextTokens);
+  return { ...limits, tokensMax: rows, logitRowsMax: sequencesMax + rows, scoredRows: rows };
+}
+
 /** @param stepUs maximum predicted time of a step that decodes and prefills; undefined: the default */
 export function batchLimitsWith(stepUs: number | undefined): BatchLimits {
   if (stepUs === undefined) return batchLimits;
