@@ -38,6 +38,8 @@ export class Clients {
   /** Clients that pause between two sessions, and sessions that pause between two turns. */
   #idlePauses = 0;
   #turnPauses = 0;
+  /** A client has no further request: the others end their sessions. */
+  #isEnding = false;
 
   constructor(host: ClientHost) {
     this.#host = host;
@@ -158,7 +160,10 @@ export class Clients {
       ttftUs: firstTokenUs - trace.arrivalUs,
     };
     // When all parts have handled the end of the request.
-    queue.at(queue.nowUs, () => outcome.closedLoop?.ended(ended, continues || loop.waiting > this.#idlePauses));
+    queue.at(queue.nowUs, () => {
+      if (!continues && loop.waiting <= this.#idlePauses) this.#isEnding = true;
+      outcome.closedLoop?.ended(ended, !this.#isEnding);
+    });
   }
 
   /** The client of the closed loop sends its next request after a pause, if there is one. */

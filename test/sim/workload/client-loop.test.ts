@@ -167,6 +167,27 @@ describe('a cluster with a closed loop', () => {
     },
   );
 
+  it.each([
+    { workload: 'plain', thinkTimes: 'constant' },
+    { workload: 'sessions', turns: '4', newTokens: '20', shared: '0' },
+  ])('has the throughput of clients over response and think time: %j', async (flags) => {
+    const loop = {
+      clients: '12',
+      requests: '600',
+      input: '200',
+      output: '20',
+      think: '2',
+      check: false,
+      blockTokens: '16',
+    };
+    const { outcome } = await runSimulation(options({ ...loop, ...flags }));
+    const { closedLoop, e2eUs } = outcome;
+    // The interactive response time law.
+    const expected = 12 / (e2eUs.mean / 1e6 + 2);
+    expect((closedLoop?.requestsPerSecond ?? 0) / expected).toBeGreaterThan(0.93);
+    expect((closedLoop?.requestsPerSecond ?? 0) / expected).toBeLessThan(1.07);
+  });
+
   it('reuses the history of its sessions', async () => {
     const chat = { workload: 'sessions', input: '1000~0.5', output: '250', mixed: '1', cacheBlocks: '2000' };
     const { outcome } = await runSimulation(
