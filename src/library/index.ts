@@ -10,7 +10,7 @@ export {
   OutputError,
   OverloadedError,
 } from './errors.ts';
-export type { CompletionResult, CompletionRun, EngineStats, ModelDescription, TextDelta } from './llm.ts';
+export type { CompletionResult, CompletionRun, EmbedOptions, EngineStats, ModelDescription, TextDelta } from './llm.ts';
 export { Llm } from './llm.ts';
 export { type LoadOptions, load } from './load.ts';
 export {

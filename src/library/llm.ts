@@ -1,5 +1,6 @@
 // An engine in the process of its user: chats, completions and tokens.
 
+import { embeddingSchema, planEmbeddings } from '../gateway/embeddings/embeddings.ts';
 import { planCompletion } from '../gateway/openai/completions.ts';
 import { parseBody } from '../gateway/openai/fields.ts';
 import { checkTokenId } from '../gateway/openai/params.ts';
@@ -34,6 +35,15 @@ export interface EngineStats {
   /** Of those, tokens from the prefix cache. */
   readonly cachedTokens: number;
   readonly generatedTokens: number;
+}
+
+/** Options of embeddings. */
+export interface EmbedOptions {
+  /** The hidden states that the vector is made of: the last token's, their mean, or the first token's. Default: the model's own. */
+  readonly pooling?: 'last' | 'mean' | 'cls' | undefined;
+  /** Elements of a vector, for models that were trained for shorter ones. */
+  readonly dimensions?: number | undefined;
+  readonly signal?: AbortSignal | undefined;
 }
 
 /** A piece of a running completion. */
@@ -87,6 +97,22 @@ export class Llm implements AsyncDisposable {
       options.signal,
       this.#engine.closing,
     ]);
+  }
+
+  /**
+   * One vector of length 1 for each text. Texts run beside other requests, in one batch where they fit.
+   * @throws InvalidRequestError for a model without embeddings, or a text longer than the context; the errors of `chat`
+   */
+  embed(texts: readonly string[], { signal, ...options }: EmbedOptions = {}): Promise<Float32Array[]> {
+    const { context, closing } = this.#engine;
+    const stop = signal === undefined ? closing : AbortSignal.any([signal, closing]);
+    return this.#engine.work(async () => {
+      const call = this.#engine.newCall();
+      const body = parseBody(embeddingSchema, { ...options, model: context.model.id, input: texts });
+      const { choices, handler, vectors } = await planEmbeddings(body, context, call);
+      await this.#engine.run(choices, handler, { accepted: () => {}, signal: stop });
+      return vectors();
+    }, stop);
   }
 
   /**

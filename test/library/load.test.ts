@@ -41,6 +41,15 @@ it('frees the pages of a request that is aborted, while another one goes on', as
   expect(llm.stats()).toMatchObject({ running: 0, waiting: 0 });
 });
 
+it('embeds texts, which keep no pages', async () => {
+  const [a, b, c] = await llm.embed(['Once upon a time', 'Once upon a time', 'zebra'], { pooling: 'mean' });
+  const dot = (x: Float32Array = new Float32Array(0), y: Float32Array = new Float32Array(0)): number =>
+    x.reduce((sum, value, i) => sum + value * (y[i] ?? 0), 0);
+  expect(dot(a, b)).toBeCloseTo(1, 2);
+  expect(dot(a, c)).toBeLessThan(dot(a, b));
+  await expect(llm.embed(['a'], { dimensions: 3 })).rejects.toMatchObject({ field: 'dimensions' });
+});
+
 it('is independent of another engine in the process', async () => {
   const other = await load({
     threads: 1,

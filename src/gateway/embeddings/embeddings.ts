@@ -2,14 +2,22 @@
 import { z } from 'zod';
 import { badField } from '../http/errors.ts';
 import type { EmbeddingSupport, ServedModel } from '../http/served-model.ts';
-import { checkChoices, checkModel, type EndpointCall, type EndpointContext } from '../openai/endpoint.ts';
+import {
+  checkChoices,
+  checkModel,
+  type EndpointCall,
+  type EndpointContext,
+  type PlanCall,
+  type PlanContext,
+  runToEnd,
+} from '../openai/endpoint.ts';
 import { parseBody } from '../openai/fields.ts';
 import { completionPrompts } from '../openai/prompt.ts';
 import { promptCount, promptSchema } from '../openai/prompt-schema.ts';
 import { shared } from '../openai/schema.ts';
-import { pooledVectors } from './pooled-vectors.ts';
+import { planPooled } from './pooled-vectors.ts';
 
-const embeddingSchema = z.object({
+export const embeddingSchema = z.object({
   model: z.string(),
   input: promptSchema,
   encoding_format: z.enum(['float', 'base64']).optional(),
@@ -20,9 +28,29 @@ const embeddingSchema = z.object({
   cache_salt: shared.cache_salt,
 });
 
+type EmbeddingBody = z.infer<typeof embeddingSchema>;
+
 /** @throws ApiError 400 naming the field, 404 for another model */
 export async function embeddings(json: unknown, context: EndpointContext, call: EndpointCall): Promise<Response> {
   const body = parseBody(embeddingSchema, json, context);
+  const { choices, handler, vectors } = await planEmbeddings(body, context, call);
+  const usage = await runToEnd(choices, handler, context, call);
+  const encode = body.encoding_format === 'base64' ? base64Of : (values: Float32Array) => Array.from(values);
+  const data = vectors().map((values, index) => ({ object: 'embedding', index, embedding: encode(values) }));
+  const { promptTokens: tokens } = usage;
+  return Response.json({
+    object: 'list',
+    data,
+    model: context.model.id,
+    usage: { prompt_tokens: tokens, total_tokens: tokens },
+  });
+}
+
+/**
+ * Embeddings ready to run; `vectors` gives those of length 1 after the run.
+ * @throws ApiError 400 naming the field, 404 for another model
+ */
+export async function planEmbeddings(body: EmbeddingBody, context: PlanContext, call: PlanCall) {
   const { model } = context;
   checkModel(body.model, model);
   if (!call.batch) context.usage.check(call.caller);
@@ -31,25 +59,9 @@ export async function embeddings(json: unknown, context: EndpointContext, call: 
   const dimensions = dimensionsOf(body.dimensions, support);
   checkChoices(promptCount(body.input), undefined, context, 'input');
   const inputs = await completionPrompts({ prompt: body.input }, model, context.encode, 'input');
-  const { vectors, usage } = await pooledVectors(
-    inputs.map((tokens) => ({ tokens })),
-    { ...body, pooling, field: 'input' },
-    context,
-    call,
-  );
-  const encode = body.encoding_format === 'base64' ? base64Of : (values: Float32Array) => Array.from(values);
-  const data = vectors.map((values, index) => ({
-    object: 'embedding',
-    index,
-    embedding: encode(normalised(values.subarray(0, dimensions))),
-  }));
-  const { promptTokens: tokens } = usage;
-  return Response.json({
-    object: 'list',
-    data,
-    model: model.id,
-    usage: { prompt_tokens: tokens, total_tokens: tokens },
-  });
+  const prompts = inputs.map((tokens) => ({ tokens }));
+  const { choices, handler, vectors } = planPooled(prompts, { ...body, pooling, field: 'input' }, context, call);
+  return { choices, handler, vectors: () => vectors.map((values) => normalised(values.subarray(0, dimensions))) };
 }
 
 function embeddingSupport({ id, embedding }: ServedModel): EmbeddingSupport {

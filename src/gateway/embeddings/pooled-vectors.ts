@@ -5,12 +5,14 @@ import { ChoiceOutput } from '../openai/choice-output.ts';
 import {
   type EndpointCall,
   type EndpointContext,
+  type PlanCall,
+  type PlanContext,
   priorityOf,
   runToEnd,
   saltOf,
   sloClassOf,
 } from '../openai/endpoint.ts';
-import type { Choice, Usage } from '../openai/run-choices.ts';
+import type { Choice, ChoiceHandler, Usage } from '../openai/run-choices.ts';
 import type { SharedBody } from '../openai/schema.ts';
 
 export interface PooledPrompt {
@@ -32,16 +34,34 @@ const sampling: SamplingParams = {
   ...{ topLogprobs: undefined, promptLogprobs: false },
 };
 
+/** Prompts ready to run: `handler` stores the vector of each in `vectors`. */
+export interface PooledPlan {
+  readonly choices: readonly Choice[];
+  readonly handler: ChoiceHandler;
+  readonly vectors: readonly Float32Array[];
+}
+
 /**
  * One vector for each prompt, not normalised. All run as requests of their own, in one batch where they fit.
  * @throws ApiError 400 for a prompt longer than the context
  */
 export async function pooledVectors(
   prompts: readonly PooledPrompt[],
-  { pooling, field, ...body }: PooledOptions,
+  options: PooledOptions,
   context: EndpointContext,
   call: EndpointCall,
 ): Promise<{ readonly vectors: readonly Float32Array[]; readonly usage: Usage }> {
+  const { choices, handler, vectors } = planPooled(prompts, options, context, call);
+  return { usage: await runToEnd(choices, handler, context, call), vectors };
+}
+
+/** @throws ApiError 400 for a prompt longer than the context */
+export function planPooled(
+  prompts: readonly PooledPrompt[],
+  { pooling, field, ...body }: PooledOptions,
+  context: PlanContext,
+  call: PlanCall,
+): PooledPlan {
   for (const [index, { tokens }] of prompts.entries()) checkLength(tokens.length, index, field, context);
   const sloClass = sloClassOf(body, context, call);
   const priority = priorityOf(body, sloClass, context, call);
@@ -76,10 +96,10 @@ export async function pooledVectors(
       vectors[index] = values;
     },
   };
-  return { usage: await runToEnd(choices, handler, context, call), vectors };
+  return { choices, handler, vectors };
 }
 
-function checkLength(tokens: number, index: number, field: string, { model }: EndpointContext): void {
+function checkLength(tokens: number, index: number, field: string, { model }: PlanContext): void {
   if (tokens <= model.contextTokens) return;
   throw new ApiError(
     400,
