@@ -24,7 +24,10 @@ export function chatCommand(): Command {
   );
   return addGenerationFlags(command)
     .option('--system <text>', 'Start the conversation with this system message')
-    .option('--url <url>', 'Chat with the server at this address; its model and defaults apply')
+    .option(
+      '--url <url>',
+      'Chat with the server at this address; its defaults apply, and --model selects one of its models',
+    )
     .option('--api-key <key>', 'Send this key to the server of --url')
     .action(async ({ system, url, apiKey, ...flags }: ChatFlags) => {
       const options = readOptions(generationSchema, flags);
@@ -46,8 +49,7 @@ async function chatThere(
   system: string | undefined,
 ): Promise<void> {
   if (!/^https?:\/\/\S+$/.test(url)) throw new UsageError(`Cannot use --url ${url}: write http://HOST:PORT`);
-  if (options.model !== undefined) throw new UsageError('Cannot use --model with --url: the server has its model');
-  const remote = await openRemoteChat({ url, apiKey }, options);
+  const remote = await openRemoteChat({ url, apiKey }, options, options.model);
   console.log(`Model ${remote.model} at ${url}; /help lists the commands`);
   await new ChatSession(remote, terminal(), system).run();
 }

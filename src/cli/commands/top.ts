@@ -37,7 +37,7 @@ export function topCommand(): Command {
 async function top({ url, apiKey, interval, once, json }: z.infer<typeof schema>): Promise<void> {
   const stopped = new AbortController();
   void stopSignal().then(() => stopped.abort());
-  const restore = once || json ? () => {} : quitAtKey(stopped);
+  const restore = once || json ? () => {} : quitAtKey(process.stdin, () => stopped.abort());
   let before: ClusterView | undefined;
   try {
     while (!stopped.signal.aborted) {
@@ -70,16 +70,19 @@ function show(view: ClusterView, before: ClusterView | undefined): void {
   for (const line of topScreen(view, before, process.stdout.columns ?? Number.POSITIVE_INFINITY)) console.log(line);
 }
 
-/** Aborts at the key q, and at Ctrl-C, which a terminal in raw mode sends as a character. */
-function quitAtKey(stopped: AbortController): () => void {
-  const { stdin } = process;
-  if (!stdin.isTTY) return () => {};
-  stdin.setRawMode(true);
-  stdin.on('data', (keys: Buffer) => {
-    if (quitKeys.some((key) => keys.includes(key))) stopped.abort();
-  });
+type Keyboard = Pick<NodeJS.ReadStream, 'isTTY' | 'setRawMode' | 'on' | 'off' | 'pause'>;
+
+/** Calls `quit` at the key q, and at Ctrl-C, which a terminal in raw mode sends as a character. Returns what restores the terminal. */
+export function quitAtKey(keyboard: Keyboard, quit: () => void): () => void {
+  if (!keyboard.isTTY) return () => {};
+  const onKeys = (keys: Buffer): void => {
+    if (quitKeys.some((key) => keys.includes(key))) quit();
+  };
+  keyboard.setRawMode(true);
+  keyboard.on('data', onKeys);
   return () => {
-    stdin.setRawMode(false);
-    stdin.pause();
+    keyboard.off('data', onKeys);
+    keyboard.setRawMode(false);
+    keyboard.pause();
   };
 }

@@ -22,11 +22,21 @@ export interface RemoteChat extends Answering {
   readonly model: string;
 }
 
-/** @throws Error in one line if the server does not answer, or lists no model */
-export async function openRemoteChat(server: RemoteServer, settings: LocalSettings): Promise<RemoteChat> {
+/**
+ * @param requested id of a model; undefined: the first one
+ * @throws Error in one line if the server does not answer, or does not list the model
+ */
+export async function openRemoteChat(
+  server: RemoteServer,
+  settings: LocalSettings,
+  requested?: string,
+): Promise<RemoteChat> {
   const response = await request(server, '/v1/models');
   if (!response.ok) throw new Error(`Cannot chat: ${server.url} answered ${response.status} to GET /v1/models`);
-  const model = modelsSchema.parse(await response.json()).data[0]?.id ?? '';
+  const ids = modelsSchema.parse(await response.json()).data.map(({ id }) => id);
+  const model = requested ?? ids[0] ?? '';
+  if (!ids.includes(model))
+    throw new Error(`Cannot chat with model '${model}': ${server.url} serves ${ids.join(', ')}`);
   const answer: Answering['answer'] = async (messages, signal, onText) => {
     try {
       return await streamed(server, bodyOf(model, messages, settings), signal, onText);
