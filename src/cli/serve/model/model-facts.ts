@@ -48,7 +48,15 @@ export function unservable(files: ModelFiles): string | undefined {
 }
 
 /** Choices that follow from the configuration and the context, for the start-up lines. */
-export function configurationNotes({ positions }: ModelConfig, context: number): readonly string[] {
+export function configurationNotes({ positions, encoder, embedding }: ModelConfig, context: number): readonly string[] {
+  if (encoder?.labels !== undefined)
+    return ['A cross-encoder: it serves rankings (/v1/rerank), no chats or completions'];
+  if (encoder !== undefined) {
+    const pooling = embedding?.pooling ?? 'mean';
+    return [
+      `An encoder: it serves embeddings (${pooling} pooling) of up to ${context} tokens, no chats or completions`,
+    ];
+  }
   if (positions.kind !== 'rope' || positions.rope.scaling.kind !== 'longrope') return [];
   const original = positions.rope.scaling.originalMaxPositions;
   const short = `short up to ${original.toLocaleString('en')} positions`;
