@@ -7,7 +7,7 @@ import { constants, setPriority, tmpdir } from 'node:os';
 import { isAbsolute, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { parseArgs } from 'node:util';
-import { buildNative, findCompiler, sanitized } from './build-native.mjs';
+import { addonOf, buildNative, findCompiler, sanitized } from './build-native.mjs';
 import { root } from './root.mjs';
 
 /** A case takes a few hundredths of a second; a case that takes this long hangs. */
@@ -93,7 +93,9 @@ function environment(preload) {
   if (preload === '') return process.env;
   // Node frees nothing at exit. The quarantine of freed memory is small, so that the memory of a case can be measured.
   const address = 'detect_leaks=0:quarantine_size_mb=8:allocator_may_return_null=1';
-  return { ...process.env, LD_PRELOAD: preload, ASAN_OPTIONS: address, UBSAN_OPTIONS: 'print_stacktrace=1' };
+  const sanitizers = { LD_PRELOAD: preload, ASAN_OPTIONS: address, UBSAN_OPTIONS: 'print_stacktrace=1' };
+  // The compiled target lies beside no package.json, from which the path would follow.
+  return { ...process.env, ...sanitizers, KVASIR_NATIVE: addonOf(sanitized) };
 }
 
 function compileTarget() {
