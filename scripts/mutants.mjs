@@ -12,6 +12,9 @@ const areas = ['runtime', 'gateway', 'native'];
 /** In the build folder, so that compiled objects can be linked instead of copied. */
 const copy = join(root, 'build', 'mutants');
 
+/** Of one test. */
+const limitSeconds = 300;
+
 /** Tests of the copy need neither the bundle nor a second project. */
 const config = `export default {
   test: { include: ['test/**/*.test.ts'], setupFiles: ['test/setup.ts'], testTimeout: 180_000, hookTimeout: 180_000, maxWorkers: 1, bail: 1 },
@@ -57,12 +60,15 @@ function fails(test, isNative) {
   // Programs of checks compile what they link; other tests load the addon.
   if (isNative) spawnSync(process.execPath, ['scripts/build-native.mjs'], { cwd: copy });
   const vitest = join(root, 'node_modules', 'vitest', 'vitest.mjs');
-  const { status, stdout, stderr } = spawnSync(process.execPath, [vitest, 'run', '--root', copy, test], {
+  // Ends the test with its processes: some mutants wait for ever.
+  const args = ['-k', '5', String(limitSeconds), process.execPath, vitest, 'run', '--root', copy, test];
+  const { status, stdout, stderr } = spawnSync('timeout', args, {
     cwd: copy,
     encoding: 'utf8',
     env: { ...process.env, NO_COLOR: '1' },
     maxBuffer: 2 ** 28,
   });
+  if (status === 124 || status === 137) return `${test}, which does not end`;
   const output = `${stdout}${stderr}`;
   if (status !== 0 && !/Tests .*\d+ failed|FAIL /.test(output))
     throw new Error(`Cannot run ${test}:\n${output.slice(-3000)}`);

@@ -1,17 +1,27 @@
-// `kvasir bench kills`: an overloaded cluster in alternating windows with and without killed instances.
+// `kvasir bench kills`: an overloaded cluster in alternating windows with and without faults of its processes.
 import { setTimeout as sleep } from 'node:timers/promises';
+import { Prng } from '../../util/prng.ts';
 import { firstModel } from '../http/client.ts';
 import { median, round } from '../statistics.ts';
-import { complete, judge, type KnownRequest, type OutcomeKind, type Target } from './answers.ts';
+import { complete, judge, type KnownRequest, type OutcomeKind } from './answers.ts';
+import { type MemoryGrowth, ResidentMemory } from './resident-memory.ts';
 
-/** A cluster with instances as processes. */
+/**
+ * `instance`, `gateway` and `nats`: killed as `kill -9` does, and started again. `hang`: an instance is stopped, with its
+ * compute thread, and continues some seconds later.
+ */
+export const faultKinds = ['instance', 'gateway', 'nats', 'hang'] as const;
+export type ProcessFault = (typeof faultKinds)[number];
+
+/** A cluster with gateways, instances and NATS as processes. */
 export interface KillableCluster {
-  readonly url: string;
+  /** Of each gateway. */
+  readonly urls: readonly string[];
   readonly instances: number;
-  /** Kills the instance as `kill -9` does, and starts another in its place. */
-  replace(instance: number): Promise<void>;
-  /** Memory of the gateway, resident. */
-  residentBytes(): number | undefined;
+  /** Resolves when the fault has ended. @param which the instance or gateway */
+  inject(fault: ProcessFault, which: number): Promise<void>;
+  /** Resident memory of each process, by its role. */
+  residentBytes(): readonly (readonly [role: string, bytes: number])[];
 }
 
 export interface KillsBench {
@@ -23,6 +33,11 @@ export interface KillsBench {
   readonly everySeconds: number;
   /** Load over the capacity of the cluster. */
   readonly overload: number;
+  readonly faults: readonly ProcessFault[];
+  /** Of the choice of faults and their victims. */
+  readonly seed: number;
+  /** After this time resident memory must not grow. */
+  readonly settleSeconds: number;
   readonly onProgress: (line: string) => void;
 }
 
@@ -33,7 +48,11 @@ interface WindowFigures extends Readonly<Record<OutcomeKind, number>> {
 export interface KillsReport {
   readonly instances: number;
   readonly seconds: number;
+  /** Injected faults by kind, all together in `kills`. */
+  readonly faults: Readonly<Partial<Record<ProcessFault, number>>>;
   readonly kills: number;
+  /** Requests sent again after their gateway broke the connection. */
+  readonly resent: number;
   readonly requestsPerSecond: number;
   readonly calm: WindowFigures;
   readonly killed: WindowFigures;
@@ -44,22 +63,28 @@ export interface KillsReport {
   readonly failures: readonly string[];
   /** Of the idle cluster. */
   readonly pagesUsedEnd: number;
-  readonly residentGrowth: number | undefined;
+  /** By role of a process; empty before the memory has settled. */
+  readonly memory: Readonly<Record<string, MemoryGrowth>>;
 }
 
 const kinds = 48;
 const capacitySeconds = 5;
 const clients = 32;
+/** A client sends a request again for so long, as clients behind a load balancer do. */
+const resendMs = 60_000;
+const memoryPollMs = 2_000;
 
 /** @throws Error if the cluster does not become idle */
 export async function benchKills(options: KillsBench): Promise<KillsReport> {
-  const { url } = options.cluster;
-  const bench = new Kills(options, { url, model: await firstModel({ url, apiKey: undefined }) });
+  const [url = ''] = options.cluster.urls;
+  const bench = new Kills(options, await firstModel({ url, apiKey: undefined }));
   await bench.recordExpected();
   const capacity = await bench.capacity();
   const requestsPerSecond = capacity * options.overload;
   options.onProgress(`serves ${capacity.toFixed(1)} requests/s: sending ${requestsPerSecond.toFixed(1)}`);
-  const before = options.cluster.residentBytes();
+  const memory = new ResidentMemory(1000 * options.settleSeconds, performance.now());
+  const observe = (): void => memory.observe(performance.now(), options.cluster.residentBytes());
+  const polling = setInterval(observe, memoryPollMs);
   const pairs = Math.max(1, Math.round(options.seconds / options.windowSeconds));
   const [calm, killed]: WindowFigures[][] = [[], []];
   for (let i = 0; i < pairs; i++) {
@@ -71,36 +96,44 @@ export async function benchKills(options: KillsBench): Promise<KillsReport> {
     );
   }
   const pagesUsedEnd = await bench.waitUntilIdle();
-  const after = options.cluster.residentBytes();
+  clearInterval(polling);
   const [calmAll, killedAll] = [calm, killed].map(sumOf);
   return {
     ...{ instances: options.cluster.instances, seconds: pairs * options.windowSeconds, kills: bench.kills },
+    ...{ faults: Object.fromEntries(bench.injected), resent: bench.resent },
     ...{ requestsPerSecond: round(requestsPerSecond), calm: calmAll, killed: killedAll },
     goodputRatio: round(killedAll.tokens / calmAll.tokens),
     medianRatio: round(median(calm.map(({ tokens }, i) => killed[i].tokens / tokens)) ?? 0),
     failures: [...bench.failures],
     pagesUsedEnd,
-    residentGrowth: before === undefined || after === undefined ? undefined : round(after / before - 1),
+    memory: memory.growth(),
   };
 }
 
 class Kills {
   readonly failures = new Set<string>();
-  kills = 0;
+  readonly injected = new Map<ProcessFault, number>();
+  resent = 0;
   readonly #options: KillsBench;
-  readonly #server: Target;
+  readonly #model: string;
+  readonly #prng: Prng;
   readonly #expected: string[] = [];
   #requests = 0;
 
-  constructor(options: KillsBench, server: Target) {
+  constructor(options: KillsBench, model: string) {
     this.#options = options;
-    this.#server = server;
+    this.#model = model;
+    this.#prng = new Prng(options.seed, 1);
+  }
+
+  get kills(): number {
+    return [...this.injected.values()].reduce((sum, count) => sum + count, 0);
   }
 
   /** Records the output of each request without faults. */
   async recordExpected(): Promise<void> {
     for (let kind = 0; kind < kinds; kind++) {
-      const { status, text, finished, error } = await complete(this.#server, knownRequest(kind));
+      const { status, text, finished, error } = await complete(this.#server(0), knownRequest(kind));
       if (!finished) throw new Error(`Cannot start: request ${kind} has no output: ${status}: ${error}`);
       this.#expected.push(text);
     }
@@ -142,24 +175,50 @@ class Kills {
   }
 
   async #kill(firstMs: number, endMs: number): Promise<void> {
-    const { cluster, everySeconds } = this.#options;
+    const { cluster, everySeconds, faults } = this.#options;
     for (let atMs = firstMs; atMs < endMs; atMs += 1000 * everySeconds) {
       await sleep(Math.max(0, atMs - performance.now()));
-      await cluster.replace(Math.floor(Math.random() * cluster.instances));
-      this.kills++;
+      const fault = faults[this.#prng.integer(0, faults.length - 1)] ?? 'instance';
+      const victims = fault === 'gateway' ? cluster.urls.length : cluster.instances;
+      await cluster.inject(fault, this.#prng.integer(0, victims - 1));
+      this.injected.set(fault, (this.injected.get(fault) ?? 0) + 1);
     }
   }
 
+  #server(number: number) {
+    const { urls } = this.#options.cluster;
+    return { url: urls[number % urls.length] ?? '', model: this.#model };
+  }
+
   async #send() {
-    const request = knownRequest(this.#requests++ % kinds);
-    const outcome = judge(await complete(this.#server, request), this.#expected[request.kind], request);
+    const number = this.#requests++;
+    const request = knownRequest(number % kinds);
+    const outcome = await this.#complete(number, request);
     if (outcome.why !== undefined) this.failures.add(`${outcome.kind}: ${outcome.why}`.slice(0, 200));
     return outcome;
   }
 
-  /** Waits until all instances serve and are idle. @returns used pages */
+  /** Sends the request again, to the next gateway, while gateways break the connection. Text before that must be right. */
+  async #complete(number: number, request: KnownRequest) {
+    const expected = this.#expected[request.kind];
+    const endMs = performance.now() + resendMs;
+    for (let attempt = 0; ; attempt++) {
+      const answer = await complete(this.#server(number + attempt), request);
+      const isBroken = answer.status === 0 && expected.startsWith(answer.text);
+      if (!isBroken || performance.now() > endMs) return judge(answer, expected, request);
+      this.resent++;
+      await sleep(50);
+    }
+  }
+
+  /** Waits until all instances serve and are idle at every gateway. @returns used pages */
   async waitUntilIdle(): Promise<number> {
-    const { url, instances } = this.#options.cluster;
+    const used = await Promise.all(this.#options.cluster.urls.map((url) => this.#waitUntilIdleAt(url)));
+    return Math.max(...used);
+  }
+
+  async #waitUntilIdleAt(url: string): Promise<number> {
+    const { instances } = this.#options.cluster;
     for (let checks = 0; checks < 300; checks++) {
       const health = (await (await fetch(`${url}/health`)).json()) as { instances?: { ready: number } };
       const metrics = await (await fetch(`${url}/metrics`)).text();

@@ -1,7 +1,7 @@
-// `kvasir bench kills`: goodput of an overloaded cluster of processes, with instances killed and without.
+// `kvasir bench kills`: goodput of an overloaded cluster of processes, with faults of its processes and without.
 import { Command } from 'commander';
 import { z } from 'zod';
-import { benchKills } from '../../bench/kills/kills.ts';
+import { benchKills, faultKinds } from '../../bench/kills/kills.ts';
 import { readOptions } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';
 import { printTable } from '../terminal/table.ts';
@@ -12,6 +12,7 @@ const seconds = (usual: number) => numeric(z.number().min(1)).default(usual);
 
 const schema = z.object({
   instances: numeric(z.number().int().min(1).max(64)).default(4),
+  gateways: numeric(z.number().int().min(1).max(16)).default(2),
   threads: numeric(z.number().int().min(1)).default(1),
   model: z.string().optional(),
   seconds: seconds(600),
@@ -19,26 +20,41 @@ const schema = z.object({
   every: seconds(20),
   overload: numeric(z.number().positive()).default(2),
   queue: numeric(z.number().int().min(1)).default(64),
+  faults: z
+    .array(z.enum(faultKinds))
+    .min(1)
+    .default([...faultKinds]),
+  seed: numeric(z.number().int().min(0)).default(1),
+  settle: seconds(600),
 });
+
+/** Resident memory may grow by this share after it has settled. */
+const growthMax = 0.1;
 
 export function killsCommand(): Command {
   return new Command('kills')
-    .description('Goodput of an overloaded cluster of processes, in alternating windows with and without random kills')
+    .description('Goodput of an overloaded cluster of processes, in alternating windows with and without random faults')
     .option('--instances <n>', 'Run this number of instance processes (default: 4)')
+    .option('--gateways <n>', 'Run this number of gateways; clients send to each in turn (default: 2)')
     .option('--threads <n>', 'Give each instance this number of threads (default: 1)')
     .option('--model <path>', 'Load this model (default: the embedded kvasir-tiny)')
-    .option('--seconds <n>', 'Measure with kills for this time, and without for as long (default: 600)')
+    .option('--seconds <n>', 'Measure with faults for this time, and without for as long (default: 600)')
     .option('--window <seconds>', 'Set the length of a window (default: 60)')
-    .option('--every <seconds>', 'Kill an instance at this interval (default: 20)')
+    .option('--every <seconds>', 'Inject a fault at this interval (default: 20)')
+    .option('--faults <kind...>', `Inject these faults: ${faultKinds.join(', ')} (default: all)`)
+    .option('--seed <n>', 'Choose faults and processes by this seed (default: 1)')
+    .option('--settle <seconds>', 'After this time no process may grow by more than 10 % (default: 600)')
     .option('--overload <x>', 'Send this multiple of the request rate that the cluster serves (default: 2)')
     .option('--queue <n>', 'Accept at most this number of requests at once (default: 64)')
     .option('--json', 'Print one JSON object')
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
-      const { seconds, window, every, overload, ...options } = readOptions(schema, flags);
+      const { seconds, window, every, overload, faults, seed, settle, ...options } = readOptions(schema, flags);
       const cluster = await ProcessCluster.start(options);
       try {
         const windows = { seconds, windowSeconds: Math.min(window, seconds), everySeconds: every };
-        const report = await benchKills({ cluster, ...windows, overload, onProgress: progress });
+        const injected = { faults, seed, settleSeconds: settle };
+        const report = await benchKills({ cluster, ...windows, ...injected, overload, onProgress: progress });
+        if (!isSound(report)) process.exitCode = 1;
         if (json === true) console.log(JSON.stringify(report));
         else show(report);
       } finally {
@@ -47,14 +63,27 @@ export function killsCommand(): Command {
     });
 }
 
+/** True if no answer is wrong, none was lost, no page is held, and no process grows. */
+function isSound({ calm, killed, pagesUsedEnd, memory }: Awaited<ReturnType<typeof benchKills>>): boolean {
+  const lost = calm.wrong + killed.wrong + calm.failed + killed.failed + pagesUsedEnd;
+  return lost === 0 && Object.values(memory).every(({ growth }) => growth <= growthMax);
+}
+
 function show({ calm, killed, ...report }: Awaited<ReturnType<typeof benchKills>>): void {
   const rows = [
-    { windows: 'without kills', ...calm },
-    { windows: `with ${report.kills} kills`, ...killed },
+    { windows: 'without faults', ...calm },
+    { windows: `with ${report.kills} faults`, ...killed },
   ];
   printTable(rows, 'Goodput under overload');
   console.log(
-    `Goodput with kills over without: ${report.goodputRatio}. Pages used at the end: ${report.pagesUsedEnd}.`,
+    `Goodput with faults over without: ${report.goodputRatio}. Pages used at the end: ${report.pagesUsedEnd}. Sent again: ${report.resent}.`,
+  );
+  printTable(
+    Object.entries(report.memory).map(([processes, { settledBytes, laterBytes, growth }]) => ({
+      ...{ processes, 'settled MB': Math.round(settledBytes / 2 ** 20), 'later MB': Math.round(laterBytes / 2 ** 20) },
+      growth,
+    })),
+    'Resident memory',
   );
   for (const failure of report.failures) console.log(failure);
 }

@@ -1,8 +1,10 @@
 // What both generating endpoints share: their context, the choices of a request, streams and usage.
+
 import type { Logger } from 'pino';
 import type { Grammar, GrammarCompiler } from '../../core/protocol/grammar.ts';
 import type { ClusterPort, GenerationRequest, InferencePort, SamplingParams } from '../../core/protocol/ports.ts';
 import { StopMatcher } from '../../text/stop-matcher.ts';
+import { oneLine } from '../../util/one-line.ts';
 import { ApiError, badField, toApiError } from '../http/errors.ts';
 import type { RequestLine, RequestOutcome } from '../http/request-line.ts';
 import type { ServedModel } from '../http/served-model.ts';
@@ -238,7 +240,7 @@ export function sloClassOf(
   const known = [...sloClasses.keys()].join(', ') || 'none';
   throw badField(
     field,
-    `Cannot accept request: '${field}' is not an SLO class of this server: got '${requested.slice(0, 64)}', known are ${known}`,
+    `Cannot accept request: '${field}' is not an SLO class of this server: got '${oneLine(requested, 64)}', known are ${known}`,
   );
 }
 

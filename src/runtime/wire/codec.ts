@@ -53,9 +53,15 @@ export function decode(bytes: Uint8Array): unknown {
   const text = new TextDecoder('utf-8', { fatal: true }).decode(
     bytes.subarray(headLengthBytes, -tail.length || undefined),
   );
-  return JSON.parse(text, (_, part: unknown) => {
-    return typeof part === 'object' && part !== null && mark in part ? arrayOf(part, tail) : part;
-  });
+  try {
+    return JSON.parse(text, (_, part: unknown) => {
+      return typeof part === 'object' && part !== null && mark in part ? arrayOf(part, tail) : part;
+    });
+  } catch (error) {
+    // The text of the message is in the parser's reason.
+    if (error instanceof SyntaxError) throw new Error(`Cannot decode a message: ${oneLine(error.message, 100)}`);
+    throw error;
+  }
 }
 
 function arrayOf(placeholder: object, tail: Uint8Array): Elements {

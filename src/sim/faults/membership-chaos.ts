@@ -14,7 +14,7 @@ const chaosUs = 12_000_000;
 const restUs = 12_000_000;
 const heartbeatUs = 500_000;
 const silentUs = 3_500_000;
-/** Mean time between two messages of a chosen. */
+/** Mean time between two messages of a process. */
 const messageUs = 150_000;
 /** Least time between two losses of the store. */
 const lossesUs = 5_000_000;
@@ -37,7 +37,7 @@ type Frame =
   | ({ readonly session: number } & Exclude<ChannelEvent, { kind: 'send' }>)
   | { readonly kind: 'ended'; readonly session: number };
 
-/** One chosen. It keeps sessions as `PeerSession` does: gateways lead, and number them. */
+/** One process. It keeps sessions as `PeerSession` does: gateways lead, and number them. */
 class SimulatedProcess {
   readonly index: number;
   readonly isGateway: boolean;
@@ -125,7 +125,7 @@ class SimulatedProcess {
     else this.#step(session, frame);
   }
 
-  /** The process would count as alive. */
+  /** This process counts it as alive. */
   knows({ name, incarnation }: SimulatedProcess): boolean {
     return this.membership.has(name, incarnation);
   }

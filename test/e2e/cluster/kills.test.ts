@@ -17,7 +17,8 @@ describe.skipIf(!natsInstalled && process.env.CI === undefined)(
     it('gives only correct answers, refusals and clear failures', async () => {
       if (cluster === undefined) throw new Error('there is no cluster');
       const windows = { seconds: 3, windowSeconds: 3, everySeconds: 3, overload: 2 };
-      const report = await benchKills({ cluster, ...windows, onProgress: () => {} });
+      const faults = { faults: ['instance'], seed: 1, settleSeconds: 600 } as const;
+      const report = await benchKills({ cluster, ...windows, ...faults, onProgress: () => {} });
       expect(report.kills).toBeGreaterThan(0);
       expect(report.failures).toEqual([]);
       for (const { right, wrong, failed } of [report.calm, report.killed]) {

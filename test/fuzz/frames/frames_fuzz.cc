@@ -336,7 +336,7 @@ std::vector<int32_t> step_words(Input& in, int rows) {
   for (int g = 0; g < groups; g++) {
     ShardGroup group;
     group.layers = 1 + in.byte() % 2;
-    if (in.chance(3)) group.window = 1 + in.number(64);
+    if (in.chance(3)) group.window = std::max(1, in.number(64));
     group.block_start = {0};
     for (int s = 0; s < sequences; s++) {
       const int rows_here = step.row_start[s + 1] - step.row_start[s];

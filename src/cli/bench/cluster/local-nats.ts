@@ -8,14 +8,31 @@ import { UsageError } from '../../usage-error.ts';
 
 export class LocalNats {
   readonly url: string;
+  readonly #port: number;
   readonly #folder: TemporaryFolder;
-  readonly #process: ChildProcess;
+  #process: ChildProcess;
 
   private constructor(port: number) {
     this.url = `nats://127.0.0.1:${port}`;
+    this.#port = port;
     this.#folder = temporaryFolder('cluster');
-    const flags = ['-js', '-a', '127.0.0.1', '-p', String(port), '-sd', this.#folder.path];
-    this.#process = killAtExit(spawn('nats-server', flags, { stdio: 'ignore' }));
+    this.#process = this.#run();
+  }
+
+  get pid(): number | undefined {
+    return this.#process.pid;
+  }
+
+  /** Kills the server, and starts it again with its stored records. Resolves when it answers. */
+  async restart(): Promise<void> {
+    await killChild(this.#process);
+    this.#process = this.#run();
+    while (!(await acceptsConnections(this.#port))) await sleep(25);
+  }
+
+  #run(): ChildProcess {
+    const flags = ['-js', '-a', '127.0.0.1', '-p', String(this.#port), '-sd', this.#folder.path];
+    return killAtExit(spawn('nats-server', flags, { stdio: 'ignore' }));
   }
 
   /** Resolves when it answers. @throws UsageError if nats-server is not installed */
@@ -57,7 +74,7 @@ export async function killChild(child: ChildProcess): Promise<void> {
   await ended;
 }
 
-function freePort(): Promise<number> {
+export function freePort(): Promise<number> {
   return new Promise((resolve, reject) => {
     const probe = createServer().once('error', reject);
     probe.listen(0, '127.0.0.1', () => {

@@ -2,12 +2,15 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { KillableCluster } from '../../../bench/kills/kills.ts';
+import type { KillableCluster, ProcessFault } from '../../../bench/kills/kills.ts';
+import { assertNever } from '../../../util/assert-never.ts';
 import { packageFile } from '../../package-root.ts';
-import { killAtExit, killChild, LocalNats } from './local-nats.ts';
+import { freePort, killAtExit, killChild, LocalNats } from './local-nats.ts';
 
 export interface ProcessClusterOptions {
   readonly instances: number;
+  /** Undefined: one. */
+  readonly gateways?: number | undefined;
   /** Per instance. */
   readonly threads: number;
   /** Undefined: the embedded model. */
@@ -16,14 +19,16 @@ export interface ProcessClusterOptions {
   readonly queue: number;
 }
 
+/** A stopped process continues after this time: longer than the others wait for its heartbeats. */
+const hangMs = 8_000;
+
 export class ProcessCluster implements KillableCluster {
   readonly instances: number;
   readonly #options: ProcessClusterOptions;
-  readonly #processes: ChildProcess[] = [];
+  readonly #processes = new Set<ChildProcess>();
   readonly #members: (ChildProcess | undefined)[] = [];
   readonly #nats: LocalNats;
-  #gateway: ChildProcess | undefined;
-  #url = '';
+  readonly #gateways: { readonly port: number; process: ChildProcess }[] = [];
 
   private constructor(options: ProcessClusterOptions, nats: LocalNats) {
     this.#options = options;
@@ -43,23 +48,48 @@ export class ProcessCluster implements KillableCluster {
     return cluster;
   }
 
-  get url(): string {
-    return this.#url;
+  get urls(): readonly string[] {
+    return this.#gateways.map(({ port }) => `http://127.0.0.1:${port}`);
   }
 
-  async replace(instance: number): Promise<void> {
-    const member = this.#members[instance];
-    if (member !== undefined) await killChild(member);
-    this.#members[instance] = this.#join();
-  }
-
-  residentBytes(): number | undefined {
-    try {
-      const status = readFileSync(`/proc/${this.#gateway?.pid}/status`, 'utf8');
-      return 1024 * Number(/VmRSS:\s+(\d+)/.exec(status)?.[1]);
-    } catch {
-      return undefined;
+  async inject(fault: ProcessFault, which: number): Promise<void> {
+    const member = this.#members[which];
+    switch (fault) {
+      case 'instance':
+        if (member !== undefined) await killChild(member);
+        this.#members[which] = this.#join();
+        break;
+      case 'gateway': {
+        const gateway = this.#gateways[which];
+        if (gateway === undefined) return;
+        await killChild(gateway.process);
+        gateway.process = this.#serve(gateway.port);
+        await addressOf(gateway.process, 'restart a gateway');
+        break;
+      }
+      case 'nats':
+        await this.#nats.restart();
+        break;
+      case 'hang':
+        member?.kill('SIGSTOP');
+        await sleep(hangMs);
+        member?.kill('SIGCONT');
+        break;
+      default:
+        assertNever(fault);
     }
+  }
+
+  residentBytes(): readonly (readonly [role: string, bytes: number])[] {
+    const pids = [
+      ...this.#gateways.map(({ process }) => ['gateway', process.pid] as const),
+      ...this.#members.map((member) => ['instance', member?.pid] as const),
+      ['NATS', this.#nats.pid] as const,
+    ];
+    return pids.flatMap(([role, pid]) => {
+      const bytes = residentBytesOf(pid);
+      return bytes === undefined ? [] : [[role, bytes] as const];
+    });
   }
 
   /** Ends all processes. */
@@ -69,16 +99,24 @@ export class ProcessCluster implements KillableCluster {
   }
 
   async #start(): Promise<void> {
-    const { instances, queue } = this.#options;
+    const { instances, gateways = 1 } = this.#options;
     for (let i = 0; i < instances; i++) this.#members.push(this.#join());
-    const flags = ['--port', '0', '--queue', String(queue), '--log-level', 'error'];
-    this.#gateway = this.#run(['serve', '--drain-wait', '0', ...flags, ...this.#model()], 'pipe');
-    this.#url = await addressOf(this.#gateway, 'start the cluster');
-    for (let attempts = 0; (await ready(this.#url)) !== instances; attempts++) {
-      if (attempts === 600)
-        throw new Error(`Cannot start the cluster: ${await ready(this.#url)} of ${instances} instances serve`);
-      await sleep(100);
+    for (let i = 0; i < gateways; i++) {
+      const port = await freePort();
+      const gateway = { port, process: this.#serve(port) };
+      this.#gateways.push(gateway);
+      const url = await addressOf(gateway.process, 'start the cluster');
+      for (let attempts = 0; (await ready(url)) !== instances; attempts++) {
+        if (attempts === 600)
+          throw new Error(`Cannot start the cluster: ${await ready(url)} of ${instances} instances serve`);
+        await sleep(100);
+      }
     }
+  }
+
+  #serve(port: number): ChildProcess {
+    const flags = ['--port', String(port), '--queue', String(this.#options.queue), '--log-level', 'error'];
+    return this.#run(['serve', '--drain-wait', '0', ...flags, ...this.#model()], 'pipe');
   }
 
   #join(): ChildProcess {
@@ -93,7 +131,8 @@ export class ProcessCluster implements KillableCluster {
   #run(flags: readonly string[], output: 'pipe' | 'ignore'): ChildProcess {
     const command = [packageFile('bundle/cli/main.js'), ...flags];
     const child = killAtExit(spawn(process.execPath, command, { stdio: ['ignore', output, 'ignore'] }));
-    this.#processes.push(child);
+    this.#processes.add(child);
+    child.once('exit', () => this.#processes.delete(child));
     return child;
   }
 }
@@ -114,6 +153,16 @@ export function addressOf(server: ChildProcess, purpose: string): Promise<string
       reject(new Error(`Cannot ${purpose}: the server ended with ${code} before it served`)),
     );
   });
+}
+
+function residentBytesOf(pid: number | undefined): number | undefined {
+  try {
+    const status = readFileSync(`/proc/${pid}/status`, 'utf8');
+    const kilobytes = /VmRSS:\s+(\d+)/.exec(status)?.[1];
+    return kilobytes === undefined ? undefined : 1024 * Number(kilobytes);
+  } catch {
+    return undefined;
+  }
 }
 
 async function ready(url: string): Promise<number> {
