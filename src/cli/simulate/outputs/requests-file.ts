@@ -2,17 +2,17 @@
 import { closeSync, openSync, writeSync } from 'node:fs';
 import type { InstanceIndex } from '../../../core/protocol/ids.ts';
 import { type RequestRecord, RequestRecorder } from '../../../sim/report/request-recorder.ts';
-import { type ParquetType, ParquetWriter } from './parquet-writer.ts';
+import { ParquetFile, type ParquetType } from './parquet-file.ts';
 
 /** The columns and their types, in this order. */
 const types = {
-  ...{ index: 'int64', arrivalMs: 'double', sloClass: 'string', tenant: 'string', priority: 'int64', batch: 'boolean' },
-  ...{ promptTokens: 'int64', outputTokens: 'int64', outcome: 'string', returns: 'boolean', instance: 'string' },
-  ...{ decodeInstance: 'string', attempts: 'int64', preemptions: 'int64', cachedTokens: 'int64' },
-  ...{ fetchedFrom: 'string', fetchedTokens: 'int64', hitBlocks: 'int64', neverSeenBlocks: 'int64' },
-  ...{ evictedBlocks: 'int64', elsewhereBlocks: 'int64', partialBlocks: 'int64', queueMs: 'double' },
-  ...{ ttftMs: 'double', tbtMs: 'double', tpotMs: 'double', e2eMs: 'double' },
-  ...{ predictedTtftMs: 'double', predictedTbtMs: 'double' },
+  ...{ index: 'INT64', arrivalMs: 'DOUBLE', sloClass: 'STRING', tenant: 'STRING', priority: 'INT64', batch: 'BOOLEAN' },
+  ...{ promptTokens: 'INT64', outputTokens: 'INT64', outcome: 'STRING', returns: 'BOOLEAN', instance: 'STRING' },
+  ...{ decodeInstance: 'STRING', attempts: 'INT64', preemptions: 'INT64', cachedTokens: 'INT64' },
+  ...{ fetchedFrom: 'STRING', fetchedTokens: 'INT64', hitBlocks: 'INT64', neverSeenBlocks: 'INT64' },
+  ...{ evictedBlocks: 'INT64', elsewhereBlocks: 'INT64', partialBlocks: 'INT64', queueMs: 'DOUBLE' },
+  ...{ ttftMs: 'DOUBLE', tbtMs: 'DOUBLE', tpotMs: 'DOUBLE', e2eMs: 'DOUBLE' },
+  ...{ predictedTtftMs: 'DOUBLE', predictedTbtMs: 'DOUBLE' },
 } as const satisfies Readonly<Record<keyof RequestRecord, ParquetType>>;
 
 const columns = Object.keys(types) as readonly (keyof RequestRecord)[];
@@ -24,7 +24,7 @@ export class RequestsFile {
   readonly recorder: RequestRecorder;
   readonly #file: number;
   readonly #instances: readonly string[];
-  readonly #parquet: ParquetWriter | undefined;
+  readonly #parquet: ParquetFile | undefined;
   #pending = '';
 
   /** @param path its ending determines the format @param instances names by index @throws Error if the file cannot be written */
@@ -34,7 +34,7 @@ export class RequestsFile {
     const isJson = path.endsWith('.jsonl');
     if (path.endsWith('.parquet')) {
       const typed = columns.map((name) => ({ name, type: types[name] }));
-      this.#parquet = new ParquetWriter(typed, (bytes) => writeFully(this.#file, bytes));
+      this.#parquet = new ParquetFile(typed, (bytes) => writeFully(this.#file, bytes));
     } else if (!isJson) this.#add(columns.join(','));
     this.recorder = new RequestRecorder((record) => {
       if (this.#parquet !== undefined) this.#parquet.add(this.#valuesOf(record));
