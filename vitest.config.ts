@@ -1,6 +1,7 @@
 // How the tests run. Three workers on two cores: tests of processes spend half of their time waiting for time-outs.
 // A worker keeps loaded modules from one file to the next: loading them for each file would take a tenth of the run.
 import { defineConfig } from 'vitest/config';
+import { compiledSources } from './test/compiled-sources.ts';
 import { LongestFirst } from './test/longest-first.ts';
 
 /** Files with settings that the addon reads once per process: each runs in a process of its own. */
@@ -28,7 +29,9 @@ export default defineConfig(({ mode }) => {
     },
   };
   return {
+    plugins: [compiledSources],
     test: {
+      execArgv: ['--enable-source-maps'],
       globalSetup: ['test/global-setup.ts'],
       setupFiles: ['test/setup.ts'],
       // Long enough for a busy machine. A test that hangs is reported late.
@@ -36,7 +39,7 @@ export default defineConfig(({ mode }) => {
       hookTimeout: 180_000,
       maxWorkers: 3,
       // Compiled already.
-      server: { deps: { external: [/\/bundle\//] } },
+      server: { deps: { external: [/\/(dist|bundle)\//] } },
       sequence: { sequencer: LongestFirst },
       projects: isFast ? [shared] : [shared, { extends: true, test: { name: 'alone', include: alone } }],
     },
