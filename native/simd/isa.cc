@@ -17,6 +17,26 @@
 namespace kvasir {
 namespace {
 
+#if KVASIR_HAVE_AVX2
+
+/** The registers of a cpuid leaf; zeros where the machine lacks it. */
+struct CpuidLeaf {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  CpuidLeaf(unsigned leaf, unsigned subleaf) { __get_cpuid_count(leaf, subleaf, &a, &b, &c, &d); }
+};
+
+bool has_all(unsigned found, unsigned required) { return (found & required) == required; }
+
+/** Register states that the operating system saves (XCR0). */
+unsigned saved_states(const CpuidLeaf& features) {
+  if ((features.c & bit_OSXSAVE) == 0) return 0;
+  unsigned low, high;
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return low;
+}
+
+constexpr unsigned kAvxState = 0x6, kAvx512State = 0xe6;
+
 #if KVASIR_HAVE_AMX
 
 /** A process must request tile state once; its threads inherit the permission. */
@@ -30,30 +50,24 @@ bool request_tiles() {
 #endif
 }
 
-bool has_amx() {
-  unsigned a, b, c, d;
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+bool has_amx(const CpuidLeaf& extended) {
   constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24, kInt8 = 1u << 25;
-  return (d & kBf16) && (d & kTile) && (d & kInt8) && request_tiles();
+  return has_all(extended.d, kBf16 | kTile | kInt8) && request_tiles();
 }
 
 #endif
 
-#if KVASIR_HAVE_AVX2
-
-/** Conversions of float16. Not every compiler knows the name of this feature. */
-bool has_f16c() {
-  unsigned a, b, c, d;
-  return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
-}
-
+/** Reads cpuid itself: __builtin_cpu_supports depends on the compiler's runtime, and that of zig reports no features. */
 Isa machine_isa() {
-  __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !has_f16c()) return Isa::portable;
-  [[maybe_unused]] bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+  const CpuidLeaf features(1, 0), extended(7, 0), more(7, 1);
+  const unsigned states = saved_states(features);
+  constexpr unsigned kAvx2 = 1u << 5;
+  if (!has_all(features.c, bit_AVX | bit_FMA | bit_F16C) || !has_all(extended.b, kAvx2) || !has_all(states, kAvxState)) return Isa::portable;
+  constexpr unsigned kAvx512FBwVlDq = 1u << 16 | 1u << 30 | 1u << 31 | 1u << 17, kVnni = 1u << 11, kBf16 = 1u << 5;
+  [[maybe_unused]] const bool avx512 =
+      has_all(extended.b, kAvx512FBwVlDq) && has_all(extended.c, kVnni) && has_all(more.a, kBf16) && has_all(states, kAvx512State);
 #if KVASIR_HAVE_AMX
-  if (avx512 && has_amx()) return Isa::amx;
+  if (avx512 && has_amx(extended)) return Isa::amx;
 #endif
 #if KVASIR_HAVE_AVX512
   if (avx512) return Isa::avx512;
