@@ -76,7 +76,7 @@ export class Election {
   readonly #originMs: number;
   /** Undefined: there is no record, or none was read. */
   #observed: Observed | undefined;
-  /** When the record was last read or written. */
+  /** When the request was sent by which the record was last read or written. */
   #confirmedUs = 0;
   /** Highest epoch that was read or written. */
   #epoch = 0;
@@ -143,7 +143,7 @@ export class Election {
       case 'wake':
         break;
       case 'read':
-        this.#read(nowUs, event.stored);
+        if (pending !== undefined) this.#read(nowUs, pending.atUs, event.stored);
         break;
       case 'written':
         if (pending?.record !== undefined) this.#written(nowUs, pending.atUs, pending.record, event.revision);
@@ -163,32 +163,37 @@ export class Election {
     }
   }
 
-  #read(nowUs: number, stored: StoredRecord | undefined): void {
+  #read(nowUs: number, sentUs: number, stored: StoredRecord | undefined): void {
     this.#inDoubt = false;
     if (stored === undefined) {
-      this.#readNothing(nowUs);
+      this.#readNothing(nowUs, sentUs);
       return;
     }
-    this.#observe(nowUs, stored.record, stored.revision);
+    this.#observe(nowUs, sentUs, stored.record, stored.revision);
     if (!this.#isOwn(stored.record)) this.#depose();
     if (stored.record.holder === undefined) this.#claim(nowUs, stored.revision, this.#epoch + 1);
   }
 
-  #observe(nowUs: number, record: LeaseRecord, revision: number): void {
+  #observe(nowUs: number, sentUs: number, record: LeaseRecord, revision: number): void {
     const known = this.#observed;
     // A store that was lost may reach the same revision again.
     const isKnown = known?.revision === revision && known.record.epoch === record.epoch;
     if (!isKnown || known.record.holder !== record.holder) this.#observed = { record, revision, sinceUs: nowUs };
-    this.#confirmedUs = nowUs;
+    this.#confirmedUs = sentUs;
     this.#epoch = Math.max(this.#epoch, record.epoch);
     this.#missing = undefined;
     this.#recordLost = true;
   }
 
-  #readNothing(nowUs: number): void {
+  #readNothing(nowUs: number, sentUs: number): void {
     this.#depose();
     this.#observed = undefined;
     const { pollUs, leaseUs } = this.#times;
+    // The process was suspended before it received the response: meanwhile a record may have been written and lost.
+    if (nowUs - sentUs > 2 * pollUs) {
+      this.#recordLost = true;
+      this.#missing = undefined;
+    }
     const before = this.#missing;
     // After a long pause the record may have existed in between.
     const sinceUs = before !== undefined && nowUs - before.readUs <= 3 * pollUs ? before.sinceUs : nowUs;
@@ -211,7 +216,7 @@ export class Election {
       this.#missing = undefined;
       return;
     }
-    this.#observe(nowUs, record, revision);
+    this.#observe(nowUs, sentUs, record, revision);
     const untilUs = sentUs + this.#times.leaseUs - this.#times.clockDriftUs;
     if (nowUs >= untilUs) return;
     const isFirst = this.#lease === undefined;

@@ -84,7 +84,9 @@ export class LenderLinks implements PeerHandler<LenderAnnouncement> {
   static async open(options: LenderLinksOptions): Promise<LenderLinks> {
     const { bus, name, incarnation } = options;
     const lost = options.lost || (await isRegistryLost(bus));
-    return new LenderLinks({ ...options, lost }, await takeNumber(bus, name, incarnation, lost));
+    const number = await takeNumber(bus, name, incarnation, lost);
+    // Beside earlier lenders, a missing lease may be lost between this check and the first read.
+    return new LenderLinks({ ...options, lost: lost || !number.isFirst }, number);
   }
 
   /** The lender number. */

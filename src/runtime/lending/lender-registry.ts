@@ -22,6 +22,12 @@ export interface LenderNumber {
   readonly incarnation: number;
 }
 
+/** A number that was just taken. */
+export interface TakenNumber extends LenderNumber {
+  /** The cluster had no record of lenders, and has lost none. */
+  readonly isFirst: boolean;
+}
+
 /** True if the record is lost while lenders run. They announce themselves, and restore their entries. */
 export async function isRegistryLost(bus: Bus): Promise<boolean> {
   if (bus.durable || (await bus.records.read(key)) !== undefined) return false;
@@ -33,7 +39,7 @@ export async function isRegistryLost(bus: Bus): Promise<boolean> {
  * @param lost the record may be incomplete: announced numbers then count as taken too
  * @throws Error in one line if all are taken
  */
-export async function takeNumber(bus: Bus, name: string, incarnation: number, lost: boolean): Promise<LenderNumber> {
+export async function takeNumber(bus: Bus, name: string, incarnation: number, lost: boolean): Promise<TakenNumber> {
   let announced: Announced | undefined;
   for (;;) {
     const stored = await bus.records.read(key);
@@ -47,7 +53,7 @@ export async function takeNumber(bus: Bus, name: string, incarnation: number, lo
     }
     const own = Math.max(incarnation, (entries[instance]?.incarnation ?? 0) + 1);
     if (await write(bus, entries, instance, { name, incarnation: own }, stored?.revision))
-      return { instance, incarnation: own };
+      return { instance, incarnation: own, isFirst: stored === undefined && !lost };
   }
 }
 

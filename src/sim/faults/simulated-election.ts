@@ -12,8 +12,8 @@ const originMs = 1_000_000;
 export class LeaseStore {
   /** Leaders elected. */
   elected = 0;
-  /** A record may have been lost with the store. */
-  hasLost = false;
+  /** No process has used it. */
+  isNew = true;
   #record: LeaseRecord | undefined;
   #revision = 0;
   /** Grows with each loss, which also breaks all connections. */
@@ -37,7 +37,6 @@ export class LeaseStore {
     this.#record = undefined;
     this.#revision = 0;
     this.#generation++;
-    this.hasLost = true;
   }
 
   heal(): void {
@@ -90,8 +89,9 @@ export class SimulatedCandidate {
     this.#store = store;
     this.#queue = queue;
     this.#startUs = queue.nowUs;
-    const origin = { recordLost: store.hasLost, originMs: originMs + Math.floor(queue.nowUs / 1000) };
+    const origin = { recordLost: !store.isNew, originMs: originMs + Math.floor(queue.nowUs / 1000) };
     this.#election = new Election(name, origin);
+    store.isNew = false;
     this.#feed({ kind: 'wake' });
   }
 

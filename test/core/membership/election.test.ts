@@ -154,6 +154,17 @@ test('the leader restores a lost record; others write one only after every lease
   expect(world.holder()).toBeDefined();
 });
 
+test('a response to a process that was suspended does not count as the present state of the record', () => {
+  const election = new Election('a', { recordLost: false, originMs: 0 });
+  expect(election.step(0, { kind: 'wake' })).toEqual([{ kind: 'read' }]);
+  // Meanwhile another process may have been elected, and its record may have been lost.
+  expect(election.step(20_000_000, { kind: 'read', stored: undefined })).toEqual([{ kind: 'read' }]);
+  expect(election.step(20_100_000, { kind: 'read', stored: undefined })).toEqual([]);
+  expect(election.step(21_000_000, { kind: 'wake' })).toEqual([{ kind: 'read' }]);
+  const stored = { record: { holder: 'b', epoch: 1 }, revision: 1 };
+  expect(election.step(40_000_000, { kind: 'read', stored })).toEqual([{ kind: 'read' }]);
+});
+
 test('has at most one leader at a time and growing epochs under loss, delay and crashes, and one leader in the end', () => {
   fc.assert(
     fc.property(fc.integer({ min: 0, max: 2 ** 31 }), fc.integer({ min: 1, max: 5 }), (seed, count) => {

@@ -144,16 +144,16 @@ it('keep their number across restarts with a higher incarnation, and free it whe
   const bus = new MemoryHub().connect();
   const [a, b] = [await takeNumber(bus, 'a', 10, false), await takeNumber(bus, 'b', 10, false)];
   expect([a, b]).toEqual([
-    { instance: 0, incarnation: 10 },
-    { instance: 1, incarnation: 10 },
+    { instance: 0, incarnation: 10, isFirst: true },
+    { instance: 1, incarnation: 10, isFirst: false },
   ]);
   // With a clock that was set back.
   const again = await takeNumber(bus, 'a', 3, false);
-  expect(again).toEqual({ instance: 0, incarnation: 11 });
+  expect(again).toMatchObject({ instance: 0, incarnation: 11 });
   await releaseNumber(bus, 'a', a);
-  expect(await takeNumber(bus, 'c', 1, false)).toEqual({ instance: 2, incarnation: 1 });
+  expect(await takeNumber(bus, 'c', 1, false)).toMatchObject({ instance: 2, incarnation: 1 });
   await releaseNumber(bus, 'a', again);
-  expect(await takeNumber(bus, 'd', 1, false)).toEqual({ instance: 0, incarnation: 12 });
+  expect(await takeNumber(bus, 'd', 1, false)).toMatchObject({ instance: 0, incarnation: 12 });
 });
 
 const placesOf = async (bus: Bus) => {
@@ -202,8 +202,8 @@ it('restore their numbers after the record is lost, and end when another process
       vi.useRealTimers();
     }
   };
-  expect(await take('c', [{ name: 'a', instance: 0 }, { version: 1 }])).toEqual({ instance: 2, incarnation: 1 });
-  expect(await take('d', [])).toEqual({ instance: 0, incarnation: 1 });
+  expect(await take('c', [{ name: 'a', instance: 0 }, { version: 1 }])).toMatchObject({ instance: 2, incarnation: 1 });
+  expect(await take('d', [])).toMatchObject({ instance: 0, incarnation: 1 });
   const keptToo = keepNumber(busA, 'a', a, () => taken.push('a'));
   announceMissing(bus);
   await until(async () => taken.length > 0);
