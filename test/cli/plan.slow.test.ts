@@ -122,7 +122,8 @@ describe('the cheapest cluster', () => {
     const { winner, tried } = await planClusters(settings, (_tried, next) => runs.push(next));
     expect(winner.pricePerHour).toBe(cheapest);
     expect(winner.share).toBeGreaterThanOrEqual(limits.within);
-    expect(runs).toHaveLength(tried);
+    // Threads that have nothing else to do simulate clusters that the search may not need.
+    expect(runs.length).toBeGreaterThanOrEqual(tried);
   });
 
   it('is printed as the command that replays it, with its frontier', () => {

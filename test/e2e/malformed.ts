@@ -277,16 +277,7 @@ const wrongMethod: Kind = (prng, facts) => {
 
 const unknownPath: Kind = (prng) => {
   const path = prng.pick([
-    ...[
-      '/',
-      '/v1',
-      '/v1/',
-      '/v1/embeddings',
-      '/v1/chat',
-      '/v1/chat/completions/',
-      '/v1/completions/x',
-      '/v2/completions',
-    ],
+    ...['/', '/v1', '/v1/', '/v1/chat', '/v1/chat/completions/', '/v1/completions/x', '/v2/completions'],
     ...[
       '/v1/images/generations',
       '/v1/files/file-x/contents',

@@ -18,6 +18,8 @@ const silentUs = 3_500_000;
 const messageUs = 150_000;
 /** Least time between two losses of the store. */
 const lossesUs = 5_000_000;
+/** Least time from the first record of an epoch to its loss: several polls. */
+const recordReadUs = 2_000_000;
 /** Small parts, so that most messages have several. */
 const channelConfig = { partBytesMax: 24, messageBytesMax: 2 ** 20, keptBytesMax: 2 ** 20 };
 /** Random streams of the seed. */
@@ -357,8 +359,8 @@ class MembershipWorld {
         countFault(this.injected, 'store outage');
         break;
       default:
-        // All processes have read the record by then. One that is written and lost between two reads would not be noticed.
-        if (this.queue.nowUs < 6_000_000 || this.queue.nowUs < this.#lostUs + lossesUs) return;
+        // Processes that poll have read the record by then. One that is written and lost between two reads is not noticed.
+        if (this.store.epochUs < recordReadUs || this.queue.nowUs < this.#lostUs + lossesUs) return;
         this.#lostUs = this.queue.nowUs;
         this.store.lose();
         countFault(this.injected, 'store loss');

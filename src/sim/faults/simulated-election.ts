@@ -15,6 +15,8 @@ export class LeaseStore {
   /** No process has used it. */
   isNew = true;
   #record: LeaseRecord | undefined;
+  /** When the first record of its epoch was written. */
+  #epochSinceUs = 0;
   #revision = 0;
   /** Grows with each loss, which also breaks all connections. */
   #generation = 0;
@@ -26,6 +28,11 @@ export class LeaseStore {
   constructor(queue: EventQueue, prng: Prng) {
     this.#queue = queue;
     this.#prng = prng;
+  }
+
+  /** For how long the store has had a record of the present epoch; 0: it has none. */
+  get epochUs(): number {
+    return this.#record === undefined ? 0 : this.#queue.nowUs - this.#epochSinceUs;
   }
 
   fail(forUs: number): void {
@@ -69,6 +76,7 @@ export class LeaseStore {
     if (effect.kind === 'read')
       return { kind: 'read', stored: this.#record && { record: this.#record, revision: this.#revision } };
     if (current !== effect.revision) return { kind: 'written', revision: undefined };
+    if (this.#record?.epoch !== effect.record.epoch) this.#epochSinceUs = this.#queue.nowUs;
     this.#record = effect.record;
     return { kind: 'written', revision: ++this.#revision };
   }
