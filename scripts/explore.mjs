@@ -152,7 +152,8 @@ async function replay(path) {
 
 /** The same for all runs of a day: 20261123. */
 function seedOfDay() {
-  return Number(new Date().toISOString().slice(0, 10).replaceAll('-', ''));
+  // A day apart, so that no day repeats seeds of another.
+  return Math.floor(Date.now() / 86_400_000) * 100_000;
 }
 
 try {

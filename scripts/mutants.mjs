@@ -1,7 +1,7 @@
 // `npm run mutants [-- AREA | FILE...]`: each patch of test/mutants/{runtime,gateway,native} puts one bug into a copy of the
 // sources; the test that it names must fail there. The mutants of the core and the simulator run in `npm test`.
 import { spawnSync } from 'node:child_process';
-import { cpSync, existsSync, mkdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { dirname, join, relative } from 'node:path';
 import { filesUnder } from './files.mjs';
 import { root } from './root.mjs';
@@ -39,9 +39,12 @@ function makeCopy() {
   symlinkSync(join(root, 'node_modules'), join(copy, 'node_modules'));
   for (const name of ['dist', 'bundle']) symlinkSync(join(root, name), join(copy, name));
   mkdirSync(join(copy, 'build'), { recursive: true });
-  const kept = ['objects', 'kvasir.node', 'kvasir.stamp', 'families.json', 'checks', 'sanitized', 'raced'];
-  for (const name of kept.filter((each) => existsSync(join(root, 'build', each))))
-    spawnSync('cp', ['-al', join(root, 'build', name), join(copy, 'build', name)]);
+  const built = readdirSync(join(root, 'build'));
+  const linked = ['objects', 'checks', 'sanitized', 'raced'].filter((name) => built.includes(name));
+  for (const name of linked) spawnSync('cp', ['-al', join(root, 'build', name), join(copy, 'build', name)]);
+  // Builds write these in place: a link would change those of the checkout.
+  const copied = built.filter((name) => name.startsWith('kvasir.') || name.startsWith('families'));
+  for (const name of copied) cpSync(join(root, 'build', name), join(copy, 'build', name));
   writeFileSync(join(copy, 'vitest.config.ts'), config);
 }
 
@@ -58,7 +61,10 @@ function apply(patch, ...flags) {
 /** True if a test of the file fails in the copy. */
 function fails(test, isNative) {
   // Programs of checks compile what they link; other tests load the addon.
-  if (isNative) spawnSync(process.execPath, ['scripts/build-native.mjs'], { cwd: copy });
+  if (isNative) {
+    const build = spawnSync(process.execPath, ['scripts/build-native.mjs'], { cwd: copy, encoding: 'utf8' });
+    if (build.status !== 0) throw new Error(`Cannot compile the mutant:\n${build.stderr.slice(-2000)}`);
+  }
   const vitest = join(root, 'node_modules', 'vitest', 'vitest.mjs');
   // Ends the test with its processes: some mutants wait for ever.
   const args = ['-k', '5', String(limitSeconds), process.execPath, vitest, 'run', '--root', copy, test];

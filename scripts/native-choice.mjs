@@ -35,27 +35,29 @@ export async function prepareNative(report) {
   }
   if (found !== undefined) report(`cannot use ${found.title}: ${reason}`);
   const local = packages.localAddon();
-  await compileIfPossible(report);
-  if (!existsSync(local)) return;
+  const isCurrent = await compileIfPossible(report);
+  if (!isCurrent || !existsSync(local)) return;
   if (found !== undefined) process.env.KVASIR_NATIVE = local;
   report('native kernels: compiled on this machine');
 }
 
-/** Compiles the local build, except where this user may not write it. */
+/** Compiles the local build, except where this user may not write it: false. */
 async function compileIfPossible(report) {
   try {
     await buildNative(report);
+    return true;
   } catch (error) {
     if (!['EACCES', 'EPERM', 'EROFS'].includes(error.code)) throw error;
     report(
       `cannot compile the native kernels (${error.message}): the TypeScript oracle computes instead, which is slow`,
     );
+    return false;
   }
 }
 
 /** Why a platform package cannot serve this release, in one line; undefined if it can. */
-function unusable({ addon, build }, wanted) {
-  if (build !== wanted) return `it has build ${build} of the native kernels, this release ${wanted}`;
+function unusable({ addon, build }, ownBuild) {
+  if (build !== ownBuild) return `it has build ${build} of the native kernels, this release ${ownBuild}`;
   try {
     createRequire(import.meta.url)(addon);
     return undefined;

@@ -138,7 +138,10 @@ RemoteAttentionServerCounts RemoteAttentionServer::counts_of(int loan) const {
 
 void RemoteAttentionServer::set_cpu_share(int loan, int thousandths) {
   std::lock_guard<std::mutex> lock(mutex_);
-  loans_[loan].cpu_share = thousandths;
+  Loan& changed = loans_[loan];
+  // A rest by a smaller share would outlast it.
+  if (thousandths > changed.cpu_share) changed.rests_until = {};
+  changed.cpu_share = thousandths;
 }
 
 /** Requires the lock. */
@@ -256,9 +259,10 @@ bool RemoteAttentionServer::compute_alone(const ServedQueries& open) {
   if (next == nullptr) return false;
   const int task = next->next_task();
   if (task < 0) return true;
+  const bool beside_step = backend_->threads_lock.step_runs();
   const auto begin = Clock::now();
   run_task(*next, task, 0, false);
-  rest(loan_of(next->query()), Clock::now() - begin);
+  if (beside_step) rest(loan_of(next->query()), Clock::now() - begin);
   return true;
 }
 

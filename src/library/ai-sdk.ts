@@ -45,9 +45,7 @@ export function languageModel(llm: Llm): LanguageModelV3 {
             if (done === true) controller.close();
             else controller.enqueue(value);
           },
-          cancel: async () => {
-            await parts.return(undefined);
-          },
+          cancel: (reason) => run.cancel(reason),
         }),
       };
     },
@@ -66,6 +64,8 @@ function start(llm: Llm, options: LanguageModelV3CallOptions) {
   const given: ChatOptions<undefined, ToolSet> = {
     tools: Object.fromEntries(functions.map((each) => [each.name, toolOf(each)])),
     ...(toolChoice !== undefined && { toolChoice: toolChoiceOf(toolChoice) }),
+    // The AI SDK runs the tools itself.
+    toolRoundsMax: 0,
     signal: options.abortSignal,
     maxTokens: options.maxOutputTokens,
     temperature: options.temperature,

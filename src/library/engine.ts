@@ -86,10 +86,10 @@ export class Engine {
     return { requestId, caller: anyCaller, sloClass: undefined, trace: undefined, batch: false };
   }
 
-  /** Runs work that may fail with errors of the core. @throws KvasirError, or the reason of `signal` */
+  /** Runs work that may fail with errors of the core; a part of it may outlast the abort. @throws KvasirError, or the reason of `signal` */
   async work<T>(work: () => Promise<T>, signal?: AbortSignal): Promise<T> {
     try {
-      return await processHold.during(work);
+      return await processHold.during(() => (signal === undefined ? work() : untilAborted(work(), signal)));
     } catch (error) {
       if (signal?.aborted) throw signal.reason;
       const known = libraryError(error);
@@ -126,4 +126,13 @@ export class Engine {
     this.#closed ??= processHold.during(() => this.#parts.close());
     return this.#closed;
   }
+}
+
+/** The result of the work, unless the signal is aborted first: then its reason. */
+function untilAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
+  return new Promise((resolve, reject) => {
+    const stop = (): void => reject(signal.reason);
+    signal.addEventListener('abort', stop, { once: true });
+    work.then(resolve, reject).finally(() => signal.removeEventListener('abort', stop));
+  });
 }

@@ -1,6 +1,6 @@
 // Schemas of outputs and of tool arguments: zod, any other Standard Schema, or JSON Schema, and the types they describe.
 import { z } from 'zod';
-import { KvasirError, OutputError } from './errors.ts';
+import { InvalidRequestError, OutputError } from './errors.ts';
 
 /** The interface of zod, valibot, arktype and others (https://standardschema.dev). */
 export interface StandardSchema<Input = unknown, Output = Input> {
@@ -73,7 +73,7 @@ function isStandard(schema: Schema): schema is StandardSchema {
   return '~standard' in schema;
 }
 
-/** The JSON schema of the values before any transformation. @throws KvasirError if it has none */
+/** The JSON schema of the values before any transformation. @throws InvalidRequestError if it has none */
 export function jsonSchemaOf(schema: Schema): object {
   if (!isStandard(schema)) return schema;
   const { vendor } = schema['~standard'];
@@ -84,9 +84,9 @@ export function jsonSchemaOf(schema: Schema): object {
     if (vendor === 'zod') return z.toJSONSchema(schema as unknown as z.ZodType, { io: 'input' });
   } catch (error) {
     const why = error instanceof Error ? error.message : String(error);
-    throw new KvasirError('invalid_value', `Cannot use schema: ${why}`, { cause: error });
+    throw new InvalidRequestError('invalid_value', `Cannot use schema: ${why}`, 'schema', { cause: error });
   }
-  throw new KvasirError('invalid_value', `Cannot use schema: ${vendor} gives no JSON schema for it`);
+  throw new InvalidRequestError('invalid_value', `Cannot use schema: ${vendor} gives no JSON schema for it`, 'schema');
 }
 
 /** The value of a JSON text, validated. @throws OutputError if it is none */

@@ -43,7 +43,7 @@ export interface TraceStatistics {
   readonly capacities: readonly BoundedRatios[];
 }
 
-/** Accepts requests one by one. Memory: 20 bytes per request and 8 per block. */
+/** Accepts requests one by one. Memory: 28 bytes per request and 8 per block. */
 export class TraceSummary {
   readonly #blockTokens: number;
   readonly #input = new Int32List(256);

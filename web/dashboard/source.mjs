@@ -18,6 +18,8 @@ export class LiveSource {
   #on;
   #timer;
   #since = 0;
+  /** Grows with each start and stop: an earlier poll in flight then has no effect. */
+  #generation = 0;
   paused = false;
 
   /** @param on `frame(frame, size)`, `denied(message)` and `lost(message)` */
@@ -27,28 +29,31 @@ export class LiveSource {
 
   start() {
     this.stop();
-    void this.#poll();
+    void this.#poll(this.#generation);
   }
 
   stop() {
     clearTimeout(this.#timer);
+    this.#generation++;
   }
 
-  async #poll() {
+  async #poll(generation) {
     let next = pollMs;
     try {
-      if (!this.paused && !document.hidden) next = await this.#fetch();
+      if (!this.paused && !document.hidden) next = await this.#fetch(generation);
     } catch (error) {
+      if (generation !== this.#generation) return;
       this.#on.lost(error instanceof Error ? error.message : String(error));
     }
-    if (next > 0) this.#timer = setTimeout(() => void this.#poll(), next);
+    if (next > 0 && generation === this.#generation) this.#timer = setTimeout(() => void this.#poll(generation), next);
   }
 
   /** The time until the next poll; 0: none without another key. */
-  async #fetch() {
+  async #fetch(generation) {
     const response = await authorised(`/api/dashboard?since=${this.#since}`);
     const text = await response.text();
     const body = JSON.parse(text);
+    if (generation !== this.#generation) return 0;
     if (response.status === 401 || response.status === 403) {
       this.#on.denied(body.error.message);
       return 0;

@@ -62,8 +62,8 @@ export function simulateCommand(): Command {
         await runSweep(options, json === true);
         return;
       }
-      const { report: page, loadPlot, requestsOut, timeline } = options;
-      checkOutputs({ report: page, loadPlot, requestsOut, timeline });
+      const { report: page, loadPlot, requestsOut, timeline, recording } = options;
+      checkOutputs({ report: page, loadPlot, requestsOut, timeline, recording });
       const started = performance.now();
       const search = options.findRate === undefined ? undefined : await runAtHighestRate(options, options.findRate);
       const simulation = search?.simulation ?? (await runSimulation(options));

@@ -63,6 +63,7 @@ const modelSchema = z.strictObject({
       intermediate: whole,
       denseLayers: z.number().int().min(0).default(0),
     })
+    .refine(({ count, active }) => active <= count, 'active must be at most count')
     .optional(),
   latent: z.strictObject({ rank: whole, rotatedDim: whole, queryRank: whole.optional() }).optional(),
 });

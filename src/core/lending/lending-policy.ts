@@ -79,8 +79,8 @@ export function blocksToReturn(available: number, demand: Demand, idle: number, 
   return wholeUnits(Math.max(0, Math.min(idle, surplus)), policy);
 }
 
-/** With less, queries of debtors would exceed their time-out while steps run. */
-const remoteAttentionPermilleMin = 20;
+/** Least share of a debtor: with less, its queries would exceed their time-out while steps run. */
+export const remoteAttentionPermilleMin = 20;
 
 /**
  * Share of a creditor's steps, in thousandths, for remote attention: what the strictest TBT objective of its own requests

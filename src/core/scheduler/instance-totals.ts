@@ -8,7 +8,7 @@ import type { Batcher } from './batching/batcher.ts';
 import type { RunningRequest } from './executor/executor.ts';
 
 /** Time between two visits of all blocks. */
-const memoryUs = 1_000_000;
+const memoryPeriodUs = 1_000_000;
 /** Requests that a snapshot names as owners of pages. */
 const ownersMax = 8;
 
@@ -22,7 +22,7 @@ export class InstanceTotals {
   #usedPageUs: number = wideZero;
   #pagesCountedUs: number = wideZero;
   #memory: MemorySnapshot | undefined;
-  #memoryUs = Number.NEGATIVE_INFINITY;
+  #memoryAtUs = Number.NEGATIVE_INFINITY;
 
   /** Counts steps that ran. @param stepUs (steps): time of each */
   stepsRan(stepUs: ArrayLike<number>): void {
@@ -39,8 +39,8 @@ export class InstanceTotals {
   /** An idle instance sends no later snapshot, so its last one is exact. */
   #memoryAt(nowUs: number, batcher: Batcher, live: Iterable<RunningRequest>, kvCaches: KvCaches): MemorySnapshot {
     const isIdle = batcher.running.length + batcher.waiting.length === 0;
-    if (this.#memory === undefined || isIdle || nowUs - this.#memoryUs >= memoryUs) {
-      this.#memoryUs = nowUs;
+    if (this.#memory === undefined || isIdle || nowUs - this.#memoryAtUs >= memoryPeriodUs) {
+      this.#memoryAtUs = nowUs;
       this.#memory = memoryOf(live, kvCaches);
     }
     return this.#memory;

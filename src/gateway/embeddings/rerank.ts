@@ -1,10 +1,17 @@
 // POST /v1/rerank, in the shape of Jina, Cohere and vLLM: documents by their relevance to a query.
+import { setImmediate } from 'node:timers/promises';
 import { z } from 'zod';
 import { ApiError, badField } from '../http/errors.ts';
 import type { ServedModel } from '../http/served-model.ts';
-import { checkChoices, checkModel, type EndpointCall, type EndpointContext } from '../openai/endpoint.ts';
+import {
+  checkChoices,
+  checkModel,
+  type EndpointCall,
+  type EndpointContext,
+  throwIfDisconnected,
+} from '../openai/endpoint.ts';
 import { parseBody } from '../openai/fields.ts';
-import { type Encode, tokenise } from '../openai/prompt.ts';
+import { type Encode, refuseLongText, tokenise } from '../openai/prompt.ts';
 import { list, shared } from '../openai/schema.ts';
 import { type PooledPrompt, pooledVectors } from './pooled-vectors.ts';
 
@@ -30,7 +37,7 @@ export async function rerank(json: unknown, context: EndpointContext, call: Endp
   checkReranker(model);
   checkChoices(body.documents.length, undefined, context, 'documents');
   const texts = body.documents.map((entry) => (typeof entry === 'string' ? entry : entry.text));
-  const pairs = await pairsOf(body.query, texts, model, context.encode);
+  const pairs = await pairsOf(body.query, texts, model, context.encode, call.signal);
   const options = { ...body, pooling: 'cls', field: 'documents' } as const;
   const { vectors, usage } = await pooledVectors(pairs, options, context, call);
   const results = vectors
@@ -52,9 +59,12 @@ function checkReranker({ id, ranks, tokenizer }: ServedModel): void {
 async function pairsOf(
   query: string,
   documents: readonly string[],
-  { contextTokens }: ServedModel,
+  model: ServedModel,
   encode: Encode,
+  signal: AbortSignal,
 ): Promise<readonly PooledPrompt[]> {
+  const { contextTokens } = model;
+  refuseLongText(query, 'query', model);
   const first = await tokenise(query, 'query', true, encode);
   if (first.length > contextTokens)
     throw new ApiError(400, `Cannot fit request: the context is ${contextTokens} tokens, 'query' has ${first.length}`, {
@@ -64,8 +74,16 @@ async function pairsOf(
   // Begin and end tokens are around the query; a second end token follows the document.
   const pairs: PooledPrompt[] = [];
   for (const text of documents) {
+    refuseLongText(text, 'documents', model);
     const second = await tokenise(text, 'documents', false, encode);
-    pairs.push({ tokens: Int32Array.of(...first, ...second, first[first.length - 1]), pairFrom: first.length });
+    const tokens = new Int32Array(first.length + second.length + 1);
+    tokens.set(first);
+    tokens.set(second, first.length);
+    tokens[tokens.length - 1] = first[first.length - 1];
+    pairs.push({ tokens, pairFrom: first.length });
+    // Other requests have their turn between two documents.
+    await setImmediate();
+    throwIfDisconnected(signal);
   }
   return pairs;
 }

@@ -390,7 +390,7 @@ export function streamResponse(
 }
 
 /** The client may have disconnected while its prompt was tokenised. */
-function throwIfDisconnected(signal: AbortSignal): void {
+export function throwIfDisconnected(signal: AbortSignal): void {
   if (signal.aborted) throw clientDisconnected();
 }
 

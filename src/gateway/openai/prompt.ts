@@ -155,7 +155,7 @@ const normalisedShare = 4;
 const longestTokens = new WeakMap<Tokenizer, number>();
 
 /** Texts that cannot fit are not tokenised, which would hold up other requests. @throws ApiError 400 with all figures */
-function refuseLongText(text: string, field: string, { tokenizer, contextTokens }: ServedModel): void {
+export function refuseLongText(text: string, field: string, { tokenizer, contextTokens }: ServedModel): void {
   const most = normalisedShare * contextTokens;
   // A token has a byte at least.
   if (tokenizer === undefined || text.length <= most) return;

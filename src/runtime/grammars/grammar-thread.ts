@@ -35,6 +35,9 @@ interface RunningThread {
   hasVocabulary: boolean;
 }
 
+/** Why a grammar was not compiled. */
+export const closedFault = 'the compiler is closed';
+
 export class GrammarThread {
   readonly #options: GrammarThreadOptions;
   /** The first one is being compiled. */
@@ -54,6 +57,10 @@ export class GrammarThread {
   }
 
   compile(compilation: Compilation): void {
+    if (this.#closed) {
+      compilation.done(closedFault, false);
+      return;
+    }
     this.#queue.push(compilation);
     if (this.#queue.length === 1) this.#startFirst();
   }
@@ -94,7 +101,7 @@ export class GrammarThread {
   async close(): Promise<void> {
     this.#closed = true;
     clearTimeout(this.#timer);
-    this.#queue.length = 0;
+    for (const { done } of this.#queue.splice(0)) done(closedFault, false);
     await this.#running?.worker.terminate();
   }
 

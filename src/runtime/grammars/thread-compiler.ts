@@ -1,7 +1,7 @@
 // The gateway's compiler: checks on threads of its own whether grammars compile, tenant by tenant, and remembers the answers.
 
 import { type Grammar, type GrammarCompiler, GrammarQueueFull } from '../../core/protocol/grammar.ts';
-import { GrammarThread } from './grammar-thread.ts';
+import { closedFault, GrammarThread } from './grammar-thread.ts';
 
 export interface CompilerLimits {
   /** A grammar that takes longer is refused. */
@@ -61,6 +61,7 @@ export class ThreadCompiler implements GrammarCompiler {
   #compilations = 0;
   #waitingCount = 0;
   #timer: NodeJS.Timeout | undefined;
+  #closed = false;
 
   /** @param entry module of the threads @param model path of the model */
   constructor(entry: URL, model: string, limits: Partial<CompilerLimits> = {}) {
@@ -78,11 +79,17 @@ export class ThreadCompiler implements GrammarCompiler {
     const key = keyOf(grammar);
     const known = this.#remembered(key);
     if (known !== undefined) return Promise.resolve(known.fault);
+    if (this.#closed) return Promise.resolve(closedFault);
     return this.#pending.get(key) ?? this.#enqueue({ key, grammar, tenant });
   }
 
+  /** Grammars that wait or are being compiled are answered with a fault. */
   async close(): Promise<void> {
+    this.#closed = true;
     clearTimeout(this.#timer);
+    for (const waiting of this.#waiting.values()) for (const { answer } of waiting) answer(closedFault, false);
+    this.#waiting.clear();
+    this.#waitingCount = 0;
     for (const { idleTimer } of this.#threads) clearTimeout(idleTimer);
     await Promise.all(this.#threads.map(({ thread }) => thread.close()));
   }
@@ -159,6 +166,7 @@ export class ThreadCompiler implements GrammarCompiler {
     const done = (fault: string | undefined, isFinal: boolean): void => {
       compiler.tenant = undefined;
       first.answer(fault, isFinal);
+      if (this.#closed) return;
       this.#dispatch();
       if (compiler.tenant === undefined && compiler !== this.#threads[0]) this.#endWhenIdle(compiler);
     };

@@ -63,8 +63,9 @@ export class PooledClusters implements InstancesPort, ClusterView {
   attach(model: string, cluster: Cluster): PooledCluster {
     const place = this.#places.find(({ model: id }) => id === model);
     if (place === undefined) throw new Error(`Invariant violated: there is no model ${model}`);
+    const first = this.#places.indexOf(place) * this.#options.roles.length;
     cluster.onEnded((trace) => {
-      for (const listener of this.#listeners) listener(trace);
+      for (const listener of this.#listeners) listener(renumberedTrace(trace, first));
     });
     const detached = (): void => {
       place.earlier = this.#snapshotsOf(place).map((snapshot) => ({ ...snapshotAfterLoss(snapshot), departed: true }));
@@ -119,9 +120,9 @@ export class PooledClusters implements InstancesPort, ClusterView {
   }
 
   requestTrace(id: RequestId): RequestTrace | undefined {
-    for (const { cluster } of this.#places) {
+    for (const [i, { cluster }] of this.#places.entries()) {
       const trace = cluster?.requestTrace(id);
-      if (trace !== undefined) return trace;
+      if (trace !== undefined) return renumberedTrace(trace, i * this.#options.roles.length);
     }
     return undefined;
   }

@@ -23,7 +23,7 @@ const recordReadUs = 2_000_000;
 /** Small parts, so that most messages have several. */
 const channelConfig = { partBytesMax: 24, messageBytesMax: 2 ** 20, keptBytesMax: 2 ** 20 };
 /** Random streams of the seed. */
-const streams = { world: 21, network: 22, traffic: 23, faults: 24 };
+const streams = { world: 21, network: 22, traffic: 23, faults: 24, store: 25 };
 
 export type MembershipTotal = 'processes' | 'sessions' | 'delivered' | 'lostMembers' | 'brokenSessions' | 'elected';
 
@@ -128,7 +128,7 @@ class SimulatedProcess {
   }
 
   /** This process counts it as alive. */
-  knows({ name, incarnation }: SimulatedProcess): boolean {
+  countsAsAlive({ name, incarnation }: SimulatedProcess): boolean {
     return this.membership.has(name, incarnation);
   }
 
@@ -231,9 +231,9 @@ class SimulatedProcess {
   /** Each message of a session arrives once and in order. */
   #deliver(session: Session, text: string): void {
     const { member, number } = session;
-    const wanted = `${member.name} ${member.incarnation} ${number} ${++session.delivered}`;
-    if (!text.startsWith(`${wanted} `))
-      throw new Error(`Sessions broken: ${this.name} received '${text}', not '${wanted}'`);
+    const expected = `${member.name} ${member.incarnation} ${number} ${++session.delivered}`;
+    if (!text.startsWith(`${expected} `))
+      throw new Error(`Sessions broken: ${this.name} received '${text}', not '${expected}'`);
     this.#world.counts.delivered++;
   }
 
@@ -274,7 +274,7 @@ class MembershipWorld {
       fault('delay', { ratio: 0.1, byUs: 200_000 }),
     ].filter(() => prng.chance(0.7));
     this.network = new FaultyNetwork(new Prng(seed, streams.network), ofMessages, this.queue, this.injected);
-    this.store = new LeaseStore(this.queue, new Prng(seed, streams.network + 100));
+    this.store = new LeaseStore(this.queue, new Prng(seed, streams.store));
     const gateways = prng.integer(2, 3);
     const size = gateways + prng.integer(2, 4);
     this.processes = Array.from({ length: size }, (_, i) => new SimulatedProcess(this, i, i < gateways));
@@ -308,7 +308,7 @@ class MembershipWorld {
     for (const a of this.processes) {
       for (const b of this.processes) {
         if (a.isGateway === b.isGateway) continue;
-        if (!a.knows(b)) throw new Error(`Membership broken: ${a.name} does not count ${b.name} as alive`);
+        if (!a.countsAsAlive(b)) throw new Error(`Membership broken: ${a.name} does not count ${b.name} as alive`);
         const [own, other] = [a.sessions.get(b.name), b.sessions.get(a.name)];
         if (own === undefined || own.number !== other?.number)
           throw new Error(

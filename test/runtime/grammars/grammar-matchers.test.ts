@@ -138,6 +138,14 @@ test('a time-out is forgotten after a time, other answers stay', async () => {
   expect(await remembering.compile(regex('huge'))).toBe(timedOut);
 });
 
+test('grammars that wait when the compiler closes are answered', async () => {
+  const compiler = new ThreadCompiler(busyWithOthers, model);
+  const answers = ['first', 'second'].map((pattern) => compiler.compile(regex(pattern)));
+  await compiler.close();
+  answers.push(compiler.compile(regex('later')));
+  expect(await Promise.all(answers)).toEqual(answers.map(() => 'the compiler is closed'));
+});
+
 test('a warm-up reads the vocabulary once, before the first grammar', async () => {
   const counting = new URL(
     `data:text/javascript,import { workerData as d } from 'node:worker_threads';

@@ -75,7 +75,7 @@ export function createServedModel(files: ModelFiles, context: number, name: stri
 }
 
 /** Embeddings of decoders and encoders, or scores of cross-encoders. */
-function vectorsOf({ encoder, hiddenSize: columns, embedding = {} }: ModelConfig): Partial<ServedModel> {
+export function vectorsOf({ encoder, hiddenSize: columns, embedding = {} }: ModelConfig): Partial<ServedModel> {
   const { matryoshka, pooling: stated } = embedding;
   if (encoder === undefined)
     return { embedding: { pooling: stated ?? 'last', poolings: ['last', 'mean'], columns, matryoshka } };

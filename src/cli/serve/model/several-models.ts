@@ -15,6 +15,7 @@ import { contexts, openServing, type ServingOptions } from '../open-serving.ts';
 import { locateModel } from './locate-model.ts';
 import { parameterCount, tensorBytes } from './model-facts.ts';
 import { PooledServing } from './pooled-serving.ts';
+import { vectorsOf } from './served-model.ts';
 
 /** Share of the free memory that the models may hold by default. */
 const memoryShare = 0.9;
@@ -92,7 +93,7 @@ async function findModel(text: string, options: ServeOptions, serving: ServingOp
     const chatTemplate = tokenizer?.kind === 'gguf' ? tokenizer.data.chatTemplate : tokenizer?.chatTemplate;
     return {
       card: { id, createdS: Math.floor(statSync(files.path).mtimeMs / 1000), contextTokens: context },
-      first: { id, tokenizer, chatTemplate },
+      first: { id, tokenizer, chatTemplate, ...vectorsOf(files.config) },
       path,
       expectedBytes: expectedBytes(files, options, context),
     };

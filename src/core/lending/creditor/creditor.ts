@@ -9,6 +9,7 @@ import {
   blocksLendable,
   type LendingPolicy,
   remoteAttentionPermille,
+  remoteAttentionPermilleMin,
   slackPermille,
   upToUnits,
   wholeUnits,
@@ -341,7 +342,8 @@ export class Creditor {
   get attentionShares(): readonly AttentionShare[] {
     return [...this.#debtors].flatMap(([debtor, { loans }]) => {
       if (loans.size === 0) return [];
-      return [{ debtor, permille: [...loans.values()].reduce((sum, loan) => sum + this.#bound(loan), 0) }];
+      const bounds = [...loans.values()].reduce((sum, loan) => sum + this.#bound(loan), 0);
+      return [{ debtor, permille: Math.max(remoteAttentionPermilleMin, bounds) }];
     });
   }
 
