@@ -1,8 +1,8 @@
 // The cost model of an instance from hardware, model, precision, parallel sizes and measured tables.
 
-import { parameters } from '../../core/cost/memory.ts';
+import { heldModel, kvBytesPerTokenOf, parameters } from '../../core/cost/memory.ts';
 import { RooflineCost, type StepCostModel } from '../../core/cost/roofline.ts';
-import { SpeculativeCost } from '../../core/cost/speculative-cost.ts';
+import { type Drafter, SpeculativeCost } from '../../core/cost/speculative-cost.ts';
 import type { MeasuredTables } from '../../core/cost/tables/measured-tables.ts';
 import { fittedOverheads, prepareKernels, type StepKernels, TableCost } from '../../core/cost/tables/table-cost.ts';
 import { readMeasuredTables } from '../simulate/measured-tables.ts';
@@ -72,16 +72,23 @@ export function createCostModel(options: CostOptions): StepCostModel {
     throw new UsageError(
       `Cannot use --spec-tokens ${specTokens}: state the share of accepted tokens with --spec-acceptance`,
     );
-  const drafter = specModel === undefined ? undefined : drafterOf({ ...target, model: specModel });
+  const drafter = specModel === undefined ? undefined : drafterOf(target, specModel);
   return rangeErrorsAsUsage(
     () => new SpeculativeCost(cost, { tokens: specTokens, acceptance: specAcceptance, drafter }),
   );
 }
 
 /** The drafting model has the devices of the target, and memory for its weights beside it. */
-function drafterOf(options: CostOptions) {
-  const { shape } = instanceShape(options);
-  return { cost: plainCostModel(options), weightBytes: parameters(shape.model) * shape.weightBytes };
+function drafterOf(target: CostOptions, specModel: string): Drafter {
+  const options = { ...target, model: specModel };
+  const [shape, targetShape] = [instanceShape(options).shape, instanceShape(target).shape];
+  const heldBytes = ({ model, tensorParallel, kvBytes }: typeof shape) =>
+    rangeErrorsAsUsage(() => kvBytesPerTokenOf(heldModel(model, tensorParallel), kvBytes));
+  return {
+    cost: plainCostModel(options),
+    weightBytes: parameters(shape.model) * shape.weightBytes,
+    heldKvBytes: { target: heldBytes(targetShape), drafter: heldBytes(shape) },
+  };
 }
 
 function plainCostModel(options: CostOptions): StepCostModel {

@@ -153,6 +153,8 @@ interface ExpertTimes {
   readonly weightsUs: number;
   /** Arithmetic of a row. */
   readonly rowUs: number;
+  /** Rows of the busiest device over the mean. */
+  readonly imbalance: number;
   /** Logarithm of the share of experts that one row does not take. */
   readonly logOthers: number;
 }
@@ -165,18 +167,21 @@ function expertTimes(
   if (experts === undefined) return undefined;
   const share = experts.active / experts.count;
   const logOthers = share < 1 ? exactLog(1 - share) : Number.NEGATIVE_INFINITY;
-  return { weightsUs: weightsUs * imbalance, rowUs: rowUs * share * imbalance, logOthers };
+  return { weightsUs, rowUs: rowUs * share * imbalance, imbalance, logOthers };
 }
 
 /** Beyond this, all experts are taken to double precision. */
 const allTakenLog = -40;
 
-/** Each row takes `active` of `count` experts: an expert is not read with probability (1 - active / count) ** rows. */
-function expertsUs({ weightsUs, rowUs, logOthers }: ExpertTimes, rows: number): number {
+/**
+ * Each row takes `active` of `count` experts: an expert is not read with probability (1 - active / count) ** rows. The
+ * busiest device reads all of its experts at most.
+ */
+function expertsUs({ weightsUs, rowUs, imbalance, logOthers }: ExpertTimes, rows: number): number {
   if (rows === 0) return 0;
   const log = rows * logOthers;
   const taken = log < allTakenLog ? 1 : 1 - exactExp(log);
-  return Math.max(weightsUs * taken, rows * rowUs);
+  return Math.max(weightsUs * Math.min(1, taken * imbalance), rows * rowUs);
 }
 
 /**

@@ -10,7 +10,15 @@ export interface Speculation {
   /** Probability that a drafted token is accepted if those before it are. */
   readonly acceptance: number;
   /** Undefined: drafting takes neither time nor memory, as with look-up in the prompt. */
-  readonly drafter?: { readonly cost: StepCostModel; readonly weightBytes: number } | undefined;
+  readonly drafter?: Drafter | undefined;
+}
+
+/** A drafting model on the devices of its target. */
+export interface Drafter {
+  readonly cost: StepCostModel;
+  readonly weightBytes: number;
+  /** Of one token on all devices together, replicas included. */
+  readonly heldKvBytes: { readonly target: number; readonly drafter: number };
 }
 
 /**
@@ -40,16 +48,13 @@ export class SpeculativeCost implements StepCostModel {
   /** @throws RangeError when the devices cannot hold the weights of the drafter too */
   constructor(target: StepCostModel, speculation: Speculation) {
     const { drafter } = speculation;
-    const draftBytes = drafter?.cost.kvBytesPerToken ?? 0;
-    const bytes = target.kvCapacityTokens * target.kvBytesPerToken - (drafter?.weightBytes ?? 0);
-    if (bytes <= 0) throw new RangeError('Cannot hold the drafting model beside the target: no memory is left for KV');
     this.#target = target;
     this.#speculation = speculation;
     this.#tokens = expectedTokens(speculation);
     this.layers = target.layers;
     this.activationBytesPerToken = target.activationBytesPerToken;
     this.kvBytesPerToken = target.kvBytesPerToken;
-    this.kvCapacityTokens = Math.floor(bytes / (target.kvBytesPerToken + draftBytes));
+    this.kvCapacityTokens = drafter === undefined ? target.kvCapacityTokens : capacityBeside(target, drafter);
   }
 
   stepUs(shape: StepShape): number {
@@ -112,4 +117,11 @@ function verified({ rows, keyRows, decodeRows, decodeKeys, logitRows }: StepShap
     decodeKeys,
     logitRows: logitRows + tokens * decodeRows,
   };
+}
+
+/** Tokens whose keys and values fit for both models, beside the drafter's weights. */
+function capacityBeside(target: StepCostModel, { weightBytes, heldKvBytes }: Drafter): number {
+  const bytes = target.kvCapacityTokens * heldKvBytes.target - weightBytes;
+  if (bytes <= 0) throw new RangeError('Cannot hold the drafting model beside the target: no memory is left for KV');
+  return Math.floor(bytes / (heldKvBytes.target + heldKvBytes.drafter));
 }

@@ -181,6 +181,19 @@ describe('speculative decoding', () => {
     expect(cost.stepUs(mixed)).toBeLessThan(1.01 * target.stepUs(mixed));
   });
 
+  it('takes the weights of its drafter from the KV memory, where latent vectors are replicated too', () => {
+    const latent = { model: 'deepseek-v3', precision: 'fp8', hardware: 'h200x8', tp: 8 } as const;
+    const [alone, drafting] = [
+      costOf(latent),
+      costOf({ ...latent, specTokens: 2, specAcceptance: 0.8, specModel: 'llama3-8b' }),
+    ];
+    // 8 GB of weights of some 300 GB for KV, and 128 KiB beside 8 replicas of 69 KiB for each token.
+    const [latents, keys] = [8 * alone.kvBytesPerToken, 131_072];
+    const held = alone.kvCapacityTokens * latents;
+    const expected = (held - parameters(modelSpec('llama3-8b'))) / (latents + keys);
+    expect(drafting.kvCapacityTokens / expected).toBeCloseTo(1, 3);
+  });
+
   it.each([
     [{ specTokens: 3 }, 'Cannot use --spec-tokens 3: state the share of accepted tokens with --spec-acceptance'],
     [{ specAcceptance: 0.5 }, 'Cannot use --spec-acceptance 0.5: it needs --spec-tokens'],
