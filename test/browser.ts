@@ -23,3 +23,18 @@ export class TestBrowser {
     await (await this.#browser)?.close();
   }
 }
+
+/** The members of the canvas in use: tests compile without types of browsers. */
+export interface Canvas {
+  readonly width: number;
+  readonly height: number;
+  toDataURL(): string;
+  getContext(kind: '2d'): {
+    getImageData(
+      x: number,
+      y: number,
+      width: number,
+      height: number,
+    ): { readonly data: { readonly buffer: ArrayBuffer } };
+  };
+}

@@ -8,6 +8,7 @@ import { type Browser, chromium, type Page } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { DashboardFrame } from '../../src/gateway/dashboard/frame.ts';
 import type { RequestRow } from '../../src/gateway/dashboard/request-rows.ts';
+import type { Canvas } from '../browser.ts';
 
 const command = fileURLToPath(new URL('../../bundle/cli/main.js', import.meta.url));
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-report-'));
@@ -192,21 +193,6 @@ describe.skipIf(!existsSync(browserPath) && !inCi)('the page in Chromium', () =>
     await opened('light', checkDebts, lendingPage);
   });
 });
-
-/** The members of the canvas in use: tests compile without types of browsers. */
-interface Canvas {
-  readonly width: number;
-  readonly height: number;
-  toDataURL(): string;
-  getContext(kind: '2d'): {
-    getImageData(
-      x: number,
-      y: number,
-      width: number,
-      height: number,
-    ): { readonly data: { readonly buffer: ArrayBuffer } };
-  };
-}
 
 /** The number of different colours on a canvas. */
 async function coloursOf(canvas: ReturnType<Page['locator']>): Promise<number> {

@@ -5,7 +5,7 @@ import type { Page } from 'playwright-core';
 import { afterAll, describe, expect, it } from 'vitest';
 import { type Gateway, listen } from '../../../src/gateway/http/server.ts';
 import { ApiKeys } from '../../../src/gateway/keys/api-keys.ts';
-import { isBrowserMissing, TestBrowser } from '../../browser.ts';
+import { type Canvas, isBrowserMissing, TestBrowser } from '../../browser.ts';
 import { gatewayOptions } from '../world.ts';
 import { SyntheticPort, syntheticCluster } from './synthetic-cluster.ts';
 
@@ -139,18 +139,7 @@ interface Trace {
 
 /** The number of different colours on a canvas. */
 function coloursOf(element: unknown): number {
-  const canvas = element as {
-    readonly width: number;
-    readonly height: number;
-    getContext(kind: '2d'): {
-      getImageData(
-        x: number,
-        y: number,
-        width: number,
-        height: number,
-      ): { readonly data: { readonly buffer: ArrayBuffer } };
-    };
-  };
+  const canvas = element as Canvas;
   const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
   return new Set(new Uint32Array(data.buffer)).size;
 }
