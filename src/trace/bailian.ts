@@ -1,6 +1,6 @@
 // Traces of Alibaba's Bailian (Qwen): JSON lines with times in seconds, chats, and ids of blocks of 16 tokens.
 import { scramble } from '../util/scramble.ts';
-import { parseObject, tokensOf } from './mooncake.ts';
+import { parseObject, type Row, tokensOf } from './mooncake.ts';
 import { shown, TraceError, type TraceRequest } from './request.ts';
 import { type TimeUnit, unitUs } from './time-unit.ts';
 
@@ -17,6 +17,9 @@ export class BailianTrace {
   readonly timeUnit: TimeUnit;
   readonly #blockTokens: number;
   readonly #blocks: BlockGroups;
+  /** Session and turn by chat. */
+  readonly #chats = new Map<unknown, { readonly session: number; readonly turn: number }>();
+  #sessions = 0;
   #startUs: number | undefined;
 
   /** @param blockTokens of the requests that it returns: a multiple of 16 @param timeUnit stated by the user */
@@ -43,7 +46,16 @@ export class BailianTrace {
       inputTokens,
       outputTokens,
       blocks: this.#blocks.take(idsOf(ids, inputTokens, line), Math.ceil(inputTokens / this.#blockTokens)),
+      ...this.#placeOf(row),
     };
+  }
+
+  /** A chat continues the session of its parent; without one that precedes it, it begins a session. */
+  #placeOf({ chat_id: chat, parent_chat_id: parent }: Row) {
+    const before = this.#chats.get(parent);
+    const place = before === undefined ? { session: this.#sessions++, turn: 0 } : { ...before, turn: before.turn + 1 };
+    this.#chats.set(chat, place);
+    return place;
   }
 }
 

@@ -2,7 +2,7 @@
 
 import { wideZero } from '../util/wide-zero.ts';
 import { shown, TraceError, type TraceRequest } from './request.ts';
-import { type TimeUnit, unitNames, unitUs } from './time-unit.ts';
+import { type TimeUnit, timeUnits, unitNames, unitUs } from './time-unit.ts';
 
 const idMax = 2 ** 31 - 1;
 /** The largest time stamp with microseconds as an exact integer. */
@@ -41,8 +41,8 @@ export type Row = Readonly<Record<string, unknown>>;
 
 /** Labels that extend Mooncake's format. Undefined: the row has none. */
 function labelsOf(row: Row, line: number): Partial<TraceRequest> | undefined {
-  const { slo_class: sloClass, tenant, priority, batch, pin_ms: pinMs } = row;
-  if ((sloClass ?? tenant ?? priority ?? batch ?? pinMs) === undefined) return undefined;
+  const { slo_class: sloClass, tenant, priority, batch, pin_ms: pinMs, session, turn } = row;
+  if ((sloClass ?? tenant ?? priority ?? batch ?? pinMs ?? session ?? turn) === undefined) return undefined;
   if (pinMs !== undefined && !(typeof pinMs === 'number' && pinMs > 0 && pinMs <= timestampMsMax))
     throw new TraceError(line, `pin_ms is ${shown(pinMs)}: milliseconds above 0 expected`);
   if (batch !== undefined && typeof batch !== 'boolean')
@@ -51,6 +51,8 @@ function labelsOf(row: Row, line: number): Partial<TraceRequest> | undefined {
     ...(sloClass === undefined ? {} : { sloClass: name(sloClass, 'slo_class', line) }),
     ...(tenant === undefined ? {} : { tenant: name(tenant, 'tenant', line) }),
     ...(priority === undefined ? {} : { priority: rank(priority, line) }),
+    ...(session === undefined ? {} : { session: place(session, 'session', line) }),
+    ...(turn === undefined ? {} : { turn: place(turn, 'turn', line) }),
     ...(batch === true ? { batch } : {}),
     ...(pinMs === undefined ? {} : { pinUs: Math.round(pinMs * 1000) }),
   };
@@ -61,20 +63,40 @@ function name(value: unknown, field: string, line: number): string {
   throw new TraceError(line, `${field} is ${shown(value)}: a name of at most 256 characters expected`);
 }
 
+function place(value: unknown, field: string, line: number): number {
+  if (typeof value === 'number' && Number.isSafeInteger(value) && value >= 0) return value;
+  throw new TraceError(line, `${field} is ${shown(value)}: a whole number of at least 0 expected`);
+}
+
 function rank(value: unknown, line: number): number {
   if (typeof value === 'number' && Number.isSafeInteger(value)) return value;
   throw new TraceError(line, `priority is ${shown(value)}: a whole number expected`);
 }
 
+/** The unit that the first line of a file states, if it does. @throws TraceError */
+export function statedTimeUnit(first: string, line: number): TimeUnit | undefined {
+  if (!first.includes('"time_unit"')) return undefined;
+  const { time_unit: stated } = parseObject(first, line);
+  const unit = timeUnits.find((known) => known === stated);
+  if (unit === undefined)
+    throw new TraceError(line, `time_unit is ${shown(stated)}: one of ${timeUnits.join(', ')} expected`);
+  return unit;
+}
+
+/** The first line of a file, which states the unit of its times. */
+export function firstMooncakeLine(request: TraceRequest): string {
+  return mooncakeLine(request).replace('{', '{"time_unit":"ms",');
+}
+
 /** One line without its line break. Parsing it yields the same request. */
 export function mooncakeLine(request: TraceRequest): string {
-  const { arrivalUs, inputTokens, outputTokens, blocks, sloClass, tenant, priority, batch, pinUs } = request;
+  const { arrivalUs, inputTokens, outputTokens, blocks, pinUs, sloClass, tenant, priority, ...rest } = request;
   const lengths = `"input_length":${inputTokens},"output_length":${outputTokens}`;
   const pinMs = pinUs === undefined ? undefined : pinUs / 1000;
-  const labels = Object.entries({ slo_class: sloClass, tenant, priority, batch, pin_ms: pinMs }).filter(
-    ([, value]) => value !== undefined,
-  );
-  const more = labels.map(([field, value]) => `,"${field}":${JSON.stringify(value)}`).join('');
+  const { session, turn, batch } = rest;
+  const labels = { slo_class: sloClass, tenant, priority, session, turn, batch, pin_ms: pinMs };
+  const stated = Object.entries(labels).filter(([, value]) => value !== undefined);
+  const more = stated.map(([field, value]) => `,"${field}":${JSON.stringify(value)}`).join('');
   return `{"timestamp":${arrivalUs / 1000},${lengths},"hash_ids":[${blocks.join(',')}]${more}}`;
 }
 

@@ -2,7 +2,7 @@
 import { wideZero } from '../util/wide-zero.ts';
 import { BailianTrace, isBailianLine } from './bailian.ts';
 import { CsvTrace, csvHeaders } from './csv.ts';
-import { parseMooncakeLine } from './mooncake.ts';
+import { parseMooncakeLine, statedTimeUnit } from './mooncake.ts';
 import { shown, TraceError, type TraceRequest } from './request.ts';
 import { type TimeUnit, TimeUnitCheck } from './time-unit.ts';
 
@@ -28,6 +28,8 @@ interface LineReader {
   readonly timeUnit: TimeUnit | undefined;
   /** Undefined: the lines have no header. */
   readonly header: string | undefined;
+  /** The file states the unit of its times. */
+  readonly statesUnit: boolean;
   /** Undefined: the row is a request that failed. */
   readonly parse: (text: string, line: number, index: number) => TraceRequest | undefined;
 }
@@ -94,7 +96,7 @@ export class TraceParser {
 
   #open(text: string): LineReader {
     const reader = readerOf(text, this.#line, this.#options);
-    if (this.#options.timeUnit === undefined && reader.timeUnit !== undefined)
+    if (this.#options.timeUnit === undefined && reader.timeUnit !== undefined && !reader.statesUnit)
       this.#unitCheck = new TimeUnitCheck(reader.timeField, reader.timeUnit);
     return reader;
   }
@@ -105,13 +107,22 @@ function readerOf(first: string, line: number, { blockTokens, timeUnit }: TraceP
   if (first.startsWith('{')) {
     const timeField = 'timestamp';
     if (!isBailianLine(first)) {
-      const units = { blockTokens, timeUnit: timeUnit ?? 'ms' };
+      const stated = statedTimeUnit(first, line);
+      const units = { blockTokens, timeUnit: timeUnit ?? stated ?? 'ms' };
       const parse: LineReader['parse'] = (text, at, index) => parseMooncakeLine(text, at, index, units);
-      return { format: 'Mooncake JSON lines', timeField, timeUnit: units.timeUnit, header: undefined, parse };
+      return {
+        format: 'Mooncake JSON lines',
+        timeField,
+        timeUnit: units.timeUnit,
+        statesUnit: stated !== undefined,
+        header: undefined,
+        parse,
+      };
     }
     const trace = new BailianTrace(blockTokens, timeUnit, line);
     const parse: LineReader['parse'] = (text, at, index) => trace.parse(text, at, index);
-    return { format: 'Bailian JSON lines', timeField, timeUnit: trace.timeUnit, header: undefined, parse };
+    const found = { timeField, timeUnit: trace.timeUnit, statesUnit: false };
+    return { format: 'Bailian JSON lines', ...found, header: undefined, parse };
   }
   const csv = CsvTrace.open(first, timeUnit);
   if (csv === undefined)
@@ -120,6 +131,7 @@ function readerOf(first: string, line: number, { blockTokens, timeUnit }: TraceP
     format: csv.format.name,
     timeField: csv.format.time,
     timeUnit: csv.timeUnit,
+    statesUnit: false,
     header: first,
     parse: (text, at, index) => csv.parse(text, at, index),
   };

@@ -69,8 +69,9 @@ export class Tiling {
   #count = 0;
   #firstUs = 0;
   #lastUs = 0;
-  /** Number of block ids of one repetition. */
+  /** Numbers of block ids and of sessions of one repetition. */
   #ids = 0;
+  #sessions = 0;
   #emitted = 0;
 
   constructor(sameBlocks: boolean) {
@@ -81,7 +82,9 @@ export class Tiling {
     if (this.#tile === 0) this.#measure(request);
     const index = this.#emitted++;
     const arrivalUs = request.arrivalUs + this.#tile * this.#periodUs;
-    return { ...request, index, arrivalUs, blocks: this.#blocksOf(request.blocks) };
+    const { session } = request;
+    const own = session === undefined ? {} : { session: session + this.#tile * this.#sessions };
+    return { ...request, index, arrivalUs, blocks: this.#blocksOf(request.blocks), ...own };
   }
 
   /** The trace has ended and repeats. */
@@ -97,9 +100,10 @@ export class Tiling {
     return this.#lastUs + gapUs;
   }
 
-  #measure({ arrivalUs, blocks }: TraceRequest): void {
+  #measure({ arrivalUs, blocks, session = -1 }: TraceRequest): void {
     if (this.#count++ === 0) this.#firstUs = arrivalUs;
     this.#lastUs = arrivalUs;
+    this.#sessions = Math.max(this.#sessions, session + 1);
     for (const id of blocks) if (id >= this.#ids) this.#ids = id + 1;
   }
 

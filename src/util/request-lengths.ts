@@ -22,6 +22,9 @@ export interface RequestLengths {
   readonly tenant?: string;
   /** Larger runs first; 0 by default. */
   readonly priority?: number;
+  /** Session of the request, and its place in the session from 0; undefined: the workload has no sessions. */
+  readonly session?: number;
+  readonly turn?: number;
   /** A batch job: no client waits for it. */
   readonly batch?: boolean;
   /** The next turn of its session, which is sent so long after the answer; its arrival is 0 until then. */

@@ -2,7 +2,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { Labels } from '../../src/trace/labels.ts';
-import { mooncakeLine } from '../../src/trace/mooncake.ts';
+import { firstMooncakeLine, mooncakeLine } from '../../src/trace/mooncake.ts';
 import { TraceParser } from '../../src/trace/parser.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';
 import type { TimeUnit } from '../../src/trace/time-unit.ts';
@@ -132,6 +132,13 @@ describe('traces', () => {
     const rows = Array.from({ length: 40 }, (_, i) => line(i, 5, 1, [0])).join('\n');
     expect(() => parse(rows)).toThrow(
       'line 40: timestamp: 40 requests in 0.039 s if read as milliseconds: use --time-unit s, or --time-unit ms if',
+    );
+    const [first, ...rest] = parse(rows, 512, 'ms');
+    const stated = [firstMooncakeLine(first), ...rest.map(mooncakeLine)];
+    expect(parse(stated.join('\n'))).toEqual([first, ...rest]);
+    expect(parse(stated.join('\n').replace('"ms"', '"s"')).at(-1)).toMatchObject({ arrivalUs: 39e6 });
+    expect(() => parse(stated[0].replace('"ms"', '"h"'))).toThrow(
+      'line 1: time_unit is "h": one of s, ms, us expected',
     );
     expect(parse(rows, 512, 's').at(-1)).toMatchObject({ arrivalUs: 39e6 });
     expect(parse(rows, 512, 'ms').at(-1)).toMatchObject({ arrivalUs: 39e3 });

@@ -4,7 +4,7 @@ import { pipeline } from 'node:stream/promises';
 import { Command, Option } from 'commander';
 import { z } from 'zod';
 import { evictionKinds } from '../../core/kvcache/eviction.ts';
-import { mooncakeLine } from '../../trace/mooncake.ts';
+import { firstMooncakeLine, mooncakeLine } from '../../trace/mooncake.ts';
 import type { TraceSource } from '../../trace/parser.ts';
 import type { CacheBound } from '../../trace/reuse.ts';
 import { type TraceStatistics, TraceSummary } from '../../trace/statistics.ts';
@@ -128,7 +128,12 @@ function generateCommand(): Command {
 
 /** The lines of each group of requests as one text. */
 async function* linesOf(pieces: AsyncIterable<TracePiece>): AsyncGenerator<string, void> {
-  for await (const { requests } of pieces) yield requests.map((request) => `${mooncakeLine(request)}\n`).join('');
+  let isFirst = true;
+  for await (const { requests } of pieces) {
+    const lines = requests.map((request, i) => (isFirst && i === 0 ? firstMooncakeLine : mooncakeLine)(request));
+    yield lines.map((line) => `${line}\n`).join('');
+    isFirst &&= requests.length === 0;
+  }
 }
 
 type Statistics = TraceStatistics & Partial<TraceSource>;

@@ -12,6 +12,9 @@ export interface RequestRecord {
   readonly arrivalMs: number;
   readonly sloClass: string | undefined;
   readonly tenant: string | undefined;
+  /** The session of the request, and its place in the session from 0. */
+  readonly session: number | undefined;
+  readonly turn: number | undefined;
   readonly priority: number;
   readonly batch: boolean;
   readonly promptTokens: number;
@@ -77,6 +80,8 @@ export class RequestRecorder implements RequestListener {
       arrivalMs: trace.arrivalUs / 1000,
       sloClass: trace.sloClass,
       tenant: trace.tenant,
+      session: trace.session,
+      turn: trace.turn,
       priority: trace.priority ?? 0,
       batch: trace.batch ?? false,
       promptTokens: trace.inputTokens,

@@ -172,10 +172,12 @@ export class Clients {
     if (loop === undefined) return;
     const { queue, config } = this.#host;
     queue.at(queue.nowUs, () => {
-      if (config.clientPauses === undefined || loop.waiting <= this.#idlePauses) {
+      if (config.clientPauses === undefined) {
         loop.ended();
         return;
       }
+      // The clients that pause take the requests that are left: this one has ended.
+      if (loop.waiting <= this.#idlePauses) return;
       this.#idlePauses++;
       queue.at(queue.nowUs + this.#pauseUs(config.clientPauses), () => {
         this.#idlePauses--;

@@ -65,6 +65,7 @@ export class WorkloadGenerator {
   readonly #blockTokens: number;
   #firstUs: number;
   #index = 0;
+  #sessions = 0;
 
   constructor(workload: Workload, { seed, blockTokens }: { readonly seed: number; readonly blockTokens: number }) {
     this.#workload = workload;
@@ -134,13 +135,15 @@ export class WorkloadGenerator {
     const { contextTokens } = this.#workload;
     const outputTokens = Math.min(output, contextTokens - 1);
     const inputTokens = Math.min(input, contextTokens - outputTokens);
-    return { arrivalUs, inputTokens, outputTokens, blocks: this.#names.fresh(inputTokens) };
+    const own = this.#workload.sessions === undefined ? {} : { session: this.#sessions++, turn: 0 };
+    return { arrivalUs, inputTokens, outputTokens, blocks: this.#names.fresh(inputTokens), ...own };
   }
 
-  #prompt({ inputTokens, before, beforeTokens }: Turn, output: number): Omit<TraceRequest, 'index' | 'arrivalUs'> {
+  #prompt(last: Turn, output: number): Omit<TraceRequest, 'index' | 'arrivalUs'> {
+    const { inputTokens, before, beforeTokens, session, turn } = last;
     const outputTokens = Math.min(output, this.#workload.contextTokens - inputTokens);
     const blocks = this.#names.continued(before, beforeTokens, inputTokens);
-    return { inputTokens, outputTokens, blocks };
+    return { inputTokens, outputTokens, blocks, session, turn };
   }
 
   /** The session continues after the answer and a think time, if it continues. */
@@ -156,7 +159,7 @@ export class WorkloadGenerator {
 
   /** The next turn of the session; undefined: the session ends. */
   #drawTurn(
-    { inputTokens, outputTokens, blocks }: Omit<TraceRequest, 'index'>,
+    { inputTokens, outputTokens, blocks, session = 0, turn = 0 }: Omit<TraceRequest, 'index'>,
     { turns, thinkSeconds, thinkTimes: kind, answerMsPerToken }: Sessions,
   ): (Turn & { readonly thinkUs: number; readonly answerMsPerToken: number }) | undefined {
     if (this.#turnPrng.uniform() >= 1 - 1 / turns) return undefined;
@@ -164,7 +167,8 @@ export class WorkloadGenerator {
     const pauses = kind === 'constant' ? 1 : this.#turnPrng.exponential();
     if (next >= this.#workload.contextTokens) return undefined;
     const thinkUs = Math.round(pauses * thinkSeconds * 1e6);
-    return { inputTokens: next, before: blocks, beforeTokens: inputTokens, thinkUs, answerMsPerToken };
+    const place = { session, turn: turn + 1 };
+    return { inputTokens: next, before: blocks, beforeTokens: inputTokens, ...place, thinkUs, answerMsPerToken };
   }
 }
 
@@ -231,6 +235,8 @@ interface Turn {
   readonly inputTokens: number;
   readonly before: Int32Array;
   readonly beforeTokens: number;
+  readonly session: number;
+  readonly turn: number;
 }
 
 interface TimedTurn extends Turn {

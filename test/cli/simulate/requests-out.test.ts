@@ -34,6 +34,9 @@ describe('--requests-out', () => {
       .split('\n')
       .map((line) => JSON.parse(line));
     expect(new Set(records.map(({ index }) => index)).size).toBe(80);
+    const turns = records.map(({ session, turn }) => `${session}.${turn}`);
+    expect(new Set(turns).size).toBe(80);
+    for (const { session, turn } of records) expect(turn === 0 || turns.includes(`${session}.${turn - 1}`)).toBe(true);
     for (const name of ['ttftMs', 'e2eMs', 'queueMs'] as const)
       expect(meanOf(records.map((record) => record[name]))).toBeCloseTo(report[name].mean, 6);
     const gaps = records.filter(({ tpotMs }) => tpotMs !== undefined);

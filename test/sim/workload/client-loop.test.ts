@@ -127,6 +127,13 @@ describe('a cluster with a closed loop', () => {
     expect(new Set(drawn.slice(1).map(({ arrivalUs }, i) => arrivalUs - drawn[i].endUs)).size).toBe(3);
   });
 
+  it('pauses before the last requests too, which no other client takes meanwhile', async () => {
+    const flags = { clients: '3', requests: '7', input: '40', output: '20..60', think: '2', thinkTimes: 'constant' };
+    const records = await times(flags);
+    const ends = new Set(records.map(({ endUs }) => endUs + 2e6));
+    expect(records.slice(3).filter(({ arrivalUs }) => !ends.has(arrivalUs))).toEqual([]);
+  });
+
   it.each([{ clients: '3' }, { turnTimes: 'simulated', rate: '5' }])(
     'sends each turn of a session after its answer: %j',
     async (flags) => {

@@ -6,7 +6,8 @@ import { ParquetFile, type ParquetType } from './parquet-file.ts';
 
 /** The columns and their types, in this order. */
 const types = {
-  ...{ index: 'INT64', arrivalMs: 'DOUBLE', sloClass: 'STRING', tenant: 'STRING', priority: 'INT64', batch: 'BOOLEAN' },
+  ...{ index: 'INT64', arrivalMs: 'DOUBLE', sloClass: 'STRING', tenant: 'STRING', session: 'INT64', turn: 'INT64' },
+  ...{ priority: 'INT64', batch: 'BOOLEAN' },
   ...{ promptTokens: 'INT64', outputTokens: 'INT64', outcome: 'STRING', returns: 'BOOLEAN', instance: 'STRING' },
   ...{ decodeInstance: 'STRING', attempts: 'INT64', preemptions: 'INT64', cachedTokens: 'INT64' },
   ...{ fetchedFrom: 'STRING', fetchedTokens: 'INT64', hitBlocks: 'INT64', neverSeenBlocks: 'INT64' },
