@@ -8,14 +8,15 @@ import { fileURLToPath } from 'node:url';
 import { afterAll, describe, expect, it } from 'vitest';
 import { ggufMetadata, ggufTensors, tinySpec, writeHuggingFaceModel } from '../weights/random-model.ts';
 import { writeGguf } from '../weights/writers.ts';
+import { type CommandResult, kvasir } from './command.ts';
 
 const command = fileURLToPath(new URL('../../bundle/cli/main.js', import.meta.url));
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-cli-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 
-function kvasir(...args: string[]): { status: number | null; stdout: string; stderr: string } {
+function ownProcess(...args: string[]): CommandResult {
   const { status, stdout, stderr } = spawnSync(process.execPath, [command, ...args], { encoding: 'utf8' });
-  return { status, stdout, stderr };
+  return { status: status ?? -1, stdout, stderr };
 }
 
 describe('kvasir', () => {
@@ -30,8 +31,8 @@ describe('kvasir', () => {
     ['graph'],
     ['trace', 'stats'],
     ['bench'],
-  ])('%s %s has --help', (...words) => {
-    const { status, stdout } = kvasir(...words, '--help');
+  ])('%s %s has --help', async (...words) => {
+    const { status, stdout } = await kvasir(...words, '--help');
     expect(status).toBe(0);
     expect(stdout).toContain('Usage: kvasir');
   });
@@ -115,17 +116,17 @@ describe('kvasir', () => {
     ],
     ['a missing config', ['serve', '--config', join(folder, 'none.yaml')], /Cannot read config/],
   ];
-  it.each(misuses)('%s: one clear line and exit code 2', (_name, args, message) => {
-    const { status, stderr } = kvasir(...args);
+  it.each(misuses)('%s: one clear line and exit code 2', async (_name, args, message) => {
+    const { status, stderr } = await kvasir(...args);
     expect(status).toBe(2);
     expect(stderr).toMatch(message);
     expect(stderr.trim().split('\n').length).toBeLessThanOrEqual(2);
   });
 
-  it('refuses a folder for blocks that cannot be created', () => {
+  it('refuses a folder for blocks that cannot be created', async () => {
     const file = join(folder, 'file');
     writeFileSync(file, '');
-    expect(kvasir('serve', '--ssd', file)).toMatchObject({
+    expect(await kvasir('serve', '--ssd', file)).toMatchObject({
       status: 2,
       stderr: `Cannot keep blocks at ${file}: it is not a folder\n`,
     });
@@ -135,24 +136,33 @@ describe('kvasir', () => {
     const config = join(folder, 'kvasir.yaml');
     writeFileSync(config, 'max-tokens: 3\ntemperature: 0\nseed: 1\n');
     const three = JSON.parse(
-      kvasir('generate', 'Once upon a time', '--raw', '--json', '--config', config).stdout.trim(),
+      ownProcess('generate', 'Once upon a time', '--raw', '--json', '--config', config).stdout.trim(),
     );
     expect(three).toMatchObject({ outputTokens: 3, finishReason: 'length' });
     const five = JSON.parse(
-      kvasir('generate', 'Once upon a time', '--raw', '--json', '--config', config, '--max-tokens', '5').stdout.trim(),
+      ownProcess(
+        'generate',
+        'Once upon a time',
+        '--raw',
+        '--json',
+        '--config',
+        config,
+        '--max-tokens',
+        '5',
+      ).stdout.trim(),
     );
     expect(five.outputTokens).toBe(5);
     expect(five.text.startsWith(three.text)).toBe(true);
     writeFileSync(config, 'wings: 2\n');
-    const { status, stderr } = kvasir('generate', 'x', '--config', config);
+    const { status, stderr } = ownProcess('generate', 'x', '--config', config);
     expect(status).toBe(2);
     expect(stderr).toContain("unknown option 'wings'");
   });
 
-  it('fails with one line for a file that is not a model', () => {
+  it('fails with one line for a file that is not a model', async () => {
     const path = join(folder, 'noise.gguf');
     writeFileSync(path, 'not a model');
-    const { status, stderr } = kvasir('generate', 'x', '--model', path);
+    const { status, stderr } = await kvasir('generate', 'x', '--model', path);
     expect(status).toBe(1);
     expect(stderr.trim().split('\n')).toHaveLength(1);
     expect(stderr).toContain('noise.gguf');
@@ -162,7 +172,7 @@ describe('kvasir', () => {
     const path = join(folder, 'holey.gguf');
     const [, ...rest] = ggufTensors(tinySpec, 'f32');
     writeFileSync(path, writeGguf({ metadata: ggufMetadata(tinySpec), tensors: rest }));
-    const { status, stderr } = kvasir('serve', '--port', '0', '--model', path);
+    const { status, stderr } = ownProcess('serve', '--port', '0', '--model', path);
     expect(status).toBe(1);
     expect(stderr.trim().split('\n')).toHaveLength(1);
     expect(stderr).toContain('model.embed_tokens.weight');
@@ -172,17 +182,17 @@ describe('kvasir', () => {
     const taken = createServer();
     await new Promise<void>((resolve) => taken.listen(0, '127.0.0.1', resolve));
     const { port } = taken.address() as AddressInfo;
-    const { status, stderr } = kvasir('serve', '--port', String(port));
+    const { status, stderr } = ownProcess('serve', '--port', String(port));
     taken.close();
     expect(status).toBe(1);
     expect(stderr.trim()).toMatch(new RegExp(`^Cannot listen on 127.0.0.1:${port}: .*EADDRINUSE`));
   });
 
-  it('simulates an experiment of a file; flags take precedence', () => {
+  it('simulates an experiment of a file; flags take precedence', async () => {
     const flags = ['--requests', '20', '--check', '--json'];
-    const simulate = (...more: string[]) =>
-      JSON.parse(kvasir('simulate', 'experiments/disaggregation.yaml', ...flags, ...more).stdout.trim());
-    const disaggregated = simulate();
+    const simulate = async (...more: string[]) =>
+      JSON.parse((await kvasir('simulate', 'experiments/disaggregation.yaml', ...flags, ...more)).stdout);
+    const disaggregated = await simulate();
     expect(disaggregated).toMatchObject({
       requests: 20,
       completed: 20,
@@ -191,14 +201,14 @@ describe('kvasir', () => {
     });
     // 32,768 tokens of 80 layers' keys and values for 8 heads of 128, 2 bytes each.
     expect(disaggregated.bytesMoved.handoff).toBe(20 * 32_768 * 80 * 2 * 8 * 128 * 2);
-    const coupled = simulate('--prefill', '0', '--decode', '0', '--mixed', '4');
+    const coupled = await simulate('--prefill', '0', '--decode', '0', '--mixed', '4');
     expect(coupled).toMatchObject({ completed: 20, bytesMoved: { handoff: 0 } });
     expect(coupled.tbtMs.p99).toBeGreaterThan(2 * disaggregated.tbtMs.p99);
   });
 
   it('fails when chaos missed a fault or a handler; one seed is a replay', () => {
     const chaos = (seeds: string) => {
-      const { status, stdout } = kvasir('simulate', '--chaos', '--seeds', seeds, '--json');
+      const { status, stdout } = ownProcess('simulate', '--chaos', '--seeds', seeds, '--json');
       return { status, report: JSON.parse(stdout.trim().split('\n').at(-1) ?? '') };
     };
     expect(chaos('1').status).toBe(0);
@@ -207,12 +217,12 @@ describe('kvasir', () => {
     expect(two.status).toBe(1);
   });
 
-  it('simulates a trace', () => {
+  it('simulates a trace', async () => {
     const path = join(folder, 'small.jsonl');
     const line = (i: number) => ({ timestamp: 100 * i, input_length: 600, output_length: 20, hash_ids: [0, i + 1] });
     writeFileSync(path, Array.from({ length: 40 }, (_, i) => JSON.stringify(line(i))).join('\n'));
     const flags = ['simulate', '--trace', path, '--mixed', '2', '--check', '--speed', '2', '--json'];
-    const report = JSON.parse(kvasir(...flags).stdout.trim());
+    const report = JSON.parse((await kvasir(...flags)).stdout);
     expect(report).toMatchObject({
       requests: 40,
       completed: 40,
@@ -220,7 +230,7 @@ describe('kvasir', () => {
       decodeTokens: 800,
     });
     expect(report.hitRatioTokens).toBeCloseTo((38 * 512) / (40 * 600), 10);
-    expect(JSON.parse(kvasir(...flags, '--no-coalesce').stdout.trim()).stateHash).toBe(report.stateHash);
+    expect(JSON.parse((await kvasir(...flags, '--no-coalesce')).stdout).stateHash).toBe(report.stateHash);
   });
 
   it.each([
@@ -237,10 +247,10 @@ describe('kvasir', () => {
       Buffer.from('1f8b0800ffff', 'hex'),
       /^Cannot read .*bad.jsonl.gz: unexpected end/,
     ],
-  ])('reports an unreadable trace in one line: %s', (_, name, content, message) => {
+  ])('reports an unreadable trace in one line: %s', async (_, name, content, message) => {
     const path = join(folder, name);
     if (content !== undefined) writeFileSync(path, content);
-    const { status, stdout, stderr } = kvasir('trace', 'stats', path);
+    const { status, stdout, stderr } = await kvasir('trace', 'stats', path);
     expect([status, stdout]).toEqual([1, '']);
     expect(stderr.trim().split('\n')).toHaveLength(1);
     expect(stderr).toMatch(message);
@@ -263,16 +273,16 @@ describe('kvasir', () => {
     const model = join(folder, 'mute');
     writeHuggingFaceModel(model, tinySpec, 'bf16');
     writeFileSync(join(model, 'tokenizer.json'), '{"oops"');
-    const { status, stderr } = kvasir('serve', '--port', '0', '--model', model);
+    const { status, stderr } = ownProcess('serve', '--port', '0', '--model', model);
     expect(status).toBe(1);
     expect(stderr).toContain('tokenizer.json');
     expect(stderr.trim().split('\n')).toHaveLength(1);
   });
 
-  it('lists and inspects models', () => {
-    const { models } = JSON.parse(kvasir('models', 'list', '--json').stdout);
+  it('lists and inspects models', async () => {
+    const { models } = JSON.parse((await kvasir('models', 'list', '--json')).stdout);
     expect(models).toContainEqual(expect.objectContaining({ architecture: 'llama', context: 8192 }));
-    const report = JSON.parse(kvasir('models', 'inspect', models[0].path, '--json').stdout);
+    const report = JSON.parse((await kvasir('models', 'inspect', models[0].path, '--json')).stdout);
     expect(report.config).toMatchObject({ layers: 6, hiddenSize: 256, vocabSize: 4096 });
     expect(report.tensors).toContainEqual({ name: 'model.norm.weight', type: 'f32', shape: [256] });
   });

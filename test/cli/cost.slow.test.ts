@@ -1,17 +1,16 @@
 // `kvasir simulate --cost table`: tables from a directory, and one clear line for unusable ones.
-import { spawnSync } from 'node:child_process';
 import { cpSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, describe, expect, it } from 'vitest';
+import { type CommandResult, kvasir } from './command.ts';
 
-const command = fileURLToPath(new URL('../../bundle/cli/main.js', import.meta.url));
 const tables = fileURLToPath(new URL('../data/kernel-latencies', import.meta.url));
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-cost-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 
-function simulate(...args: string[]): { status: number | null; stdout: string; stderr: string } {
+function simulate(...args: string[]): Promise<CommandResult> {
   const flags = [
     'simulate',
     '--workload',
@@ -25,16 +24,16 @@ function simulate(...args: string[]): { status: number | null; stdout: string; s
     '--json',
     ...args,
   ];
-  return spawnSync(process.execPath, [command, ...flags], { encoding: 'utf8' });
+  return kvasir(...flags);
 }
 
 describe('steps by measured tables', () => {
-  it('differ from roofline times, and are deterministic', () => {
-    const run = (...args: string[]) => JSON.parse(simulate('--hardware', 'h100', ...args).stdout);
-    const byTable = run('--cost', 'table', '--tables', tables);
+  it('differ from roofline times, and are deterministic', async () => {
+    const run = async (...args: string[]) => JSON.parse((await simulate('--hardware', 'h100', ...args)).stdout);
+    const byTable = await run('--cost', 'table', '--tables', tables);
     expect(byTable).toMatchObject({ requests: 50, completed: 50 });
-    expect(run('--cost', 'table', '--tables', tables).stateHash).toBe(byTable.stateHash);
-    expect(run().stateHash).not.toBe(byTable.stateHash);
+    expect((await run('--cost', 'table', '--tables', tables)).stateHash).toBe(byTable.stateHash);
+    expect((await run()).stateHash).not.toBe(byTable.stateHash);
   });
 
   it.each([
@@ -47,23 +46,23 @@ describe('steps by measured tables', () => {
     ],
     ['a missing file', ['--hardware', 'h200', '--tables', tables], 'has no h200_sxm_vllm*_gemm_perf.csv'],
     ['no such number of devices', ['--hardware', 'h100x8', '--tp', '8', '--tables', tables], 'Cannot time'],
-  ])('report missing input: %s', (_, args, message) => {
-    const { status, stderr } = simulate('--cost', 'table', ...args);
+  ])('report missing input: %s', async (_, args, message) => {
+    const { status, stderr } = await simulate('--cost', 'table', ...args);
     expect(status).toBe(2);
     expect(stderr.trim().split('\n')).toHaveLength(1);
     expect(stderr).toContain(message);
   });
 
-  it('name file, line and column of a broken table', () => {
+  it('name file, line and column of a broken table', async () => {
     const broken = join(folder, 'tables');
     cpSync(tables, broken, { recursive: true });
     const gemm = join(broken, 'h100_sxm_vllm0.14.0_gemm_perf.csv');
-    const run = () => simulate('--cost', 'table', '--hardware', 'h100', '--tables', broken).stderr;
+    const run = async () => (await simulate('--cost', 'table', '--hardware', 'h100', '--tables', broken)).stderr;
     writeFileSync(gemm, 'gemm_dtype,m,n,latency\nbfloat16,1,1,1\n');
-    expect(run()).toContain('gemm_perf.csv: line 1: no column k');
+    expect(await run()).toContain('gemm_perf.csv: line 1: no column k');
     writeFileSync(gemm, 'gemm_dtype,m,n,k,latency\nbfloat16,1,1,1\n');
-    expect(run()).toContain('gemm_perf.csv: line 2: 4 columns: 5 expected');
+    expect(await run()).toContain('gemm_perf.csv: line 2: 4 columns: 5 expected');
     writeFileSync(gemm, 'gemm_dtype,m,n,k,latency\nbfloat16,1,1,1,fast\n');
-    expect(run()).toContain("gemm_perf.csv: line 2: latency is 'fast'");
+    expect(await run()).toContain("gemm_perf.csv: line 2: latency is 'fast'");
   });
 });

@@ -1,15 +1,13 @@
 // `kvasir plan` against simulations of every cluster, its printed command, and its errors.
-import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { afterAll, describe, expect, it } from 'vitest';
 import { readOptions } from '../../src/cli/options/options.ts';
 import { planClusters } from '../../src/cli/simulate/plan-clusters.ts';
 import { runSimulation, simulationSchema } from '../../src/cli/simulate/simulated-run.ts';
+import { type CommandResult, kvasir as runCommand } from './command.ts';
 
-const command = fileURLToPath(new URL('../../bundle/cli/main.js', import.meta.url));
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-plan-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 
@@ -32,10 +30,8 @@ writeFileSync(
 const workload = ['--workload', 'real', '--requests', '80', '--seed', '3', '--model', 'llama3-8b'];
 const slo = ['--ttft-slo', '4s', '--tbt-slo', '60ms'];
 
-function kvasir(...args: string[]): { status: number | null; stdout: string; stderr: string } {
-  const { status, stdout, stderr } = spawnSync(process.execPath, [command, ...args, '--machines', machines], {
-    encoding: 'utf8',
-  });
+async function kvasir(...args: string[]): Promise<CommandResult> {
+  const { status, stdout, stderr } = await runCommand(...args, '--machines', machines);
   // A slow machine prints progress lines.
   return { status, stdout, stderr: stderr.replace(/^(Planning|Simulating): .*\n/gm, '') };
 }
@@ -126,15 +122,15 @@ describe('the cheapest cluster', () => {
     expect(runs.length).toBeGreaterThanOrEqual(tried);
   });
 
-  it('is printed as the command that replays it, with its frontier', () => {
+  it('is printed as the command that replays it, with its frontier', async () => {
     const flags = [...workload, '--rate', '2', ...slo, '--instances-max', '4', '--no-stream'];
-    const plan = JSON.parse(kvasir('plan', '--hardware', 'single,pair', ...flags, '--json').stdout);
+    const plan = JSON.parse((await kvasir('plan', '--hardware', 'single,pair', ...flags, '--json')).stdout);
     expect(plan.command).toMatch(/^kvasir simulate /);
-    const replayed = JSON.parse(kvasir(...plan.command.split(' ').slice(1), '--json').stdout);
+    const replayed = JSON.parse((await kvasir(...plan.command.split(' ').slice(1), '--json')).stdout);
     expect(replayed.withinSlo / replayed.requests).toBe(plan.winner.withinSlo);
     expect(replayed).toMatchObject({ ttftMs: plan.winner.ttftMs, tbtMs: plan.winner.tbtMs });
     expect(plan.frontier).toContainEqual(plan.winner);
-    const { stdout, stderr, status } = kvasir('plan', '--hardware', 'single,pair', ...flags);
+    const { stdout, stderr, status } = await kvasir('plan', '--hardware', 'single,pair', ...flags);
     expect([status, stderr]).toEqual([0, '']);
     expect(stdout.trim().split('\n').at(-1)).toBe(plan.command);
     expect(stdout).toContain('cheapest');
@@ -142,7 +138,7 @@ describe('the cheapest cluster', () => {
     expect(plan.command).toContain('--step-ms 60');
   });
 
-  it('ignores the cluster of an experiment', () => {
+  it('ignores the cluster of an experiment', async () => {
     const experiment = join(folder, 'experiment.yaml');
     writeFileSync(
       experiment,
@@ -152,14 +148,14 @@ describe('the cheapest cluster', () => {
       ...['--hardware', 'single', '--instances-max', '3', '--within', '0.9'],
       ...['--faults', 'delay:ratio=0.1,by=1ms', 'duplication:ratio=0.1'],
     ];
-    const plan = JSON.parse(kvasir('plan', experiment, ...flags, '--role-switch', '--json').stdout);
+    const plan = JSON.parse((await kvasir('plan', experiment, ...flags, '--role-switch', '--json')).stdout);
     expect(plan.command.startsWith(`kvasir simulate ${experiment} `)).toBe(true);
     expect(plan.command).toContain('--role-switch');
-    const replayed = JSON.parse(kvasir(...plan.command.split(' ').slice(1), '--json').stdout);
+    const replayed = JSON.parse((await kvasir(...plan.command.split(' ').slice(1), '--json')).stdout);
     expect(replayed).toMatchObject({ requests: 60, ttftMs: plan.winner.ttftMs, tbtMs: plan.winner.tbtMs });
   });
 
-  it('leaves out hardware that does not hold the model, and reports it', () => {
+  it('leaves out hardware that does not hold the model, and reports it', async () => {
     const flags = [
       '--workload',
       'plain',
@@ -172,7 +168,7 @@ describe('the cheapest cluster', () => {
       '--tbt-slo',
       '1s',
     ];
-    const { stdout, stderr } = kvasir('plan', '--hardware', 'single,pair', ...flags);
+    const { stdout, stderr } = await kvasir('plan', '--hardware', 'single,pair', ...flags);
     expect(stderr).toMatch(
       /^Left out single: Cannot hold the model: weights take 138.0 GB .* of 1 devices of 85.9 GB is 77.3 GB\n$/,
     );
@@ -202,8 +198,8 @@ describe('the cheapest cluster', () => {
       ['--hardware', 'single', '--instances-max', '2', '--ttft-slo', '1ms', '--tbt-slo', '1ms'],
       /^Cannot keep 99 % of the requests within SLO with 2 instances at most: .* of single \(tp 1\) has the highest share, 0 %/,
     ],
-  ])('is refused in one line: %s', (_, code, args, message) => {
-    const { status, stdout, stderr } = kvasir('plan', ...workload, ...args);
+  ])('is refused in one line: %s', async (_, code, args, message) => {
+    const { status, stdout, stderr } = await kvasir('plan', ...workload, ...args);
     expect([status, stdout]).toEqual([code, '']);
     expect(stderr.trim().split('\n')).toHaveLength(1);
     expect(stderr).toMatch(message);
@@ -235,9 +231,9 @@ describe('the choice of (a, b)', () => {
     ...shape,
   ];
 
-  it('lists divisions by price, with the bandwidth that they need, beside instances that are not divided', () => {
+  it('lists divisions by price, with the bandwidth that they need, beside instances that are not divided', async () => {
     const plot = join(folder, 'choices.svg');
-    const plan = JSON.parse(kvasir(...dop, '--json', '--plot', plot).stdout);
+    const plan = JSON.parse((await kvasir(...dop, '--json', '--plot', plot)).stdout);
     const divisions = new Set(plan.dop.map((row: { dop: string }) => row.dop));
     // A mark for each division, and for each instance that is not divided.
     expect(readFileSync(plot, 'utf8').match(/<circle/g)).toHaveLength(divisions.size + plan.coupled.length);
@@ -249,7 +245,7 @@ describe('the choice of (a, b)', () => {
     expect(best.gigabytesPerSecondMin).toBeGreaterThan(10);
     expect(plan.coupled.map(({ tp }: { tp: number }) => tp).toSorted()).toEqual([2, 4, 8]);
     // The figures of one division are those of its simulation.
-    const { stdout } = kvasir(
+    const { stdout } = await kvasir(
       ...['simulate', '--model', 'llama3-70b', '--hardware', 'h100x8', '--attention-hardware', 'h20x8', ...shape],
       ...['--dop', best.dop, '--staggered-batches', String(best.staggeredBatches), '--mixed', '1', '--decode-only'],
       ...['--rate', '100000', '--json'],
@@ -266,8 +262,8 @@ describe('the choice of (a, b)', () => {
       ['--tbt-slo', '1ms'],
       /^Cannot divide llama3-70b on h100x8 and h20x8: no \(a, b\)/,
     ],
-  ])('is refused in one line: %s', (_, flags, message) => {
-    const { status, stderr } = kvasir(...dop, ...flags);
+  ])('is refused in one line: %s', async (_, flags, message) => {
+    const { status, stderr } = await kvasir(...dop, ...flags);
     expect(status).not.toBe(0);
     expect(stderr).toMatch(message);
   });

@@ -1,17 +1,10 @@
 // What commands print for people: units, tables within 100 columns, bars, log lines, and help in groups.
-import { spawnSync } from 'node:child_process';
-import { fileURLToPath } from 'node:url';
 import { afterEach, describe, expect, it, vi } from 'vitest';
 import { bar, sparkline } from '../../src/cli/terminal/bars.ts';
 import { counted, fieldText, percent, readable, readableBytes } from '../../src/cli/terminal/fields.ts';
 import { humanLine } from '../../src/cli/terminal/log-lines.ts';
 import { listLines, printList, tableLines } from '../../src/cli/terminal/table.ts';
-
-const command = fileURLToPath(new URL('../../bundle/cli/main.js', import.meta.url));
-
-function kvasir(...args: string[]): string {
-  return spawnSync(process.execPath, [command, ...args], { encoding: 'utf8' }).stdout;
-}
+import { kvasir } from './command.ts';
 
 describe('field names in words', () => {
   it.each([
@@ -112,8 +105,9 @@ describe('log lines for people', () => {
 });
 
 describe('help', () => {
-  it('serve shows common groups, and every group under --help-all, in 100 columns', () => {
-    const [short, all] = [kvasir('serve', '--help'), kvasir('serve', '--help-all')];
+  it('serve shows common groups, and every group under --help-all, in 100 columns', async () => {
+    const { stdout: short } = await kvasir('serve', '--help');
+    const { stdout: all } = await kvasir('serve', '--help-all');
     const titles = (text: string) => text.split('\n').filter((line) => /^[A-Z].*:$/.test(line));
     const common = ['Model:', 'HTTP:', 'Memory:', 'Limits:'];
     const rare = ['Cluster:', 'Scheduling:', 'Lending:', 'Sparse KV:', 'Pipeline:', 'Tiers:', 'Observability:'];
@@ -125,15 +119,16 @@ describe('help', () => {
     expect(all).not.toContain('--guest-share');
   });
 
-  it('older option names are still read', () => {
+  it('older option names are still read', async () => {
     const plain = ['simulate', '--workload', 'plain', '--requests', '5', '--json', '--faults', 'loss:ratio=0.01'];
-    const hash = (...flags: string[]) => JSON.parse(kvasir(...plain, ...flags)).stateHash;
-    expect(hash('--tries', '1', '--silent-ms', '900')).toBe(hash('--attempts', '1', '--heartbeat-timeout-ms', '900'));
+    const hash = async (...flags: string[]) => JSON.parse((await kvasir(...plain, ...flags)).stdout).stateHash;
+    const older = await hash('--tries', '1', '--silent-ms', '900');
+    expect(older).toBe(await hash('--attempts', '1', '--heartbeat-timeout-ms', '900'));
   });
 });
 
-it('simulate prints a summary in words within 100 columns', () => {
-  const text = kvasir(
+it('simulate prints a summary in words within 100 columns', async () => {
+  const { stdout: text } = await kvasir(
     'simulate',
     '--workload',
     'real',

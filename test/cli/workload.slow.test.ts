@@ -1,54 +1,51 @@
 // Workloads from the command line: generated, written, simulated, sliced and repeated.
-import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { afterAll, describe, expect, it } from 'vitest';
+import { kvasir } from './command.ts';
 
-const command = fileURLToPath(new URL('../../bundle/cli/main.js', import.meta.url));
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-workload-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 
-function kvasir(...args: string[]): { status: number | null; stdout: string; stderr: string } {
-  const { status, stdout, stderr } = spawnSync(process.execPath, [command, ...args], {
-    encoding: 'utf8',
-    maxBuffer: 2 ** 26,
-  });
-  return { status, stdout, stderr };
-}
-
 describe('workloads', () => {
-  it('are the same from a file and generated', () => {
+  it('are the same from a file and generated', async () => {
     const flags = ['--requests', '1500', '--seed', '5', '--rate', '2'];
     const path = join(folder, 'real.jsonl');
-    writeFileSync(path, kvasir('trace', 'generate', 'real', ...flags).stdout);
-    const from = (...source: string[]) => JSON.parse(kvasir('simulate', ...source, '--mixed', '4', '--json').stdout);
-    const statistics = (...more: string[]) => JSON.parse(kvasir('trace', 'stats', path, '--json', ...more).stdout);
-    const { requests, durationSeconds, blocks } = statistics();
+    writeFileSync(path, (await kvasir('trace', 'generate', 'real', ...flags)).stdout);
+    const from = async (...source: string[]) =>
+      JSON.parse((await kvasir('simulate', ...source, '--mixed', '4', '--json')).stdout);
+    const statistics = async (...more: string[]) =>
+      JSON.parse((await kvasir('trace', 'stats', path, '--json', ...more)).stdout);
+    const { requests, durationSeconds, blocks } = await statistics();
     expect(requests).toBe(1500);
-    const part = statistics('--slice', '0..500', '--tile', '3', '--speed', '10');
+    const part = await statistics('--slice', '0..500', '--tile', '3', '--speed', '10');
     expect(part.requests).toBe(1500);
     expect(part.durationSeconds).toBeLessThan(durationSeconds / 8);
     expect(part.blocks.unique % 3).toBe(0);
     expect(part.blocks.unique).not.toBe(blocks.unique);
-    const read = from('--trace', path);
+    const read = await from('--trace', path);
     expect(read).toMatchObject({ requests: 1500, completed: 1500 });
-    expect(from('--workload', 'real', ...flags).stateHash).toBe(read.stateHash);
-    expect(from('--workload', 'real', ...flags, '--seed', '6').stateHash).not.toBe(read.stateHash);
+    expect((await from('--workload', 'real', ...flags)).stateHash).toBe(read.stateHash);
+    expect((await from('--workload', 'real', ...flags, '--seed', '6')).stateHash).not.toBe(read.stateHash);
   });
 
-  it('are sliced, then repeated, then sped up', () => {
-    const lines = (...flags: string[]) =>
-      kvasir('trace', 'generate', '--arrivals', 'constant', '--shared', '0.5', '--families', '1', ...flags)
-        .stdout.trim()
+  it('are sliced, then repeated, then sped up', async () => {
+    const lines = async (...flags: string[]) => {
+      const shape = ['--arrivals', 'constant', '--shared', '0.5', '--families', '1'];
+      const { stdout } = await kvasir('trace', 'generate', ...shape, ...flags);
+      return stdout
+        .trim()
         .split('\n')
         .map((line) => JSON.parse(line) as { timestamp: number; hash_ids: number[] });
+    };
     const whole = ['--requests', '100', '--slice', '10..14', '--tile', '3', '--speed', '4'];
-    const requests = lines(...whole);
+    const requests = await lines(...whole);
     expect(requests.map(({ timestamp }) => timestamp)).toEqual(requests.map((_, i) => i * 250));
     expect(new Set(requests.map(({ hash_ids: [first] }) => first)).size).toBe(3);
-    expect(new Set(lines(...whole, '--tile-blocks', 'same').map(({ hash_ids: [first] }) => first)).size).toBe(1);
+    expect(new Set((await lines(...whole, '--tile-blocks', 'same')).map(({ hash_ids: [first] }) => first)).size).toBe(
+      1,
+    );
   });
 
   it.each([
@@ -63,8 +60,8 @@ describe('workloads', () => {
     ['no lengths', ['trace', 'generate', '--input', '5..1'], /Cannot use --input 5..1: write 512, 100..900 or/],
     ['no span', ['trace', 'generate', '--slice', '5s..7'], /Cannot use --slice 5s..7: write 100..500/],
     ['lengths twice', ['trace', 'generate', '--lengths', 'x', '--input', '5'], /Cannot use --lengths with --input/],
-  ])('are refused in one line: %s', (_, args, message) => {
-    const { status, stdout, stderr } = kvasir(...args);
+  ])('are refused in one line: %s', async (_, args, message) => {
+    const { status, stdout, stderr } = await kvasir(...args);
     expect([status, stdout]).toEqual([2, '']);
     expect(stderr.trim().split('\n')).toHaveLength(1);
     expect(stderr).toMatch(message);

@@ -1,6 +1,6 @@
 // The reference page of options, rendered from the commands themselves.
 import type { Command, Option } from 'commander';
-import { benchCommand } from '../../src/cli/commands/bench.ts';
+import { benches } from '../../src/cli/commands/bench.ts';
 import { chatCommand } from '../../src/cli/commands/chat.ts';
 import { dashboardCommand } from '../../src/cli/commands/dashboard.ts';
 import { doctorCommand } from '../../src/cli/commands/doctor.ts';
@@ -28,8 +28,8 @@ export async function optionPage(): Promise<string> {
   const serving = [serveCommand(), joinCommand(), generateCommand(), chatCommand()];
   const trace = traceCommand();
   const simulating = [simulateCommand(), sweepCommand(), reproduceCommand(), planCommand(), ...trace.commands];
-  const bench = await benchCommand([]);
-  const benches = bench.commands.flatMap((each) => (each.commands.length > 0 ? [...each.commands] : [each]));
+  const loaded = await Promise.all(Object.values(benches).map(({ load }) => load([])));
+  const measuring = loaded.flatMap((each) => (each.commands.length > 0 ? [...each.commands] : [each]));
   return [
     '# Options',
     '',
@@ -47,7 +47,7 @@ export async function optionPage(): Promise<string> {
       ...modelsCommand().commands,
       graphCommand(),
     ]),
-    ...section('bench', benches),
+    ...section('bench', measuring),
   ]
     .join('\n')
     .replace(/\n+$/, '\n');

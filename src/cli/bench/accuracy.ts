@@ -45,7 +45,6 @@ const accuracySchema = modelOptionsSchema.pick({ model: true, threads: true }).e
 
 export function accuracyCommand(): Command {
   return new Command('accuracy')
-    .description('Perplexity, divergence and agreement of forms of weights, inputs and KV, against float32 arithmetic')
     .addOption(modelFlag())
     .requiredOption('--text <file>', 'Read this UTF-8 text')
     .option('--tokens <n>', 'Use this number of its tokens (default: 1500)')

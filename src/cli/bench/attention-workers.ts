@@ -21,7 +21,6 @@ const schema = z.object({
 
 export function attentionWorkersCommand(): Command {
   return new Command('attention-workers')
-    .description('Steps of a model worker and an attention worker, on one core each')
     .addOption(modelFlag().default(undefined, 'random weights in the shape of a 1B Llama'))
     .option(
       '--contexts <list>',

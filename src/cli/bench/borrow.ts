@@ -28,7 +28,6 @@ type Options = z.infer<typeof schema>;
 
 export function borrowCommand(): Command {
   return addFormFlags(new Command('borrow'), 'random weights in the shape of a model of 1B parameters')
-    .description('Borrowed KV memory: speed, settlements, and borrowing against moving to a larger instance')
     .option('--pool <tokens>', 'Give each instance a KV pool of this size (default: 2048)')
     .option('--instances <n>', 'Run this number of instances with one thread each (default: 4)')
     .option('--context <tokens>', 'End the request of `speed` at this context length (default: 7168)')

@@ -45,7 +45,6 @@ const schema = z.object({
 
 export function costCommand(): Command {
   return new Command('cost')
-    .description('Cost models against measured servers, each point simulated in a closed loop')
     .requiredOption('--tables <dir>', 'Read measured kernel latencies and silicon_sample.csv from this directory')
     .option('--cost <list>', 'Check these cost models (default: table,roofline)')
     .option('--machines <file>', 'Read hardware from this YAML file, with the efficiency of the roofline')

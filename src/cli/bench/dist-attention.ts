@@ -22,7 +22,6 @@ const schema = z.object({
 
 export function distAttentionCommand(): Command {
   return new Command('dist-attention')
-    .description('Attention over two instances against two threads of one, and queries against fetched pages')
     .option(
       '--contexts <list>',
       'Attend over these context lengths, multiples of 1024, half of them at the creditor (default: 16384,65536)',

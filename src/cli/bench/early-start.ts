@@ -18,7 +18,6 @@ const schema = benchModelSchema.extend({
 
 export function earlyStartCommand(): Command {
   return addFormFlags(new Command('early-start'))
-    .description('Time to first token behind a fetched prefix: started during the fetch, or after it')
     .option('--threads <n>', 'Compute with this number of threads on each instance (default: 1)')
     .option('--prefix <tokens>', 'Fetch a prefix of this length over TCP (default: 384)')
     .option('--rest <tokens>', 'Compute this number of tokens behind the prefix (default: 100)')

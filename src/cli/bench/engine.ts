@@ -18,7 +18,6 @@ const engineSchema = benchModelSchema.extend({
 
 export function engineCommand(): Command {
   return addFormFlags(new Command('engine'))
-    .description('Median prefill and decode steps of a model, without scheduler and HTTP')
     .addOption(threadsFlag())
     .option('--prompt <tokens>', 'Prefill a prompt of this length in one step (default: 512)')
     .option('--generate <steps>', 'Time this number of decode steps per row (default: 64)')

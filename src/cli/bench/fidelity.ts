@@ -34,7 +34,6 @@ const stepsMax = 1_000_000;
 
 export function fidelityCommand(): Command {
   return addFormFlags(new Command('fidelity'))
-    .description('A load served live on this machine, and simulated with step times fitted to it')
     .option('--instances <n>', 'Run this number of instances (default: 2)')
     .option('--threads <n>', 'Give each instance this number of threads (default: 1)')
     .option('--requests <n>', 'Send this number of requests (default: 200)')

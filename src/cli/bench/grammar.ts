@@ -31,7 +31,6 @@ const grammarSchema = benchModelSchema.extend({
 
 export function grammarCommand(): Command {
   return addFormFlags(new Command('grammar'))
-    .description('Decode steps with the masks of a grammar against the same steps without, in turns')
     .addOption(threadsFlag())
     .option('--batch <list>', 'Decode these numbers of sequences together (default: 1,8)')
     .option('--depth <tokens>', 'Decode at this context length (default: 128)')

@@ -16,7 +16,6 @@ const schema = benchModelSchema.extend({
 
 export function handOffCommand(): Command {
   return addFormFlags(new Command('hand-off'))
-    .description('Time to first token with prefill and decode on two instances against one')
     .option('--threads <n>', 'Compute with this number of threads on each instance (default: 1)')
     .option('--prompts <list>', 'Use prompts of these lengths (default: 128,400)')
     .option('--repeats <n>', 'Time this number of prompts of each length (default: 5)')

@@ -16,7 +16,6 @@ const httpSchema = z.object({
 
 export function httpCommand(): Command {
   return new Command('http')
-    .description('Streams, shared prefixes, a long prompt and overload against any OpenAI endpoint')
     .requiredOption('--url <url>', 'Send requests to the server at this address')
     .option('--rows <list>', `Run these rows (default: ${httpRowNames.join(',')})`)
     .option('--model <id>', 'Request this model (default: the first that the server lists)')

@@ -13,10 +13,7 @@ import { printTable } from '../terminal/table.ts';
 import { counts, list, progress, threadsFlag } from './options.ts';
 
 export function kernelCommand(): Command {
-  return new Command('kernel')
-    .description('Attention or GEMM, beside the memory roof and arithmetic peak of the same run')
-    .addCommand(attentionCommand())
-    .addCommand(gemmCommand());
+  return new Command('kernel').addCommand(attentionCommand()).addCommand(gemmCommand());
 }
 
 const count = z.coerce.number().int().min(1);

@@ -33,7 +33,6 @@ const growthMax = 0.1;
 
 export function killsCommand(): Command {
   return new Command('kills')
-    .description('Goodput of an overloaded cluster of processes, in alternating windows with and without random faults')
     .option('--instances <n>', 'Run this number of instance processes (default: 4)')
     .option('--gateways <n>', 'Run this number of gateways; clients send to each in turn (default: 2)')
     .option('--threads <n>', 'Give each instance this number of threads (default: 1)')

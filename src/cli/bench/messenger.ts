@@ -19,7 +19,6 @@ const schema = z.object({
 
 export function messengerCommand(): Command {
   return new Command('messenger')
-    .description('KV pages over TCP and shared memory, verified and acknowledged, against a bare socket loop')
     .option('--pages <list>', 'Use pages of these sizes in KiB, multiples of 8 (default: 16,64,256)')
     .option('--frames <list>', 'Send these amounts of pages per frame, in KiB (default: 64,256,1024)')
     .option('--mebibytes <n>', 'Transfer this amount in each measurement (default: 64)')

@@ -25,7 +25,6 @@ const overheadSchema = benchModelSchema.extend({
 
 export function overheadCommand(): Command {
   return addFormFlags(new Command('overhead'))
-    .description("Cost of a token over HTTP beyond the engine's step, measured in turns")
     .addOption(threadsFlag())
     .option('--url <url>', 'Measure the server at this address (default: start one)')
     .option('--prompt <tokens>', 'Prefill a prompt of this length (default: 512)')

@@ -36,7 +36,6 @@ const reportMs = 600;
 
 export function pipelineCommand(): Command {
   return addFormFlags(new Command('pipeline'))
-    .description('Time to first token with prompts computed by a pipeline group, against one instance')
     .option('--threads <n>', 'Compute with this number of threads on each instance (default: 1)')
     .option('--members <n>', 'Use groups of this number of instances (default: 2)')
     .option('--prompts <list>', 'Use prompts of these lengths, 256 or more (default: 1024,2048)')

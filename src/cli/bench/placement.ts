@@ -27,7 +27,6 @@ type Options = z.infer<typeof schema>;
 
 export function placementCommand(): Command {
   return new Command('placement')
-    .description('Time of cache-aware placement decisions over a full prefix index')
     .option(
       '--trace <file>',
       'Place the prompts of this trace (default: synthetic, as long as those of a chat service)',

@@ -30,7 +30,6 @@ const soakSchema = z.object({
 
 export function soakCommand(): Command {
   return new Command('soak')
-    .description('Run mixed requests, cancels, slow readers, bad requests and bursts, then check that nothing leaks')
     .option('--minutes <n>', 'Run for this time (default: 5)')
     .option('--url <url>', 'Use a running server without measuring its memory (default: start one)')
     .option('--model <path>', 'Load this model on the started server (default: the embedded kvasir-tiny)')

@@ -19,7 +19,6 @@ const schema = benchModelSchema.extend({
 
 export function tiersCommand(): Command {
   return addFormFlags(new Command('tiers'))
-    .description('Time to first token with the prefix in the KV pool, in host memory, on SSD, or not cached')
     .option('--threads <n>', 'Compute with this number of threads (default: 1)')
     .option('--prompt <tokens>', 'Use prompts of this length (default: 400)')
     .option('--repeats <n>', 'Time this number of prompts, after two to warm up (default: 3)')

@@ -19,9 +19,7 @@ interface ChatFlags extends Record<string, unknown> {
 type GenerationOptions = z.infer<typeof generationSchema>;
 
 export function chatCommand(): Command {
-  const command = addModelFlags(
-    new Command('chat').description('Chat with a model in the terminal; /help lists the commands'),
-  );
+  const command = addModelFlags(new Command('chat'));
   return addGenerationFlags(command)
     .option('--system <text>', 'Start the conversation with this system message')
     .option(

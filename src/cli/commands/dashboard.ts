@@ -16,7 +16,6 @@ const host = '127.0.0.1';
 
 export function dashboardCommand(): Command {
   return new Command('dashboard')
-    .description('Show a recording of the dashboard, or of simulate --recording, in a browser; a server has /dashboard')
     .argument('<file>', 'recording')
     .option('--port <n>', 'Serve the page at this port of 127.0.0.1; 0: any free one (default: 8001)')
     .action(async (file: string, flags: Record<string, unknown>) => show(file, readOptions(schema, flags).port));

@@ -10,9 +10,7 @@ import { UsageError } from '../usage-error.ts';
 const schema = z.object({ ...natsFields, token: z.string().optional() });
 
 export function doctorCommand(): Command {
-  const command = new Command('doctor').description(
-    'Examine a cluster: its record, versions, instruction sets, and whether every KV pages address answers here',
-  );
+  const command = new Command('doctor');
   const token = new Option('--token <secret>', 'The secret of the processes of the cluster').env('KVASIR_TOKEN');
   return addNatsFlags(command)
     .addOption(token)

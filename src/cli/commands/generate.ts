@@ -28,7 +28,7 @@ export function addGenerationFlags(command: Command): Command {
 const maxTokensDefault = 256;
 
 export function generateCommand(): Command {
-  const command = addModelFlags(new Command('generate').description('Answer one prompt and stream the output'));
+  const command = addModelFlags(new Command('generate'));
   return addGenerationFlags(command)
     .argument('<prompt>', 'Message to answer, or text to continue; - reads it from stdin')
     .option('--raw', 'Continue the prompt as it is, without the chat template of the model')

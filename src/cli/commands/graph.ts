@@ -13,7 +13,6 @@ import { type RotationReport, rotationReport, rotationSvg } from './rotation-svg
 
 export function graphCommand(): Command {
   return new Command('graph')
-    .description('Print the slices of a model for model workers and attention workers')
     .argument('[model]', 'GGUF file, Hugging Face directory, or a cached model of the hub (default: kvasir-tiny)')
     .option('--rotation <batches>', 'Print how this number of batches rotates over one model replica less: 2,4')
     .option('--json', 'Print one JSON object')

@@ -35,9 +35,7 @@ import { addHelpAll, groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 
 export function joinCommand(): Command {
-  const command = new Command('join').description(
-    'Add an instance to a cluster that gateways serve with `serve --nats`',
-  );
+  const command = new Command('join');
   addDopFlags(addNatsFlags(addSparseFlags(addSchedulerFlags(addModelFlags(command)))))
     .addOption(
       new Option('--role <role>', 'Compute in this role; a store only keeps cached blocks (default: mixed)').choices([

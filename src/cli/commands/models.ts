@@ -17,7 +17,7 @@ interface JsonFlag {
 }
 
 export function modelsCommand(): Command {
-  const models = new Command('models').description('Pull, list, inspect and remove models');
+  const models = new Command('models');
   models
     .command('pull')
     .description('Download a model from the hub, or its missing files')

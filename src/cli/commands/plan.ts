@@ -24,7 +24,6 @@ const schema = z.object({
 
 export function planCommand(): Command {
   const command = new Command('plan')
-    .description('Find the cheapest cluster that serves a workload within its SLO, by simulation')
     .argument('[experiment]', 'YAML file as for simulate, whose cluster is ignored; flags take precedence')
     .optionsGroup(groups.cluster)
     .option('--hardware <names>', 'Try these entries of specs/hardware.yaml, separated by commas')

@@ -34,7 +34,6 @@ interface PublishedFigure {
 
 export function reproduceCommand(): Command {
   return new Command('reproduce')
-    .description('Run the simulations behind the tables of the published pages, and print the tables')
     .argument('[figures...]', 'Names of tables (default: all whose traces are there)')
     .optionsGroup(groups.output)
     .option('--list', 'List the tables with their pages, runs and traces')

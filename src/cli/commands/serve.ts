@@ -46,7 +46,7 @@ const instanceOptionNames = [
 ] as const;
 
 export function serveCommand(): Command {
-  const command = new Command('serve').description('Serve a model over an OpenAI-compatible endpoint');
+  const command = new Command('serve');
   addServedFlags(addSparseFlags(addSchedulerFlags(addModelFlags(command, modelsFlag()))))
     .optionsGroup(groups.http)
     .option('--host <address>', 'Listen on this address (default: 127.0.0.1)')

@@ -24,9 +24,10 @@ import { printList } from '../terminal/table.ts';
 import { UsageError } from '../usage-error.ts';
 
 export function simulateCommand(): Command {
-  const command = new Command('simulate')
-    .description('Replay a workload on a simulated cluster that runs the same schedulers as live instances')
-    .argument('[experiment]', 'YAML file with options of the same names as the flags; flags take precedence');
+  const command = new Command('simulate').argument(
+    '[experiment]',
+    'YAML file with options of the same names as the flags; flags take precedence',
+  );
   addClusterFlags(addRunFlags(command))
     .optionsGroup(groups.workload)
     .option('--config <file>', 'The same as the argument')

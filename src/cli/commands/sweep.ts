@@ -23,7 +23,6 @@ const schema = z.object({
 
 export function sweepCommand(): Command {
   return new Command('sweep')
-    .description('Simulate every combination of a grid of options with several seeds, on all cores')
     .argument('<file>', 'YAML file: `base` flags of `kvasir simulate`, `grid` of lists, number of `seeds`')
     .optionsGroup(groups.output)
     .option('--csv <file>', 'Write a row for each point of the grid and seed; an interrupted sweep continues')

@@ -25,7 +25,6 @@ const clearScreen = '\u001b[2J\u001b[H';
 
 export function topCommand(): Command {
   return new Command('top')
-    .description('Show the instances of a server: requests, pages, load and rates; q quits')
     .option('--url <url>', 'Query the server at this address (default: http://127.0.0.1:8000)')
     .option('--api-key <key>', 'Send this key, if the server requires one')
     .option('--interval <seconds>', 'Refresh at this interval (default: 1)')

@@ -49,9 +49,7 @@ const statsSchema = z.object({
 });
 
 export function traceCommand(): Command {
-  const trace = new Command('trace').description(
-    'Analyse, convert and generate workload traces: Mooncake or Bailian JSON lines, or CSV of Azure, BurstGPT or Vidur',
-  );
+  const trace = new Command('trace');
   trace.addCommand(statsCommand());
   trace.addCommand(convertCommand());
   trace.addCommand(generateCommand());

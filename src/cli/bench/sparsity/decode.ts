@@ -24,7 +24,6 @@ const schema = benchModelSchema.extend({
 
 export function sparseDecodeCommand(): Command {
   return addFormFlags(new Command('sparse-decode'), 'random weights in the shape of a 1B Llama')
-    .description('Decode steps of a model over all keys, kept tokens and chosen pages, beside the bytes that they read')
     .addOption(threadsFlag())
     .option('--methods <list>', `Compare these of ${decodeMethods.join(', ')}, each with the first (default: all)`)
     .option(

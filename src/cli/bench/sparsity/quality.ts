@@ -53,9 +53,8 @@ const schema = modelOptionsSchema.pick({ model: true, threads: true }).extend({
 const evictions = { keep: 'none', replace: 0, compact: pageTokens } as const;
 
 export function sparsityCommand(): Command {
-  return withFlags(new Command('sparsity'))
-    .description('Recall, perplexity and agreement with a part of the KV, by method and budget')
-    .action(async ({ json, profile, ...flags }: { json?: boolean; profile?: boolean } & Record<string, unknown>) => {
+  return withFlags(new Command('sparsity')).action(
+    async ({ json, profile, ...flags }: { json?: boolean; profile?: boolean } & Record<string, unknown>) => {
       const parsed = readOptions(schema, flags);
       const {
         model,
@@ -102,7 +101,8 @@ export function sparsityCommand(): Command {
       } finally {
         files.close();
       }
-    });
+    },
+  );
 }
 
 /** Every combination of the stated rules. */

@@ -30,7 +30,6 @@ const schema = benchModelSchema.extend({
 
 export function sparseServingCommand(): Command {
   return addFormFlags(new Command('sparse-serving'), 'random weights in the shape of a 1B Llama')
-    .description('Closed loops of requests with full KV and with a KV budget in the same KV memory, in turns')
     .addOption(threadsFlag())
     .option('--prompt <tokens>', 'Send prompts of this length, each a new one (default: 4000)')
     .option('--output <tokens>', 'Generate this number of tokens (default: 500)')
