@@ -1,7 +1,7 @@
 // Options of sparse KV of `serve`: defaults, lists, and combinations that are refused.
 import { expect, it } from 'vitest';
-import { readOptions, serveOptionsSchema } from '../../src/cli/options/options.ts';
-import { budgetShape, servedSparsity, sparseLayers } from '../../src/cli/options/sparse-options.ts';
+import { readOptions, serveOptionsSchema } from '../../../src/cli/options/options.ts';
+import { budgetShape, servedSparsity, sparseLayers } from '../../../src/cli/options/sparse-options.ts';
 
 const read = (flags: Readonly<Record<string, unknown>>) => servedSparsity(readOptions(serveOptionsSchema, flags));
 
