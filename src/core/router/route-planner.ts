@@ -82,7 +82,7 @@ export class RoutePlanner<Request extends { readonly id: RequestId }> {
       this.#admission.judge(nowUs, request, {
         promptTokens: size.promptTokens,
         waitUs: placement.waitUs,
-        prefillUs: placement.prefillUs,
+        prefillUs: placement.prefillUs * this.#placer.stretch(request, placement.instance),
         inline: inline !== undefined,
         member: route && this.decoderOf(route),
       });

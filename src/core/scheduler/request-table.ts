@@ -138,10 +138,11 @@ export class RequestTable<S extends RunningRequest> {
     return running;
   }
 
-  /** The strictest TBT objective of the live requests, at most `most`. */
-  tbtUsMax(most: number): number {
+  /** The strictest TBT objective of the live requests of at least this priority, at most `most`. */
+  tbtUsMax(most: number, priority = Number.NEGATIVE_INFINITY): number {
     let least = most;
-    for (const { tbtUsMax } of this.#live.values()) if (tbtUsMax < least) least = tbtUsMax;
+    for (const { tbtUsMax, sequence } of this.#live.values())
+      if (tbtUsMax < least && sequence.priority >= priority) least = tbtUsMax;
     return least;
   }
 

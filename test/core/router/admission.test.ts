@@ -192,6 +192,28 @@ describe('the decode pool', () => {
     pool.check();
   });
 
+  it('counts for a request neither memory nor bounds of those that it outranks', () => {
+    const pool = new DecodePool([member]);
+    const one = fc.record({ tokens: fc.integer({ min: 1, max: 900 }), priority: fc.nat(3), tbtUsMax: fc.nat(100) });
+    fc.assert(
+      fc.property(fc.array(one, { maxLength: 20 }), fc.nat(3), (all, priority) => {
+        const added = all.map(({ tokens, tbtUsMax, priority: its }) => {
+          const decoding = pool.add(0, { ...arrival(0, tokens, 0, tbtUsMax), priority: its });
+          pool.decodeStarted(0, decoding);
+          return { ...decoding, decoding };
+        });
+        const above = added.filter((each) => (each.priority ?? 0) >= priority);
+        const load = pool.countNow(0, priority).load(0, 50);
+        const tokens = above.reduce((sum, each) => sum + each.tokens, 50);
+        expect(load.memory).toBeCloseTo(tokens / 10_000, 9);
+        expect(load.tbtUsMax).toBe(Math.min(Number.POSITIVE_INFINITY, ...above.map(({ tbtUsMax }) => tbtUsMax)));
+        // Rows of lower priority share its steps.
+        expect(load.tbtUs).toBe(pool.countNow(0).load(0, 50).tbtUs);
+        for (const { decoding } of added) pool.remove(decoding);
+      }),
+    );
+  });
+
   it('counts each request with the probability that its output continues', () => {
     const pool = new DecodePool([{ ...member, steps: { predictUs: () => 1_000 } }]);
     const forecast = new DecodeForecast(pool, { kind: 'lengths', decodeUs: 1, refusalProbabilityMax: 0.5 });

@@ -262,6 +262,52 @@ describe('prefill queues', () => {
   });
 });
 
+describe('prefill queues of several priorities', () => {
+  const waitOf = (queues: PrefillQueues, nowUs: number, priority: number) => {
+    const out = new Float64Array(1);
+    queues.predict(nowUs, out, priority);
+    return out[0];
+  };
+
+  test('count for a prompt no work of lower priority but the step that runs', () => {
+    const queues = new PrefillQueues(1, 100_000);
+    for (let i = 0; i < 30; i++) queues.add(0, 0, 130_000, 0);
+    expect(waitOf(queues, 0, 1)).toBe(100_000);
+    expect(waitOf(queues, 0, 0)).toBe(30 * 130_000);
+    queues.add(0, 0, 20_000, 1);
+    expect(waitOf(queues, 0, 1)).toBe(20_000);
+    expect(waitOf(queues, 0, 2)).toBe(20_000);
+    // Later prompts of priority 1 lengthen the wait of those below.
+    expect(waitOf(queues, 0, 0)).toBeGreaterThan(30 * 130_000 + 20_000);
+    expect(queues.stretch(0, 0, 0)).toBeGreaterThan(1);
+    expect(queues.stretch(0, 0, 1)).toBe(1);
+  });
+
+  const prefill = fc.record({ us: fc.integer({ min: 1, max: 1000 }), priority: fc.integer({ min: -2, max: 2 }) });
+  test('give a prompt of higher priority no longer wait, whatever is below it', () => {
+    fc.assert(
+      fc.property(fc.array(prefill, { maxLength: 30 }), fc.array(fc.nat(29)), fc.nat(5000), (sent, ended, nowUs) => {
+        const all = new PrefillQueues(1);
+        const above = new PrefillQueues(1);
+        const live = new Set(sent.keys());
+        for (const { us, priority } of sent) {
+          all.add(0, 0, us, priority);
+          if (priority >= 0) above.add(0, 0, us, priority);
+        }
+        for (const i of ended) {
+          const one = sent[i];
+          if (one === undefined || !live.delete(i)) continue;
+          all.remove(0, one.us, one.priority);
+          if (one.priority >= 0) above.remove(0, one.us, one.priority);
+        }
+        const waits = [-3, -2, -1, 0, 1, 2, 3].map((priority) => waitOf(all, nowUs, priority));
+        for (let i = 1; i < waits.length; i++) expect(waits[i]).toBeLessThanOrEqual(waits[i - 1] + 1e-6);
+        expect(waitOf(all, nowUs, 0)).toBeCloseTo(waitOf(above, nowUs, 0), 6);
+      }),
+    );
+  });
+});
+
 test('a chunked prefill costs its rows and the keys that they attend to', () => {
   const linear = new ChunkedPrefill({ predictUs: ({ rows, keyRows }) => 7 + 3 * rows + 0.5 * keyRows }, 40);
   fc.assert(

@@ -23,6 +23,8 @@ import { type CachedPrompt, type InlineChoice, type InlineLimits, InlinePrefill 
 export interface AdmissionModel<Request> {
   /** The SLO of the request if its output has `outputTokens` tokens; undefined: no bounds. */
   slo(request: Request, outputTokens: number): Slo | undefined;
+  /** Requests of larger priority are computed first, and keep their memory. */
+  priorityOf(request: Request): number;
   /** Requests of one class have outputs of similar length, as far as is known before they run. */
   outputClass(request: Request): string;
   /** Output tokens so far. */
@@ -106,8 +108,8 @@ export class AdmissionController<Request> {
   readonly #forecasts: boolean;
   readonly #pool: DecodePool;
   readonly #inline: InlinePrefill | undefined;
-  /** Error of the predicted TTFTs above half of their bound. */
-  readonly #ttftError = new ErrorBound();
+  /** By priority: error of the predicted TTFTs above half of their bound. */
+  readonly #ttftErrors = new Map<number, ErrorBound>();
   readonly #forecast: DecodeForecast;
   /** Of the latest request with a TTFT bound. */
   #slo: Slo | undefined;
@@ -177,6 +179,12 @@ export class AdmissionController<Request> {
     return this.#forecasts ? this.#forecast.decodeStartsAfterUs(ttftUs) : ttftUs;
   }
 
+  #ttftErrorOf(priority: number): ErrorBound {
+    const known = this.#ttftErrors.get(priority) ?? new ErrorBound();
+    this.#ttftErrors.set(priority, known);
+    return known;
+  }
+
   /** Predicts the latencies of a request on its planned route, and refuses it when the policy does. */
   judge(nowUs: number, request: Request, planned: PlannedRequest): AdmissionVerdict {
     const config = this.#config;
@@ -187,7 +195,11 @@ export class AdmissionController<Request> {
     const { promptTokens, waitUs, prefillUs, inline, member } = planned;
     const ttftUs = waitUs + prefillUs + (inline ? 0 : handOffUs(config.handOff, promptTokens, prefillUs));
     const decodeStartUs = nowUs + this.#decodeStartsAfterUs(ttftUs);
-    const pool = this.#forecasts ? this.#forecast.countAt(nowUs, decodeStartUs) : this.#pool.countNow(nowUs);
+    const priority = config.requests.priorityOf(request);
+    const errorUs = this.#ttftErrorOf(priority).us;
+    const pool = this.#forecasts
+      ? this.#forecast.countAt(nowUs, decodeStartUs, priority)
+      : this.#pool.countNow(nowUs, priority);
     const decode = member === undefined ? idleDecode : pool.leastLoad(member, promptTokens);
     const { tbtUs, tbtUsMax, memory } = decode;
     const bounds = { ...slo, tbtUs: Math.min(slo.tbtUs, tbtUsMax) };
@@ -195,7 +207,7 @@ export class AdmissionController<Request> {
     const predicted = { ttftUs, tbtUs, outputTokens, decodeLoad };
     if (slo.ttftUs < Number.POSITIVE_INFINITY) this.#slo = slo;
     const loads: Loads = {
-      ttft: (ttftUs + this.#ttftError.us) / Math.min(slo.ttftUs, slo.completionUs),
+      ttft: (ttftUs + errorUs) / Math.min(slo.ttftUs, slo.completionUs),
       tbt: this.#forecasts && member !== undefined ? this.#forecast.corrected(decodeLoad) : decodeLoad,
       memory,
       completion: (ttftUs + Math.max(0, outputTokens - 1) * tbtUs) / slo.completionUs,
@@ -208,7 +220,7 @@ export class AdmissionController<Request> {
       outputTokens,
       memory,
       decodeUs: this.#forecast.meanUs,
-      ttftUs: ttftUs + this.#ttftError.us,
+      ttftUs: ttftUs + errorUs,
       tbtUs: loads.tbt * bounds.tbtUs,
       completionUs: loads.completion * slo.completionUs,
     };
@@ -227,7 +239,8 @@ export class AdmissionController<Request> {
     const model = this.#config?.requests;
     const outputClass = model?.outputClass(request);
     const outputs = outputClass === undefined ? undefined : this.#forecast.outputsOf(outputClass);
-    const decoding = this.#pool.add(nowUs, { ...arrival, decodeStartUs, tbtUsMax, outputs });
+    const priority = model?.priorityOf(request);
+    const decoding = this.#pool.add(nowUs, { ...arrival, decodeStartUs, tbtUsMax, priority, outputs });
     return { request, slo, predicted, decoding, outputClass };
   }
 
@@ -238,7 +251,7 @@ export class AdmissionController<Request> {
     this.#pool.decodeStarted(nowUs, decoding);
     if (slo === undefined || predicted === undefined) return;
     const { ttftUs } = predicted;
-    if (ttftUs > slo.ttftUs / 2) this.#ttftError.observe(ttftUs, nowUs - addedUs, slo.ttftUs);
+    if (ttftUs > slo.ttftUs / 2) this.#ttftErrorOf(decoding.priority ?? 0).observe(ttftUs, nowUs - addedUs, slo.ttftUs);
     if (!this.#forecasts) return;
     this.#forecast.decodeStarted(ttftUs, nowUs - addedUs);
     if (predicted.decodeLoad > 0) this.#forecast.reachedDecode(predicted.decodeLoad, false);

@@ -61,13 +61,13 @@ export class DecodeForecast {
   }
 
   /** The pool, counted as it will be at `atUs`. */
-  countAt(nowUs: number, atUs: number): DecodePool {
+  countAt(nowUs: number, atUs: number, priority?: number): DecodePool {
     switch (this.#kind) {
       case 'td':
       case 'mean':
-        return this.#pool.countAt(nowUs, atUs, this.decodeUs);
+        return this.#pool.countAt(nowUs, atUs, this.decodeUs, priority);
       case 'lengths':
-        return this.#pool.countExpected(nowUs, atUs);
+        return this.#pool.countExpected(nowUs, atUs, priority);
       default:
         return assertNever(this.#kind);
     }

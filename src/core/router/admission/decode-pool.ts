@@ -24,6 +24,8 @@ export interface DecodeArrival {
   readonly decodeStartUs: number;
   /** Its TBT bound; Infinity: none. */
   readonly tbtUsMax: number;
+  /** A request of larger priority takes its memory when memory is short; 0 unless given. */
+  readonly priority?: number | undefined;
   /** Output lengths of similar requests. */
   readonly outputs?: LengthDistribution | undefined;
 }
@@ -40,9 +42,9 @@ export interface DecodingRequest extends DecodeArrival {
 export interface DecodeLoad {
   /** Predicted duration of a step. */
   readonly tbtUs: number;
-  /** Strictest TBT bound of the batch. */
+  /** Strictest TBT bound of the requests of at least the counted priority. */
   readonly tbtUsMax: number;
-  /** KV memory in use, over capacity. */
+  /** KV memory of these requests, over capacity. */
   readonly memory: number;
 }
 
@@ -70,11 +72,16 @@ export class DecodePool {
   readonly #up: Uint8Array;
   readonly #decodes: Uint8Array;
   readonly #takesHandOffs: Uint8Array;
-  /** (members): the last count: sequences, prompt tokens, sum of the times since their decodes started, and the strictest TBT bound. */
+  /**
+   * (members): the last count: sequences, prompt tokens, and sum of the times since their decodes started; the last two once more, and the
+   * strictest TBT bound, over the requests that a request of the counted priority does not outrank.
+   */
   readonly #counted: {
     readonly rows: Float64Array;
     readonly keys: Float64Array;
     readonly decodedUs: Float64Array;
+    readonly heldKeys: Float64Array;
+    readonly heldUs: Float64Array;
     readonly tbtUsMax: Float64Array;
   };
 
@@ -88,6 +95,8 @@ export class DecodePool {
       rows: new Float64Array(members.length),
       keys: new Float64Array(members.length),
       decodedUs: new Float64Array(members.length),
+      heldKeys: new Float64Array(members.length),
+      heldUs: new Float64Array(members.length),
       tbtUsMax: new Float64Array(members.length),
     };
     this.#up = new Uint8Array(members.length).fill(1);
@@ -186,24 +195,24 @@ export class DecodePool {
     return this.#up[index] === 1 && this.#decodes[index] === 1;
   }
 
-  /** Counts the requests whose decode has started. */
-  countNow(nowUs: number): this {
-    return this.#count(nowUs, nowUs, ({ hasStarted }) => Number(hasStarted));
+  /** Counts the requests whose decode has started. @param priority of the request that is judged; undefined: it outranks none */
+  countNow(nowUs: number, priority = Number.NEGATIVE_INFINITY): this {
+    return this.#count(nowUs, nowUs, priority, ({ hasStarted }) => Number(hasStarted));
   }
 
   /** Counts the requests that decode at `atUs` if every decode lasts `decodeUs` (Mooncake, section 6.2: system level). */
-  countAt(nowUs: number, atUs: number, decodeUs: number): this {
-    return this.#count(nowUs, atUs, (_, fromUs) => Number(fromUs <= atUs && fromUs > atUs - decodeUs));
+  countAt(nowUs: number, atUs: number, decodeUs: number, priority = Number.NEGATIVE_INFINITY): this {
+    return this.#count(nowUs, atUs, priority, (_, fromUs) => Number(fromUs <= atUs && fromUs > atUs - decodeUs));
   }
 
   /**
    * Counts each request with the probability that it still decodes at `atUs`, by the output lengths of similar requests (Mooncake, section
    * 6.2: request level).
    */
-  countExpected(nowUs: number, atUs: number): this {
+  countExpected(nowUs: number, atUs: number, priority = Number.NEGATIVE_INFINITY): this {
     this.countNow(nowUs);
     const stepUs = this.#members.map((_, i) => Math.max(1, this.load(i, 0).tbtUs));
-    return this.#count(nowUs, atUs, ({ member, hasStarted, outputs }, fromUs) => {
+    return this.#count(nowUs, atUs, priority, ({ member, hasStarted, outputs }, fromUs) => {
       if (fromUs > atUs) return 0;
       if (outputs === undefined) return 1;
       const now = hasStarted ? outputs.longer((nowUs - fromUs) / stepUs[member]) : 1;
@@ -212,9 +221,9 @@ export class DecodePool {
     });
   }
 
-  #count(nowUs: number, atUs: number, share: Share): this {
-    const { rows, keys, decodedUs, tbtUsMax } = this.#counted;
-    for (const each of [rows, keys, decodedUs]) each.fill(0);
+  #count(nowUs: number, atUs: number, priority: number, share: Share): this {
+    const { rows, keys, decodedUs, heldKeys, heldUs, tbtUsMax } = this.#counted;
+    for (const each of [rows, keys, decodedUs, heldKeys, heldUs]) each.fill(0);
     tbtUsMax.fill(Number.POSITIVE_INFINITY);
     for (const decoding of this.#decoding) {
       const { member, hasStarted, decodeStartUs } = decoding;
@@ -225,6 +234,9 @@ export class DecodePool {
       rows[member] += part;
       keys[member] += part * decoding.tokens;
       if (hasStarted) decodedUs[member] += part * (atUs - decodeStartUs);
+      if ((decoding.priority ?? 0) < priority) continue;
+      heldKeys[member] += part * decoding.tokens;
+      if (hasStarted) heldUs[member] += part * (atUs - decodeStartUs);
       if (decoding.tbtUsMax < tbtUsMax[member]) tbtUsMax[member] = decoding.tbtUsMax;
     }
     return this;
@@ -237,11 +249,13 @@ export class DecodePool {
     const rows = this.#counted.rows[index] + (tokens > 0 ? 1 : 0);
     if (rows === 0) return idleDecode;
     const prompts = this.#counted.keys[index] + tokens;
-    const keys = prompts + this.#counted.decodedUs[index] / member.steps.predictUs(decodeShape(rows, prompts));
+    const stepUs = member.steps.predictUs(decodeShape(rows, prompts));
+    const keys = prompts + this.#counted.decodedUs[index] / stepUs;
+    const held = this.#counted.heldKeys[index] + tokens + this.#counted.heldUs[index] / stepUs;
     return {
       tbtUs: member.steps.predictUs(decodeShape(rows, keys)),
       tbtUsMax: this.#counted.tbtUsMax[index],
-      memory: keys / member.capacityTokens,
+      memory: held / member.capacityTokens,
     };
   }
 

@@ -75,6 +75,7 @@ export function lengthAdmission(
     forecast: { kind: forecast, decodeUs, refusalProbabilityMax },
     requests: {
       slo: ({ trace }, tokens) => rule(trace, tokens),
+      priorityOf: ({ trace }) => trace.priority ?? 0,
       outputClass: ({ trace }) => `${trace.sloClass ?? ''}\n${trace.tenant ?? ''}`,
       outputTokens: ({ outputs }) => outputs,
     },

@@ -81,6 +81,10 @@ export class TokenAdmission implements AdmissionModel<GenerationRequest> {
     return sloOf(named, lengths, { prefill: this.#prefills[0], steps });
   }
 
+  priorityOf({ priority }: GenerationRequest): number {
+    return priority;
+  }
+
   outputClass({ sloClass = '', tenant = '' }: GenerationRequest): string {
     return `${sloClass}\n${tenant}`;
   }

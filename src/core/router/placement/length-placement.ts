@@ -53,7 +53,7 @@ export function lengthPlacement(
   }
   const [
     {
-      machine: { blockTokens, cost, limits },
+      machine: { blockTokens, cost, limits, hostLink },
     },
   ] = instances;
   return {
@@ -61,9 +61,14 @@ export function lengthPlacement(
     blockTokens,
     prompts: {
       chainOf: ({ chain }) => chain,
+      priorityOf: ({ trace }) => trace.priority ?? 0,
       mayPipeline: ({ trace }) => pipeline?.budgetByDefault !== true || trace.kvBudget === 'full',
     },
     transfers: { ends: instances.map(({ nic }) => nic), linkBytesPerSecond, bytesPerToken: cost.kvBytesPerToken },
+    stepUs: Math.min(
+      limits.stepUsPrefill,
+      (predictors.get(hostLink ?? cost) as PrefillPredictor).prefillUs(limits.tokensMax, 0),
+    ),
     ssds: {
       ends: instances.map(({ ssd }) => ({ ssdBytesPerSecond: ssd?.readBytesPerSecond })),
       bytesPerToken: cost.kvBytesPerToken,

@@ -33,6 +33,7 @@ export interface PlacedPrompt {
   /** Instances that still compute the prompt. */
   readonly computing: Set<InstanceIndex>;
   readonly promptTokens: number;
+  readonly priority: number;
   readonly chain: BlockChain | undefined;
   /** Predicted time at which its prefix is on the instance. */
   readonly readyUs: number;

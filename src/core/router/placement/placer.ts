@@ -25,6 +25,8 @@ export type { PipelineSettings, PlacementSettings };
 export interface PromptModel<Request> {
   /** The full blocks of the prompt. */
   chainOf(request: Request): BlockChain;
+  /** Prompts of larger priority are computed first. */
+  priorityOf(request: Request): number;
   /** True when a pipeline group may compute the prompt. */
   mayPipeline(request: Request): boolean;
 }
@@ -39,6 +41,8 @@ export interface PlacerConfig<Request> extends PlacementSettings {
   readonly transfers: TransferConfig | undefined;
   /** Undefined: no instance has an SSD. */
   readonly ssds?: SsdConfig | undefined;
+  /** Longest step of prefill, which a prompt of higher priority waits for; 0 unless given. */
+  readonly stepUs?: number | undefined;
   /** Maximum number of rows of a step that starts before its prefix has arrived. Undefined: steps wait for the whole prefix. */
   readonly aheadRows?: number | undefined;
   /** Pipeline groups for long prompts; `prefills` (instances): predicts them, one for equal instances. Undefined: no groups. */
@@ -89,7 +93,7 @@ export class Placer<Request> {
     const instances = takesPrompts.length;
     this.#config = config;
     this.#predictors = [...new Set(config?.predictors ?? [unpredicted])];
-    this.#queues = new PrefillQueues(instances);
+    this.#queues = new PrefillQueues(instances, config?.stepUs);
     this.#takesPrompts = [...takesPrompts];
     this.#view = {
       up: Uint8Array.from(takesPrompts, Number),
@@ -142,7 +146,7 @@ export class Placer<Request> {
     if (this.#config !== undefined && this.#index !== undefined && this.#matches !== undefined) {
       const reusable = Math.floor((promptTokens - 1) / blockTokens);
       this.#index.match(this.#config.prompts.chainOf(request), reusable, this.#matches);
-      this.#queues.predict(nowUs, this.#view.queueUs);
+      this.#queues.predict(nowUs, this.#view.queueUs, this.#priorityOf(request), this.#view.up);
     }
     const query = { number: this.#placed, tokens: promptTokens, blockTokens, matches: this.#matches };
     const up = eligible && this.#view.up.map((each, i) => each & eligible[i]);
@@ -207,6 +211,15 @@ export class Placer<Request> {
     return count === 0 ? 0 : sum / count;
   }
 
+  #priorityOf(request: Request): number {
+    return this.#config?.prompts.priorityOf(request) ?? 0;
+  }
+
+  /** Expected duration of a prefill over its duration without later prompts of higher priority. */
+  stretch(request: Request, instance: InstanceIndex): number {
+    return this.#queues.stretch(this.#nowUs, instance, this.#priorityOf(request), this.#view.up);
+  }
+
   /** Counts a prompt that was sent to its instance. @param share of each member of a group */
   place(
     nowUs: number,
@@ -228,12 +241,14 @@ export class Placer<Request> {
     if (share?.prefix !== undefined) this.#groupPrefixes?.send(nowUs, share.members, share.prefix);
     this.#placed++;
     const computing = new Set(share?.members ?? [instance]);
+    const priority = this.#priorityOf(request);
     for (const member of computing) {
       this.#view.requests[member]++;
-      this.#queues.add(nowUs, member, prefillUs);
+      this.#queues.add(nowUs, member, prefillUs, priority);
     }
     const chain = this.#config?.prompts.chainOf(request);
-    return { instance, helpers, computing, promptTokens, chain, prefillUs, readyUs: nowUs + readyUs, decodeAt };
+    const placed = { instance, helpers, computing, promptTokens, priority, chain };
+    return { ...placed, prefillUs, readyUs: nowUs + readyUs, decodeAt };
   }
 
   /**
@@ -254,7 +269,7 @@ export class Placer<Request> {
     const { blockTokens } = this.#config;
     if (placed.helpers.length === 0 && prefillUs !== undefined) {
       const correctedUs = this.#predictors[this.#view.kind[instance]].prefillUs(promptTokens, cachedTokens);
-      this.#queues.correct(instance, prefillUs, correctedUs);
+      this.#queues.correct(instance, prefillUs, correctedUs, placed.priority);
       placed.prefillUs = correctedUs;
     }
     const found = countPromptBlocks(this.#index, chain, { blockTokens, promptTokens, cachedTokens });
@@ -274,23 +289,23 @@ export class Placer<Request> {
   /** The prefill has ended. */
   prefilled(nowUs: number, placed: PlacedPrompt): void {
     if (placed.prefillUs === undefined) return;
-    const { instance, computing, prefillUs, readyUs } = placed;
-    if (placed.helpers.length === 0) this.#queues.end(nowUs, instance, prefillUs, readyUs);
-    else for (const member of computing) this.#queues.endShare(member, prefillUs);
+    const { instance, computing, prefillUs, readyUs, priority } = placed;
+    if (placed.helpers.length === 0) this.#queues.end(nowUs, instance, prefillUs, readyUs, priority);
+    else for (const member of computing) this.#queues.endShare(member, prefillUs, priority);
     computing.clear();
     placed.prefillUs = undefined;
   }
 
   /** A member of a group has computed its layers. */
-  sharePrefilled({ computing, prefillUs }: PlacedPrompt, member: InstanceIndex): void {
-    if (prefillUs !== undefined && computing.delete(member)) this.#queues.endShare(member, prefillUs);
+  sharePrefilled({ computing, prefillUs, priority }: PlacedPrompt, member: InstanceIndex): void {
+    if (prefillUs !== undefined && computing.delete(member)) this.#queues.endShare(member, prefillUs, priority);
   }
 
   /** The request has ended or was cancelled. */
-  ended({ instance, helpers, computing, prefillUs }: PlacedPrompt): void {
+  ended({ instance, helpers, computing, prefillUs, priority }: PlacedPrompt): void {
     this.#view.requests[instance]--;
     for (const helper of helpers) this.#view.requests[helper]--;
-    if (prefillUs !== undefined) for (const member of computing) this.#queues.remove(member, prefillUs);
+    if (prefillUs !== undefined) for (const member of computing) this.#queues.remove(member, prefillUs, priority);
     computing.clear();
   }
 

@@ -1,28 +1,59 @@
-// Predicted wait of a new prefill on each instance, corrected by how long recent prefills took.
+// Predicted wait of a new prefill on each instance, by priority, corrected by how long recent prefills took.
+
+import { exactExp } from '../../../util/exact-math.ts';
 
 /** Predicted work of the prior: an instance starts out as fast as predicted. */
 const priorUs = 1e6;
 /** Share of the earlier observations that remains after each prefill. */
 const decay = 0.95;
+/** Arrivals of a priority are averaged over this time. */
+const arrivalUs = 20e6;
+/** Largest share of the time that later prefills of higher priority are expected to take. */
+const laterShareMax = 0.9;
+/** Priorities without a pending prefill that are remembered. */
+const idleClassesMax = 16;
+
+/** The prefills of one priority. */
+interface PriorityClass {
+  readonly priority: number;
+  /** (instances) */
+  readonly workUs: Float64Array;
+  readonly pending: Int32Array;
+  /** (instances): start of the prefill of this priority that runs, as far as it is reported. */
+  readonly sinceUs: Float64Array;
+  /** Prefills of all instances. */
+  pendingCount: number;
+  /** Decayed sum of the work that was sent, at `sentAtUs`. */
+  sentUs: number;
+  sentAtUs: number;
+}
 
 /**
  * The work of an instance is the predicted time of its prefills that have not ended. The time from the end of one prefill to the end of the
  * next also contains decode steps, waits for memory and prediction errors. The ratio of this time to the prediction, over recent prefills,
- * scales the remaining work.
+ * scales the remaining work. A prefill waits for those of its own and of higher priorities: the instance interrupts lower ones after a step.
  */
 export class PrefillQueues {
-  readonly #workUs: Float64Array;
+  /** Highest priority first. */
+  #classes: PriorityClass[] = [];
+  readonly #instances: number;
+  /** Longest step, which ends before a prefill of higher priority starts. */
+  readonly #stepUs: number;
   readonly #pending: Int32Array;
-  /** (instances): start of the running prefill, as far as it is reported. */
+  /** (instances): start of the running prefill of any priority. */
   readonly #sinceUs: Float64Array;
+  /** (instances): time of prefills of lower priority before a higher one interrupted them. */
+  readonly #interruptedUs: Float64Array;
   /** (instances): decayed sums of observed and of predicted times. */
   readonly #tookUs: Float64Array;
   readonly #predictedUs: Float64Array;
 
-  constructor(instances: number) {
-    this.#workUs = new Float64Array(instances);
+  constructor(instances: number, stepUs = 0) {
+    this.#instances = instances;
+    this.#stepUs = stepUs;
     this.#pending = new Int32Array(instances);
     this.#sinceUs = new Float64Array(instances);
+    this.#interruptedUs = new Float64Array(instances);
     this.#tookUs = new Float64Array(instances).fill(priorUs);
     this.#predictedUs = new Float64Array(instances).fill(priorUs);
   }
@@ -32,40 +63,80 @@ export class PrefillQueues {
     return this.#pending;
   }
 
+  #classOf(priority: number): PriorityClass {
+    const known = this.#classes.find((each) => each.priority === priority);
+    if (known !== undefined) return known;
+    const idle = this.#classes.filter(({ pendingCount }) => pendingCount === 0);
+    if (idle.length > idleClassesMax) this.#classes = this.#classes.filter((each) => !idle.includes(each));
+    const created = {
+      priority,
+      workUs: new Float64Array(this.#instances),
+      pending: new Int32Array(this.#instances),
+      sinceUs: new Float64Array(this.#instances),
+      ...{ pendingCount: 0, sentUs: 0, sentAtUs: 0 },
+    };
+    this.#classes.push(created);
+    this.#classes.sort((a, b) => b.priority - a.priority);
+    return created;
+  }
+
   /** A prefill was sent. */
-  add(nowUs: number, instance: number, predictedUs: number): void {
+  add(nowUs: number, instance: number, predictedUs: number, priority = 0): void {
+    const its = this.#classOf(priority);
     if (this.#pending[instance] === 0) this.#sinceUs[instance] = nowUs;
+    if (its.pending[instance] === 0) its.sinceUs[instance] = nowUs;
     this.#pending[instance]++;
-    this.#workUs[instance] += predictedUs;
+    its.pending[instance]++;
+    its.pendingCount++;
+    its.workUs[instance] += predictedUs;
+    its.sentUs = sentUs(its, nowUs) + predictedUs;
+    its.sentAtUs = nowUs;
   }
 
   /** The cached part of a pending prompt differs from the prediction. */
-  correct(instance: number, beforeUs: number, afterUs: number): void {
-    this.#workUs[instance] += afterUs - beforeUs;
+  correct(instance: number, beforeUs: number, afterUs: number, priority = 0): void {
+    this.#classOf(priority).workUs[instance] += afterUs - beforeUs;
   }
 
   /** A prefill has ended. @param readyUs when its prefix was there: it could not start before */
-  end(nowUs: number, instance: number, predictedUs: number, readyUs: number): void {
-    const tookUs = Math.max(0, nowUs - Math.max(this.#sinceUs[instance], readyUs));
+  end(nowUs: number, instance: number, predictedUs: number, readyUs: number, priority = 0): void {
+    let tookUs = Math.max(0, nowUs - Math.max(this.#sinceUs[instance], readyUs));
+    if (this.#interrupts(instance, priority)) {
+      this.#interruptedUs[instance] += Math.max(0, Math.min(nowUs, readyUs) - this.#sinceUs[instance]);
+    } else {
+      tookUs += this.#interruptedUs[instance];
+      this.#interruptedUs[instance] = 0;
+    }
     this.#tookUs[instance] = this.#tookUs[instance] * decay + tookUs;
     this.#predictedUs[instance] = this.#predictedUs[instance] * decay + predictedUs;
     this.#sinceUs[instance] = nowUs;
-    this.remove(instance, predictedUs);
+    for (const each of this.#classes) each.sinceUs[instance] = nowUs;
+    this.remove(instance, predictedUs, priority);
+  }
+
+  /** True if a prefill of lower priority waits for those of this one. */
+  #interrupts(instance: number, priority: number): boolean {
+    return this.#classes.some((each) => each.priority < priority && each.pending[instance] > 0);
   }
 
   /**
    * The share of a group member has ended. Its own time is not observable, since members wait for one another. It counts as predicted, and
    * not in the time of the next prefill that ends on this instance.
    */
-  endShare(instance: number, predictedUs: number): void {
+  endShare(instance: number, predictedUs: number, priority = 0): void {
     this.#sinceUs[instance] += predictedUs;
-    this.remove(instance, predictedUs);
+    for (const each of this.#classes) each.sinceUs[instance] += predictedUs;
+    this.remove(instance, predictedUs, priority);
   }
 
   /** A pending prefill is cancelled. */
-  remove(instance: number, predictedUs: number): void {
+  remove(instance: number, predictedUs: number, priority = 0): void {
+    const its = this.#classOf(priority);
     this.#pending[instance]--;
-    this.#workUs[instance] = this.#pending[instance] === 0 ? 0 : this.#workUs[instance] - predictedUs;
+    if (this.#pending[instance] === 0) this.#interruptedUs[instance] = 0;
+    its.pending[instance]--;
+    its.pendingCount--;
+    its.workUs[instance] = its.pending[instance] === 0 ? 0 : its.workUs[instance] - predictedUs;
   }
 
   /** Observed over predicted time of recent prefills. */
@@ -73,17 +144,63 @@ export class PrefillQueues {
     return this.#tookUs[instance] / this.#predictedUs[instance];
   }
 
-  /** Writes the predicted wait of a prefill that arrives now: (instances) microseconds. */
-  predict(nowUs: number, out: Float64Array): void {
+  /**
+   * Writes the predicted wait of a prefill that arrives now: (instances) microseconds. Prefills of higher priority that arrive during the wait
+   * lengthen it by their share of the time (Cobham, 1954).
+   * @param priority of the prefill; undefined: it is below all others
+   * @param up (instances): 1 for those that compute prompts; undefined: all
+   */
+  predict(nowUs: number, out: Float64Array, priority = Number.NEGATIVE_INFINITY, up?: Uint8Array): void {
+    const laterShare = this.#laterShare(nowUs, priority, up);
     for (let i = 0; i < out.length; i++) {
-      const pending = this.#pending[i];
-      if (pending === 0) {
+      if (this.#pending[i] === 0) {
         out[i] = 0;
         continue;
       }
-      const leftUs = this.slowness(i) * this.#workUs[i];
-      // The running prefill has done at most its share of the work, however long it has been delayed.
-      out[i] = leftUs - Math.max(0, Math.min(nowUs - this.#sinceUs[i], leftUs / pending));
+      const slowness = this.slowness(i);
+      out[i] = this.#waitUs(i, nowUs, slowness, priority);
+      if (laterShare > 0) out[i] /= 1 - Math.min(laterShareMax, slowness * laterShare);
     }
   }
+
+  /** Expected duration of a prefill of this priority over its duration without later prefills of higher priorities. */
+  stretch(nowUs: number, instance: number, priority: number, up?: Uint8Array): number {
+    return 1 / (1 - Math.min(laterShareMax, this.slowness(instance) * this.#laterShare(nowUs, priority, up)));
+  }
+
+  #waitUs(instance: number, nowUs: number, slowness: number, priority: number): number {
+    let workUs = 0;
+    let doneUs: number | undefined;
+    for (let c = 0; c < this.#classes.length; c++) {
+      const each = this.#classes[c];
+      const pending = each.pending[instance];
+      if (pending === 0) continue;
+      // The step of a lower priority that runs when none of a higher one is pending.
+      if (each.priority < priority)
+        return workUs === 0 ? Math.min(this.#stepUs, each.workUs[instance]) : slowness * workUs - (doneUs ?? 0);
+      workUs += each.workUs[instance];
+      // The running prefill has done at most its share of the work, however long it has been delayed.
+      doneUs ??= Math.max(0, Math.min(nowUs - each.sinceUs[instance], (slowness * each.workUs[instance]) / pending));
+    }
+    return slowness * workUs - (doneUs ?? 0);
+  }
+
+  /** Share of an instance's time that prefills above this priority take, by the arrivals of recent ones. */
+  #laterShare(nowUs: number, priority: number, up?: Uint8Array): number {
+    if (priority === Number.NEGATIVE_INFINITY) return 0;
+    let workUs = 0;
+    for (const each of this.#classes) {
+      if (each.priority <= priority) break;
+      workUs += sentUs(each, nowUs);
+    }
+    if (workUs === 0) return 0;
+    let computing = 0;
+    for (let i = 0; i < this.#instances; i++) computing += up?.[i] ?? 1;
+    return workUs / arrivalUs / Math.max(1, computing);
+  }
+}
+
+/** The decayed sum of the work sent. */
+function sentUs(of: PriorityClass, nowUs: number): number {
+  return of.sentUs === 0 ? 0 : of.sentUs * exactExp(Math.max(-30, (of.sentAtUs - nowUs) / arrivalUs));
 }

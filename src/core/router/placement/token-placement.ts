@@ -76,6 +76,7 @@ export class TokenPlacement implements PromptModel<GenerationRequest> {
       predictors: this.#observer.times,
       transfers: this.#transfers?.config,
       ssds: this.#transfers?.ssds,
+      stepUs: batchLimits.stepUsPrefill,
       // Instances that fetch pages start steps that wait for them.
       aheadRows: this.#transfers && batchLimits.tokensMax,
       pipeline: this.#pipeline && {
@@ -131,6 +132,10 @@ export class TokenPlacement implements PromptModel<GenerationRequest> {
     const { chain } = new TokenContent(request.prompt, rootDigest(this.#root, request.salt, this.#hashKey));
     this.#chains.set(request, chain);
     return chain;
+  }
+
+  priorityOf({ priority }: GenerationRequest): number {
+    return priority;
   }
 
   /** One instance computes a prompt with log-probabilities or an embedding, with earlier output, or with a KV budget. */

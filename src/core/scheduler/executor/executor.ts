@@ -72,6 +72,8 @@ export interface Executor<Request, S extends RunningRequest, Plan, Result> {
   requestOf(running: S): Request;
   /** A resumed request starts: its first token is delivered to the client now. */
   firstTokenDelivered(running: S, nowUs: number): void;
+  /** Requests of larger priority run first; batch jobs are below all others. */
+  priorityOf(request: Request): number;
   /** TBT objective of a request; Infinity: none. */
   tbtUsMax(request: Request): number;
   /** The plan of sequences with planned rows, in the order of their results. @param range the layers of one sequence, whose blocks hold these layers alone */

@@ -123,6 +123,10 @@ export class LengthExecutor implements Executor<LengthRequest, RunningLengths, u
     request.deliveredAt(nowUs);
   }
 
+  priorityOf({ trace }: LengthRequest): number {
+    return trace.batch === true ? Number.NEGATIVE_INFINITY : (trace.priority ?? 0);
+  }
+
   tbtUsMax({ slo }: LengthRequest): number {
     return slo?.tbtUs ?? Number.POSITIVE_INFINITY;
   }

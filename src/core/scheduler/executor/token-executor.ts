@@ -60,6 +60,10 @@ export class TokenExecutor implements Executor<GenerationRequest, RunningGenerat
 
   firstTokenDelivered(): void {}
 
+  priorityOf({ priority, batch }: GenerationRequest): number {
+    return batch === true ? Number.NEGATIVE_INFINITY : priority;
+  }
+
   tbtUsMax({ tbtUsMax = Number.POSITIVE_INFINITY }: GenerationRequest): number {
     return tbtUsMax;
   }

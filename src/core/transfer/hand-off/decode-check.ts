@@ -21,14 +21,17 @@ export class DecodeCheck<Request extends Identified, S extends RunningRequest> {
   /** The refusal of a request with which the batch would decode too slowly, or not fit; undefined: it is admitted. */
   refusal(request: Request, capacityTokens: number): Refusal | undefined {
     const { scheduler, requests, executor, config } = this.#context;
+    const priority = executor.priorityOf(request);
     const sequences = [...scheduler.running, ...scheduler.waiting].filter(({ background }) => !background);
     return decodeRefusal({
       lengths: [executor.size(request).promptTokens + 1, ...sequences.map(({ length }) => length)],
+      // Sequences of lower priority give their memory to it.
+      outranked: sequences.filter((each) => each.priority < priority).map(({ length }) => length),
       growthTokens: this.#growth.tokens,
       capacityTokens,
       blockTokens: config.blockTokens,
       cost: config.cost,
-      tbtUsMax: requests.tbtUsMax(executor.tbtUsMax(request)),
+      tbtUsMax: requests.tbtUsMax(executor.tbtUsMax(request), priority),
     });
   }
 }
@@ -61,18 +64,21 @@ class DecodeGrowth {
 interface DecodeBatch {
   /** Tokens of each sequence. */
   readonly lengths: readonly number[];
+  /** Those of them that give their memory to the new one. */
+  readonly outranked?: readonly number[];
   /** Tokens by which all of them together grow before one ends. */
   readonly growthTokens: number;
   readonly capacityTokens: number;
   readonly blockTokens: number;
   readonly cost: Pick<StepPredictor, 'predictUs'>;
-  /** The strictest TBT bound of the batch; Infinity: no bound. */
+  /** The strictest TBT bound of the new sequence and of those that it does not outrank; Infinity: no bound. */
   readonly tbtUsMax: number;
 }
 
 /** The refusal of a batch that would not fit into memory, or would decode too slowly; undefined: neither. */
 export function decodeRefusal({
   lengths,
+  outranked = [],
   growthTokens,
   capacityTokens,
   blockTokens,
@@ -81,10 +87,12 @@ export function decodeRefusal({
 }: DecodeBatch): Refusal | undefined {
   let keys = 0;
   let tokens = 0;
+  const heldTokens = (length: number): number => Math.ceil((length + 1) / blockTokens) * blockTokens;
   for (const length of lengths) {
     keys += length;
-    tokens += Math.ceil((length + 1) / blockTokens) * blockTokens;
+    tokens += heldTokens(length);
   }
+  for (const length of outranked) tokens -= heldTokens(length);
   const rows = lengths.length;
   if (tokens > capacityTokens)
     return refusal({ reason: 'memory', at: 'decode', sequences: rows, tokens, capacityTokens }, retryAfterMsMin);
