@@ -99,6 +99,13 @@ export interface EncoderConfig {
   readonly labels?: number | undefined;
 }
 
+/**
+ * How a decoder ranks a document: by the last hidden state times one row of a tensor. `answers`: the head's row of the
+ * token "yes" minus that of "no"; `label`: `score.weight` of a classifier; `rows`: those two rows of the head, which
+ * `cls.output.weight` of a GGUF file keeps.
+ */
+export type RankingHead = 'answers' | 'label' | 'rows';
+
 /** What the files of a model state about embeddings. */
 export interface StatedEmbedding {
   readonly pooling?: Pooling | undefined;
@@ -133,6 +140,8 @@ export interface ModelConfig {
   /** Undefined: the model generates text. */
   readonly encoder?: EncoderConfig | undefined;
   readonly embedding?: StatedEmbedding | undefined;
+  /** Undefined: the model is no reranker, or a cross-encoder. */
+  readonly ranking?: RankingHead | undefined;
   readonly bosId: number | undefined;
   /** End-of-sequence ids, without duplicates. */
   readonly eosIds: readonly number[];

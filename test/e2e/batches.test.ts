@@ -36,7 +36,8 @@ async function upload(lines: readonly string[]): Promise<string> {
   return (await client.files.create({ file, purpose: 'batch' })).id;
 }
 
-const create = (input_file_id: string, endpoint: '/v1/completions' | '/v1/chat/completions' = '/v1/completions') =>
+type Endpoint = '/v1/completions' | '/v1/chat/completions' | '/v1/embeddings';
+const create = (input_file_id: string, endpoint: Endpoint = '/v1/completions') =>
   client.batches.create({ input_file_id, endpoint, completion_window: '24h', metadata: { of: 'test' } });
 
 async function ended(id: string) {
@@ -84,6 +85,21 @@ describe('/v1/batches', () => {
     expect((await client.batches.list()).data.map((each) => each.id)).toContain(batch.id);
   });
 
+  it('runs embeddings', async () => {
+    const inputs = ['a fox', ['a lantern', 'snow']];
+    const expected = await Promise.all(inputs.map((input) => client.embeddings.create({ model, input })));
+    const file = await upload(inputs.map((input, i) => line(i, { input }, '/v1/embeddings')));
+    const batch = await ended((await create(file, '/v1/embeddings')).id);
+    const answers = (await linesOf(batch.output_file_id)).sort((a, b) =>
+      `${a.custom_id}`.localeCompare(`${b.custom_id}`),
+    );
+    const vectors = answers.map(({ response }) => (response as { body: OpenAI.CreateEmbeddingResponse }).body.data);
+    expect(vectors.map((data) => data.length)).toEqual([1, 2]);
+    for (const [i, data] of vectors.entries())
+      for (const [j, { embedding }] of data.entries())
+        expect(embedding[0]).toBeCloseTo(expected[i]?.data[j]?.embedding[0] ?? Number.NaN, 4);
+  });
+
   it('yields to waiting requests, and marks its jobs in their traces', async () => {
     const file = await upload(
       Array.from({ length: 40 }, (_, i) => line(i, { prompt: promptOf(i, 90), max_tokens: 400, ignore_eos: true })),
@@ -127,7 +143,7 @@ describe('/v1/batches', () => {
       ],
     ]);
     await expect(create('file-0')).rejects.toMatchObject({ status: 404 });
-    await expect(create(bad, '/v1/embeddings' as '/v1/completions')).rejects.toMatchObject({
+    await expect(create(bad, '/v1/files' as Endpoint)).rejects.toMatchObject({
       status: 400,
       param: 'endpoint',
     });

@@ -136,6 +136,24 @@ describe('/v1/rerank', () => {
     expect(await ranked(body)).toMatchObject({ status, body: { error: { param } } });
   });
 
+  it('asks a reranker that chats for yes or no, and takes the product of its last hidden state with a row', async () => {
+    const { body, requests } = await ranked(
+      { query: 'q', documents, instruction: 'Find it', top_n: 1 },
+      { generates: true, contextTokens: 1000, rankingRow: Float32Array.of(-2) },
+    );
+    const prompts = requests.map(({ prompt }) => new TextDecoder().decode(Uint8Array.from(prompt)));
+    const logit = -2 * ((prompts[0]?.length ?? 0) / 10 - 0.5);
+    expect(body).toMatchObject({
+      results: [{ index: 0, relevance_score: expect.closeTo(1 / (1 + Math.exp(-logit)), 12) }],
+    });
+    expect(prompts[1]).toMatch(
+      /^<\|im_start\|>system\n.*<Instruct>: Find it\n<Query>: q\n<Document>: abcdefgh<\|im_end\|>\n/s,
+    );
+    expect(prompts[1]).toMatch(/<\|im_start\|>assistant\n<think>\n\n<\/think>\n\n$/);
+    expect(requests.map(({ pooling, salt }) => [pooling, salt])).toEqual(documents.map(() => ['last', '']));
+    expect(await ranked({ query: 'q', documents, instruction: 'x' })).toMatchObject({ status: 400 });
+  });
+
   it('refuses models that do not rank, and those that rank refuse chats and embeddings', async () => {
     expect(await ranked({ query: 'q', documents }, { ranks: false })).toMatchObject({
       ...{ status: 400, body: { error: { param: 'model', message: "Cannot rerank: model 'bytes' is no reranker" } } },

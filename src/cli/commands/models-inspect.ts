@@ -55,8 +55,8 @@ function fileSizes(path: string): { readonly name: string; readonly bytes: numbe
   });
 }
 
-function servedBy({ encoder, embedding }: ModelFiles['config']): string {
-  if (encoder?.labels !== undefined) return 'rankings (/v1/rerank)';
+function servedBy({ encoder, embedding, ranking }: ModelFiles['config']): string {
+  if (encoder?.labels !== undefined || ranking === 'label' || ranking === 'rows') return 'rankings (/v1/rerank)';
   if (encoder !== undefined) return `embeddings (${embedding?.pooling ?? 'mean'} pooling), no chats or completions`;
   return `chats, completions and embeddings (${embedding?.pooling ?? 'last'} pooling)`;
 }
@@ -70,7 +70,7 @@ function print(report: ReturnType<typeof describe>): void {
   );
   console.log(`  context ${context} tokens, ${report.kvBytesPerToken} bytes of KV each (bf16)`);
   console.log(`  tokenizer ${tokenizer ?? 'none'}, ${chatTemplate ? 'with' : 'no'} chat template`);
-  console.log(`  serves ${servedBy(report.config)}`);
+  if (report.problem === undefined) console.log(`  serves ${servedBy(report.config)}`);
   for (const file of files) console.log(`  ${file.name}: ${megabytes(file.bytes)}`);
   for (const [name, value] of Object.entries({ ...report.config, ...report.defaults })) {
     if (value !== undefined) console.log(`  ${name}: ${typeof value === 'object' ? JSON.stringify(value) : value}`);

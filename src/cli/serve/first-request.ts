@@ -15,13 +15,16 @@ export interface FirstModel {
 /** @param needsKey the shell's variable KVASIR_API_KEY then has the key, which must not appear in logs */
 export function firstRequest(model: FirstModel, url: string, needsKey: boolean): string {
   const [path, fields] =
-    model.generates === false
-      ? model.ranks === true
-        ? ['rerank', { query: 'fox', documents: ['A story about a fox.', 'A lantern.'] }]
-        : ['embeddings', { input: model.tokenizer === undefined ? [1, 2, 3] : 'A story about a fox and a lantern.' }]
-      : model.chatTemplate === undefined
-        ? ['completions', { prompt: model.tokenizer === undefined ? [1, 2, 3] : 'Once upon a time' }]
-        : ['chat/completions', { messages: [{ role: 'user', content: 'Tell me a story about a fox and a lantern.' }] }];
+    model.ranks === true
+      ? ['rerank', { query: 'fox', documents: ['A story about a fox.', 'A lantern.'] }]
+      : model.generates === false
+        ? ['embeddings', { input: model.tokenizer === undefined ? [1, 2, 3] : 'A story about a fox and a lantern.' }]
+        : model.chatTemplate === undefined
+          ? ['completions', { prompt: model.tokenizer === undefined ? [1, 2, 3] : 'Once upon a time' }]
+          : [
+              'chat/completions',
+              { messages: [{ role: 'user', content: 'Tell me a story about a fox and a lantern.' }] },
+            ];
   const variable = '{KVASIR_API_KEY:?set it to a key of this server}';
   const key = needsKey ? ` -H "authorization: Bearer $${variable}"` : '';
   const body = shellQuoted(JSON.stringify({ model: model.id, ...fields }));

@@ -1,7 +1,13 @@
 // The input of a batch (JSONL, one request per line) and its output (one response per line).
 import { z } from 'zod';
 
-export const batchUrls = ['/v1/chat/completions', '/v1/completions', '/v1/responses'] as const;
+export const batchUrls = [
+  '/v1/chat/completions',
+  '/v1/completions',
+  '/v1/responses',
+  '/v1/embeddings',
+  '/v1/rerank',
+] as const;
 export type BatchUrl = (typeof batchUrls)[number];
 
 export interface BatchLine {

@@ -5,6 +5,8 @@ import { setMaxListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
 import { oneLine } from '../../util/one-line.ts';
+import { embeddings } from '../embeddings/embeddings.ts';
+import { rerank } from '../embeddings/rerank.ts';
 import { ApiError, badField, newRequestId, toApiError } from '../http/errors.ts';
 import type { Caller } from '../keys/caller.ts';
 import { chatCompletions } from '../openai/chat.ts';
@@ -273,6 +275,8 @@ const endpoints: Readonly<Record<BatchUrl, Endpoint>> = {
   '/v1/chat/completions': chatCompletions,
   '/v1/completions': completions,
   '/v1/responses': createResponse,
+  '/v1/embeddings': embeddings,
+  '/v1/rerank': rerank,
 };
 
 function describe(batch: Batch): object {

@@ -80,7 +80,7 @@ export function planPooled(
         priority,
         ...(sloClass !== undefined && { sloClass }),
         // An encoder's blocks depend on the whole text: no other request has the same.
-        salt: `${saltOf(body.cache_salt, call.caller)}${context.model.generates === false ? `\0${call.requestId}-${index}` : ''}`,
+        salt: `${saltOf(body.cache_salt, call.caller)}${context.model.generates === false && context.model.rankingRow === undefined ? `\0${call.requestId}-${index}` : ''}`,
         tenant: call.caller.name,
         ...(call.batch && { batch: true }),
         ...(call.trace !== undefined && { trace: call.trace }),

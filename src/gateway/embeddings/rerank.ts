@@ -11,7 +11,7 @@ import {
   throwIfDisconnected,
 } from '../openai/endpoint.ts';
 import { parseBody } from '../openai/fields.ts';
-import { type Encode, refuseLongText, tokenise } from '../openai/prompt.ts';
+import { refuseLongText, tokenise } from '../openai/prompt.ts';
 import { list, shared } from '../openai/schema.ts';
 import { type PooledPrompt, pooledVectors } from './pooled-vectors.ts';
 
@@ -23,6 +23,7 @@ const rerankSchema = z.object({
   documents: list(document, 1, documentsMax),
   top_n: z.number().int().min(1).optional(),
   return_documents: z.boolean().optional(),
+  instruction: z.string().optional(),
   priority: shared.priority,
   slo_class: shared.slo_class,
   cache_salt: shared.cache_salt,
@@ -37,11 +38,18 @@ export async function rerank(json: unknown, context: EndpointContext, call: Endp
   checkReranker(model);
   checkChoices(body.documents.length, undefined, context, 'documents');
   const texts = body.documents.map((entry) => (typeof entry === 'string' ? entry : entry.text));
-  const pairs = await pairsOf(body.query, texts, model, context.encode, call.signal);
-  const options = { ...body, pooling: 'cls', field: 'documents' } as const;
-  const { vectors, usage } = await pooledVectors(pairs, options, context, call);
-  const results = vectors
-    .map(([logit], index) => ({ index, relevance_score: 1 / (1 + Math.exp(-logit)) }))
+  const { rankingRow } = model;
+  const prompts =
+    rankingRow === undefined
+      ? await pairsOf(body, texts, context, call.signal)
+      : await chatsOf(body, texts, context, call.signal);
+  const options = { ...body, pooling: rankingRow === undefined ? 'cls' : 'last', field: 'documents' } as const;
+  const { vectors, usage } = await pooledVectors(prompts, options, context, call);
+  const logits = vectors.map((vector) =>
+    rankingRow === undefined ? (vector[0] as number) : product(vector, rankingRow),
+  );
+  const results = logits
+    .map((logit, index) => ({ index, relevance_score: 1 / (1 + Math.exp(-logit)) }))
     .sort((a, b) => b.relevance_score - a.relevance_score || a.index - b.index)
     .slice(0, body.top_n)
     .map((result) => (body.return_documents ? { ...result, document: { text: texts[result.index] } } : result));
@@ -55,14 +63,49 @@ function checkReranker({ id, ranks, tokenizer }: ServedModel): void {
   if (tokenizer === undefined) throw badField('query', `Cannot rerank: model '${id}' has no tokenizer`);
 }
 
-/** Query and document as one prompt: the tokens of the document have token type 1. */
-async function pairsOf(
-  query: string,
+function product(a: Float32Array, b: Float32Array): number {
+  return a.reduce((sum, value, i) => sum + value * (b[i] as number), 0);
+}
+
+type RerankBody = z.infer<typeof rerankSchema>;
+type PromptContext = Pick<EndpointContext, 'model' | 'encode'>;
+
+const defaultInstruction = 'Given a web search query, retrieve relevant passages that answer the query';
+/** The chat of Qwen3-Reranker, up to its answer. */
+const chatBegin =
+  '<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. ' +
+  'Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n';
+const chatEnd = '<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n';
+
+/** Each document in a chat that asks for yes or no. The instruction and the query come first: their blocks are shared. */
+async function chatsOf(
+  { query, instruction = defaultInstruction }: RerankBody,
   documents: readonly string[],
-  model: ServedModel,
-  encode: Encode,
+  { model, encode }: PromptContext,
   signal: AbortSignal,
 ): Promise<readonly PooledPrompt[]> {
+  const begin = `${chatBegin}<Instruct>: ${instruction}\n<Query>: ${query}\n<Document>: `;
+  refuseLongText(begin, 'query', model);
+  const chats: PooledPrompt[] = [];
+  for (const text of documents) {
+    refuseLongText(text, 'documents', model);
+    chats.push({ tokens: await tokenise(begin + text + chatEnd, 'documents', false, encode) });
+    // Other requests have their turn between two documents.
+    await setImmediate();
+    throwIfDisconnected(signal);
+  }
+  return chats;
+}
+
+/** Query and document as one prompt: the tokens of the document have token type 1. */
+async function pairsOf(
+  { query, instruction }: RerankBody,
+  documents: readonly string[],
+  { model, encode }: PromptContext,
+  signal: AbortSignal,
+): Promise<readonly PooledPrompt[]> {
+  if (instruction !== undefined)
+    throw badField('instruction', `Cannot rerank: model '${model.id}' reads no instruction`, 'unsupported_parameter');
   const { contextTokens } = model;
   refuseLongText(query, 'query', model);
   const first = await tokenise(query, 'query', true, encode);

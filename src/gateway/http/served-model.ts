@@ -47,8 +47,10 @@ export interface ServedModel {
   readonly defaults: SamplingDefaults;
   /** False for an encoder: chats and completions are refused. */
   readonly generates?: boolean;
-  /** True for a cross-encoder with one label. */
+  /** True for a reranker. */
   readonly ranks?: boolean;
+  /** Of a reranker that reads query and document in a chat: the score is its product with the last hidden state. */
+  readonly rankingRow?: Float32Array | undefined;
   /** Undefined: it yields no embeddings. */
   readonly embedding?: EmbeddingSupport | undefined;
   /** Those of the defaults that the model's files state. */

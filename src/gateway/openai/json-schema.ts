@@ -83,6 +83,9 @@ function shapeFault(schema: Readonly<Record<string, unknown>>): SchemaFault | un
   for (const keyword of withMembers)
     if (schema[keyword] !== undefined && !isObject(schema[keyword]))
       return { path: `.${keyword}`, reason: 'must be an object of schemas' };
+  // XGrammar does not escape names in the JSON that it accepts.
+  if (Object.keys(schema.properties ?? {}).some((name) => /["\\\p{Cc}]/u.test(name)))
+    return { path: '.properties', reason: 'has a name with a quote, a backslash or a control character' };
   const { required } = schema;
   if (required !== undefined && !(Array.isArray(required) && required.every((name) => typeof name === 'string')))
     return { path: '.required', reason: 'must be a list of names' };

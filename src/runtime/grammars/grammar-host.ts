@@ -104,12 +104,12 @@ export class GrammarHost {
     const { instance, compiler } = await this.#load();
     this.#makeRoom();
     try {
-      const compiled = await compile(compiler, grammar);
+      const compiled = await compile(instance.api, compiler, grammar);
       if (keeps) this.#grammars.set(number, { compiled, users: 0 });
       else compiled.dispose();
       return undefined;
     } catch (error) {
-      const why = reasonOf([...instance.takeMessages(), String(error)]);
+      const why = reasonOf([...instance.takeMessages(), textOf(error)]);
       const isFull = instance.memoryBytes > this.#limits.memoryBytesMax * 0.8;
       this.#unload();
       return isFull ? `it needs more than ${this.#limits.memoryBytesMax >> 20} MiB of memory` : why;
@@ -125,7 +125,7 @@ export class GrammarHost {
       (await parse(parser.api, grammar)).dispose();
     } catch (error) {
       this.#parser = undefined;
-      return reasonOf([...parser.takeMessages(), String(error)]);
+      return reasonOf([...parser.takeMessages(), textOf(error)]);
     }
     // A warning names a part of the grammar that the masks would not enforce.
     const warnings = parser.takeMessages();
@@ -220,20 +220,52 @@ function advance(matcher: Matcher, { tokens }: MaskRequest): boolean {
 /** At most one space or line break between JSON tokens, since some models would write them without end; no members beyond the schema. */
 const jsonStyle = [true, -1, undefined, true, 1] as const;
 
-function parse({ Grammar }: Xgrammar, { kind, text }: Grammar) {
-  if (kind === 'json_schema') return Grammar.fromJSONSchema(text, ...jsonStyle);
-  return kind === 'ebnf' ? Grammar.fromEBNF(text) : Grammar.fromStructuralTag(tagOf(kind, text));
+/** The rules of values without a schema, in which XGrammar bounds no white space. */
+const anyValueRules = /^basic_(?:array|object)(?:_\d+)* ::= .*$/gm;
+
+/** The grammar of a JSON schema as EBNF. */
+async function schemaText({ Grammar }: Xgrammar, schema: string): Promise<string> {
+  const grammar = await Grammar.fromJSONSchema(schema, ...jsonStyle);
+  const text = grammar.toString();
+  grammar.dispose();
+  return text.replace(anyValueRules, (rule) => rule.replaceAll('[ \\n\\t]*', '[ \\n\\t]?'));
 }
 
-function compile(compiler: XgrammarCompiler, { kind, text }: Grammar) {
-  if (kind === 'json_schema') return compiler.compileJSONSchema(text, ...jsonStyle);
-  return kind === 'ebnf' ? compiler.compileGrammar(text) : compiler.compileStructuralTag(tagOf(kind, text));
+async function parse(api: Xgrammar, { kind, text }: Grammar) {
+  if (kind === 'json_schema') return api.Grammar.fromEBNF(await schemaText(api, text));
+  return kind === 'ebnf' ? api.Grammar.fromEBNF(text) : api.Grammar.fromStructuralTag(await tagOf(api, kind, text));
 }
 
-function tagOf(kind: 'regex' | 'structural_tag', text: string): object {
+async function compile(api: Xgrammar, compiler: XgrammarCompiler, { kind, text }: Grammar) {
+  if (kind === 'json_schema') return compiler.compileGrammar(await schemaText(api, text));
+  return kind === 'ebnf' ? compiler.compileGrammar(text) : compiler.compileStructuralTag(await tagOf(api, kind, text));
+}
+
+async function tagOf(api: Xgrammar, kind: 'regex' | 'structural_tag', text: string): Promise<object> {
   if (kind === 'regex') return { type: 'structural_tag', format: { type: 'regex', pattern: text } };
-  const tag: object = JSON.parse(text);
+  const tag = (await boundedTag(api, JSON.parse(text))) as object;
   return 'format' in tag ? tag : { type: 'structural_tag', format: tag };
+}
+
+/** A part of a structural tag, with the grammars of its schemas in their place. */
+async function boundedTag(api: Xgrammar, part: unknown): Promise<unknown> {
+  if (typeof part !== 'object' || part === null) return part;
+  if (Array.isArray(part)) {
+    const parts: unknown[] = [];
+    for (const each of part) parts.push(await boundedTag(api, each));
+    return parts;
+  }
+  const members = part as Readonly<Record<string, unknown>>;
+  if (members.type === 'json_schema' && Object.keys(members).length === 2 && members.json_schema !== undefined)
+    return { type: 'grammar', grammar: await schemaText(api, JSON.stringify(members.json_schema)) };
+  const bounded: Record<string, unknown> = {};
+  for (const [name, member] of Object.entries(members)) bounded[name] = await boundedTag(api, member);
+  return bounded;
+}
+
+/** An exception of XGrammar is a number, without a text. */
+function textOf(error: unknown): string {
+  return typeof error === 'number' ? 'XGrammar refuses it and states no reason' : String(error);
 }
 
 /** The first line that an instance wrote, without its place in the sources of XGrammar. */

@@ -24,7 +24,6 @@ type SchemaArguments = [
 ];
 
 export interface XgrammarCompiler extends Disposable {
-  compileJSONSchema(...schema: SchemaArguments): Promise<Disposable>;
   compileGrammar(ebnf: string): Promise<Disposable>;
   compileStructuralTag(tag: object): Promise<Disposable>;
 }
@@ -45,7 +44,7 @@ export interface Xgrammar {
   };
   readonly Grammar: {
     fromEBNF(ebnf: string): Promise<Disposable>;
-    fromJSONSchema(...schema: SchemaArguments): Promise<Disposable>;
+    fromJSONSchema(...schema: SchemaArguments): Promise<Disposable & { toString(): string }>;
     fromStructuralTag(tag: object): Promise<Disposable>;
   };
   readonly GrammarMatcher: { createGrammarMatcher(compiled: Disposable): Promise<XgrammarMatcher> };

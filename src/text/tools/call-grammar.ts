@@ -44,6 +44,9 @@ export interface CallGrammarOptions {
   readonly isParallel: boolean;
 }
 
+/** White space between parts: some models would write it without end. */
+const space: TagFormat = { type: 'regex', pattern: '\\s{0,4}' };
+
 /** The format of a structural tag. */
 export function callGrammar(options: CallGrammarOptions): TagFormat {
   return options.isInText ? callsInText(options) : section(options);
@@ -56,7 +59,7 @@ export function grammarAfterReasoning(
   hasBegun: boolean,
 ): TagFormat {
   const reasoning: Tag = { type: 'tag', begin: hasBegun ? '' : open, content: { type: 'any_text' }, end: close };
-  const after: TagFormat = { type: 'sequence', elements: [reasoning, { type: 'regex', pattern: '\\s*' }, format] };
+  const after: TagFormat = { type: 'sequence', elements: [reasoning, space, format] };
   return hasBegun ? after : { type: 'or', elements: [format, after] };
 }
 
@@ -161,10 +164,10 @@ function pairs(shape: PairsShape, parameters: NonNullable<Tool['parameters']>): 
       content: isPlain ? plainText(schema) : { type: 'json_schema', json_schema: withDefinitions(schema) },
       end: shape.valueEnd.trimEnd(),
     };
-    const line: TagFormat = { type: 'sequence', elements: [{ type: 'regex', pattern: '\\s*' }, tag] };
+    const line: TagFormat = { type: 'sequence', elements: [space, tag] };
     return isRequired(key) ? line : optional(line);
   });
-  return { type: 'sequence', elements: [...elements, { type: 'regex', pattern: '\\s*' }] };
+  return { type: 'sequence', elements: [...elements, space] };
 }
 
 /** A text, or one of the texts of an enumeration. */

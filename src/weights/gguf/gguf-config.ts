@@ -95,21 +95,27 @@ export function ggufConfig(metadata: GgufMetadata, architecture: string, files: 
     },
     logitSoftcap: keys.positive('final_logit_softcapping') ?? family.logitSoftcap,
     ...(family.isEncoder && { encoder: { tokenTypes: files.tensor(tokenTypeTable)?.shape[0] ?? 1 } }),
-    ...poolingOf(keys),
+    ...poolingOf(keys, files),
     bosId: tokenId(metadata, 'bos_token_id', undefined),
     eosIds: ggufEosIds(metadata),
   };
 }
 
+/** Head rows of "yes" and "no" in a reranker. */
+const answerRows = 'cls.output.weight';
 const tokenTypeTable = 'embeddings.token_type_embeddings.weight';
 
-/** By the code of `pooling_type`; 0 states none. @throws ModelFileError for a ranking model */
-function poolingOf(keys: ArchitectureKeys): Pick<ModelConfig, 'embedding'> {
+/** By the code of `pooling_type`; 0 states none. @throws ModelFileError for a ranking model without the rows of its answers */
+function poolingOf(keys: ArchitectureKeys, files: ModelFiles): Pick<ModelConfig, 'embedding' | 'ranking'> {
   const code = keys.number('pooling_type');
   if (code === undefined || code === 0) return {};
+  if (code === 4 && files.tensor(answerRows)?.shape[0] === 2) return { ranking: 'rows' };
   const pooling = ([undefined, 'mean', 'cls', 'last'] as const)[code];
   if (pooling === undefined)
-    keys.fail('pooling_type', `${code} is not supported: known are 1 (mean), 2 (cls) and 3 (last)`);
+    keys.fail(
+      'pooling_type',
+      `${code} is not supported: known are 1 (mean), 2 (cls), 3 (last), and 4 (rank) with two rows of ${answerRows}`,
+    );
   return { embedding: { pooling } };
 }
 

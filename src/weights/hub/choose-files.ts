@@ -12,7 +12,7 @@ export const weightsIndex = 'model.safetensors.index.json';
 const singleWeights = 'model.safetensors';
 /** Files of a Hugging Face folder that are read, besides the weights. */
 const metadataPattern =
-  /^((config|generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab)\.json|merges\.txt|tokenizer\.model|chat_template[\w.-]*)$/;
+  /^((config|generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|modules)\.json|\w*Pooling\/config\.json|merges\.txt|tokenizer\.model|chat_template[\w.-]*)$/;
 const partPattern = /^(?<stem>.*)-(?<part>\d{5})-of-(?<parts>\d{5})\.gguf$/i;
 const namesShownMax = 20;
 

@@ -5,6 +5,7 @@ import type {
   EncoderConfig,
   LayerAttention,
   ModelConfig,
+  RankingHead,
 } from '../../util/model-config.ts';
 import { extendedPositions, withoutUndefined } from '../config-limits.ts';
 import { ModelFileError } from '../errors.ts';
@@ -82,7 +83,7 @@ export function huggingFaceConfig(file: string, settings: Settings): ModelConfig
     positions,
     attention: attentionOf(file, family, raw, headDim, layers),
     logitSoftcap: raw.final_logit_softcapping ?? undefined,
-    ...(family.isEncoder && { encoder: encoderOf(file, raw) }),
+    ...(family.isEncoder ? { encoder: encoderOf(file, raw) } : rankingOf(file, raw)),
     ...matryoshkaOf(raw),
     bosId: raw.bos_token_id ?? undefined,
     eosIds: idList(raw.eos_token_id),
@@ -138,13 +139,29 @@ function refuseUnsupported(file: string, settings: Readonly<Record<string, unkno
 
 /** @throws ModelFileError for a head other than that of a cross-encoder */
 function encoderOf(file: string, raw: RawConfig): EncoderConfig {
-  const { type_vocab_size: types, architectures, num_labels: count, id2label: labels } = raw;
-  const tokenTypes = types ?? 1;
+  const tokenTypes = raw.type_vocab_size ?? 1;
+  return isClassifier(file, raw, 'bert') ? { tokenTypes, labels: 1 } : { tokenTypes };
+}
+
+/** @throws ModelFileError for a classifier other than a reranker of the Qwen3 family */
+function rankingOf(file: string, raw: RawConfig): { readonly ranking?: RankingHead } {
+  if (isClassifier(file, raw, 'qwen3')) return { ranking: 'label' };
+  const isJudge = raw.model_type === 'qwen3' && raw.classifier_from_token?.join() === 'no,yes';
+  return isJudge ? { ranking: 'answers' } : {};
+}
+
+/** @throws ModelFileError for a classifier of another family, or of several labels */
+function isClassifier(file: string, raw: RawConfig, family: string): boolean {
+  const { architectures, num_labels: count, id2label: labels } = raw;
   const [architecture = ''] = architectures ?? [];
-  if (!architecture.endsWith('ForSequenceClassification')) return { tokenTypes };
+  if (!architecture.endsWith('ForSequenceClassification')) return false;
   const number = labels ? Object.keys(labels).length : (count ?? 2);
-  if (raw.model_type === 'bert' && number === 1) return { tokenTypes, labels: 1 };
-  return fail(file, 'architectures', `"${architecture}" with ${number} labels is not supported: only bert with one`);
+  if (raw.model_type === family && number === 1) return true;
+  return fail(
+    file,
+    'architectures',
+    `"${architecture}" with ${number} labels is not supported: only bert and qwen3 with one`,
+  );
 }
 
 function matryoshkaOf({

@@ -59,6 +59,7 @@ export const configSchema = z.object({
   architectures: z.array(z.string()).nullish(),
   num_labels: size.nullish(),
   id2label: z.record(z.string(), z.unknown()).nullish(),
+  classifier_from_token: z.array(z.string()).nullish(),
   is_matryoshka: flag,
   matryoshka_dimensions: z.array(size).min(1).nullish(),
   bos_token_id: tokenId.nullish(),

@@ -2,6 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
+import { createServedModel } from '../../../src/cli/serve/model/served-model.ts';
 import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
 import { encoderLimits } from '../../../src/core/scheduler/executor/token-limits.ts';
 import { Engine } from '../../../src/engine/engine.ts';
@@ -37,10 +38,15 @@ function run(
   const backend = native ? nativeBackends.at(-1)?.create(2) : new ReferenceBackend();
   if (backend === undefined) throw new Error('Cannot embed: there are no native kernels');
   const model = loadModel({ model: files, backend, inputs: 'f32' });
-  const encoder = encoderLimits({ ...limits, tokensMax, logitRowsMax: 32, sequencesMax: 6 }, 64);
-  const rows = { tokensMax: encoder.tokensMax, logitRowsMax: encoder.logitRowsMax };
+  const decoder = { ...limits, tokensMax, logitRowsMax: 32, sequencesMax: 6 };
+  const encodes = files.config.encoder !== undefined;
+  const step = encodes ? { ...encoderLimits(decoder, 64), tokensMax, scoredRows: 64 } : decoder;
+  const rows = {
+    tokensMax: encodes ? encoderLimits(decoder, 64).tokensMax : tokensMax,
+    logitRowsMax: step.logitRowsMax,
+  };
   const engine = new Engine({ model, backend, ...rows, kvBytes: 24 * model.kv.pageBytes });
-  const { heard } = serve(engine, requests, { limits: { ...encoder, tokensMax, scoredRows: 64 }, encodes: true });
+  const { heard } = serve(engine, requests, { limits: step, encodes });
   engine.close();
   backend.close();
   return requests.map(({ id }) => heard.get(id)?.embedding ?? []);
@@ -150,6 +156,60 @@ describe.each(['bert', 'nomic-bert'])('%s', (name) => {
     for (const { text: input, ids } of recorded(name).cases) expect(tokenizer?.encode(input)).toEqual(ids);
     expect(files.config.embedding).toEqual({ pooling: 'cls' });
     expectRecorded(files, name);
+    files.close();
+  });
+});
+
+describe('Qwen3-Embedding and Qwen3-Reranker', () => {
+  const golden = JSON.parse(readFileSync(join(data, 'qwen3', 'golden.json'), 'utf8')) as {
+    readonly embeddings: readonly { readonly text: string; readonly ids: readonly number[]; vector: number[] }[];
+    readonly query: string;
+    readonly rankings: readonly { readonly document: string; readonly ids: readonly number[]; score: number }[];
+  };
+  const vectorsOfLast = (files: ModelFiles, prompts: readonly (readonly number[])[], native: boolean) =>
+    run(
+      files,
+      prompts.map((ids, i) => request(`${i}`, ids, { pooling: 'last', maxTokens: 0 })),
+      native,
+    );
+
+  test.each([false, true])('have the recorded token ids and embeddings, native kernels: %s', (native) => {
+    if (native && nativeBackends.length === 0) return;
+    const files = openModel(join(data, 'qwen3'));
+    expect(files.config.embedding).toEqual({ pooling: 'last' });
+    const tokenizer = textOf(files)?.tokenizer;
+    for (const { text: input, ids } of golden.embeddings) expect(tokenizer?.encode(input)).toEqual(ids);
+    const vectors = vectorsOfLast(
+      files,
+      golden.embeddings.map(({ ids }) => ids),
+      native,
+    );
+    for (const [i, { vector }] of golden.embeddings.entries()) {
+      const length = Math.hypot(...(vectors[i] ?? []));
+      for (const [at, value] of vector.entries())
+        expect(Math.abs((vectors[i]?.[at] ?? 0) / length - value)).toBeLessThan(1e-4);
+    }
+    files.close();
+  });
+
+  test('rank as recorded, from yes and no of the head', () => {
+    const files = openModel(join(data, 'qwen3'));
+    const { ranks, rankingRow = new Float32Array(), tokenizer, embedding } = createServedModel(files, 512, undefined);
+    expect([ranks, embedding?.pooling]).toEqual([true, 'last']);
+    const [{ document, ids }] = golden.rankings as [(typeof golden.rankings)[0]];
+    // The prompt of the endpoint, which its own test spells, is that of the model card.
+    const written = `\n<Query>: ${golden.query}\n<Document>: ${document}<|im_end|>`;
+    const part = tokenizer?.encode(written, { addSpecial: false }) ?? [];
+    expect(ids.join()).toContain(part.join());
+    const vectors = vectorsOfLast(
+      files,
+      golden.rankings.map((each) => each.ids),
+      nativeBackends.length > 0,
+    );
+    for (const [i, { score }] of golden.rankings.entries()) {
+      const logit = (vectors[i] ?? []).reduce((sum, value, at) => sum + value * (rankingRow[at] ?? 0), 0);
+      expect(Math.abs(1 / (1 + Math.exp(-logit)) - score)).toBeLessThan(1e-4);
+    }
     files.close();
   });
 });

@@ -103,3 +103,20 @@ test('an allocation beyond the bound of memory ends the instance alone', async (
   const { compile } = sharedHost;
   expect(await compile('ebnf', 'root ::= "b"')).toBeUndefined();
 });
+
+test('white space between the parts of JSON is bounded, also in values without a schema and in structural tags', async () => {
+  const { compile, next } = hostOf();
+  const object = { type: 'object' };
+  const tag = { type: 'tag', begin: '', content: { type: 'json_schema', json_schema: object }, end: '' };
+  const inTag = JSON.stringify({ type: 'sequence', elements: [tag, { type: 'regex', pattern: '!' }] });
+  for (const [kind, text] of [
+    ['json_schema', JSON.stringify(object)],
+    ['structural_tag', inTag],
+  ] as const) {
+    expect(await compile(kind, text)).toBeUndefined();
+    for (const begun of ['{', '{"a"', '{"a":', '{"a":[', '{"a":[1', '{"a":[1,', '{"a":{']) {
+      expect((await next(0, at(begun)))?.toString()).toContain('\n');
+      expect((await next(0, at(`${begun}\n`)))?.toString()).not.toMatch(/\s{2,3}/);
+    }
+  }
+});

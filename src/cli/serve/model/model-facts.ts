@@ -48,7 +48,10 @@ export function unservable(files: ModelFiles): string | undefined {
 }
 
 /** Choices that follow from the configuration and the context, for the start-up lines. */
-export function configurationNotes({ positions, encoder, embedding }: ModelConfig, context: number): readonly string[] {
+export function configurationNotes(config: ModelConfig, context: number): readonly string[] {
+  const { positions, encoder, embedding, ranking } = config;
+  if (ranking === 'label' || ranking === 'rows')
+    return ['A reranker: it serves rankings (/v1/rerank), no chats or completions'];
   if (encoder?.labels !== undefined)
     return ['A cross-encoder: it serves rankings (/v1/rerank), no chats or completions'];
   if (encoder !== undefined) {

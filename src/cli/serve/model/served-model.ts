@@ -8,7 +8,8 @@ import type { Tokenizer } from '../../../text/tokenizer.ts';
 import { kvTokenBytes } from '../../../util/kv-type.ts';
 import type { ModelConfig } from '../../../util/model-config.ts';
 import { type LayerGroup, pageTokens } from '../../../util/step.ts';
-import type { ModelFiles } from '../../../weights/types.ts';
+import { dequantise } from '../../../weights/quants/dequantise.ts';
+import { expectTensor, type ModelFiles, rowBytes } from '../../../weights/types.ts';
 import type { ModelOptions } from '../../options/options.ts';
 import { UsageError } from '../../usage-error.ts';
 
@@ -63,6 +64,7 @@ export function createServedModel(files: ModelFiles, context: number, name: stri
     eosToken: text?.eosToken,
     eosIds: eosIdsOf(files, text?.tokenizer),
     ...vectorsOf(config),
+    ...rankingOf(files, text?.tokenizer),
     stated: defaults,
     defaults: {
       temperature: defaults.temperature ?? 1,
@@ -75,13 +77,50 @@ export function createServedModel(files: ModelFiles, context: number, name: stri
 }
 
 /** Embeddings of decoders and encoders, or scores of cross-encoders. */
-export function vectorsOf({ encoder, hiddenSize: columns, embedding = {} }: ModelConfig): Partial<ServedModel> {
+export function vectorsOf(config: ModelConfig): Partial<ServedModel> {
+  const { encoder, hiddenSize: columns, embedding = {}, ranking } = config;
   const { matryoshka, pooling: stated } = embedding;
+  // A classifier has no head for tokens, or one that it was not trained with.
+  if (ranking === 'label' || ranking === 'rows') return { generates: false, ranks: true };
   if (encoder === undefined)
     return { embedding: { pooling: stated ?? 'last', poolings: ['last', 'mean'], columns, matryoshka } };
   if (encoder.labels !== undefined) return { generates: false, ranks: true };
   const poolings = ['mean', 'cls'] as const;
   return { generates: false, embedding: { pooling: stated ?? 'mean', poolings, columns, matryoshka } };
+}
+
+/**
+ * The row of a reranker's score. Files of Qwen3-Reranker state its use nowhere but in their name.
+ * @throws UsageError for a reranker without the tokens of its answers
+ */
+function rankingOf(files: ModelFiles, tokenizer: Tokenizer | undefined): Partial<ServedModel> {
+  const { config, path } = files;
+  const isNamed = config.architecture === 'qwen3' && /qwen3-reranker/i.test(path);
+  const head = config.ranking ?? (isNamed ? 'answers' : undefined);
+  if (head === undefined) return {};
+  if (head === 'label') return { ranks: true, rankingRow: rowOf(files, 'score.weight', 0) };
+  const [yes, no] = head === 'rows' ? [0, 1] : answerIds(tokenizer);
+  if (yes === undefined || no === undefined)
+    throw new UsageError(`Cannot serve ${path}: a reranker needs the tokens 'yes' and 'no'`);
+  const answers = config.tieEmbeddings ? 'model.embed_tokens.weight' : 'lm_head.weight';
+  const name = head === 'rows' ? 'cls.output.weight' : answers;
+  const noRow = rowOf(files, name, no);
+  return { ranks: true, rankingRow: rowOf(files, name, yes).map((value, i) => value - (noRow[i] as number)) };
+}
+
+function answerIds(tokenizer: Tokenizer | undefined): (number | undefined)[] {
+  return ['yes', 'no'].map((text) => {
+    const ids = tokenizer?.encode(text, { addSpecial: false }) ?? [];
+    return ids.length === 1 ? ids[0] : undefined;
+  });
+}
+
+/** @throws ModelFileError if the tensor is missing or of another width */
+function rowOf(files: ModelFiles, name: string, row: number): Float32Array {
+  const rows = files.tensor(name)?.shape[0] ?? row + 1;
+  const info = expectTensor(files, name, [rows, files.config.hiddenSize]);
+  const bytes = rowBytes(info);
+  return dequantise(info.type, files.read(info, row * bytes, bytes));
 }
 
 /** All token ids that end a sequence. */
