@@ -51,6 +51,8 @@ export const sanitized = {
   what: 'the native kernels under sanitizers',
   families: [],
   flags: [unoptimised, sanitizers, '-fno-sanitize-recover=all'].flat(),
+  // Kernels see only checked shapes; checks of undefined behaviour triple the time to compile them.
+  kernelFlags: ['-fno-sanitize=undefined'],
   linkFlags: [sanitizers],
 };
 
@@ -204,7 +206,8 @@ function planUnits(compiler, sources, variant) {
     const suffix = basename(source, '.cc').split('_').at(-1);
     const family = suffix in families ? suffix : undefined;
     if (family !== undefined && !usable.includes(family)) continue;
-    const own = [...variant.flags, ...defines, ...(family === undefined ? [] : families[family])];
+    const kernelFlags = isKernel(source) ? (variant.kernelFlags ?? []) : [];
+    const own = [...variant.flags, ...kernelFlags, ...defines, ...(family === undefined ? [] : families[family])];
     const flags = [...baseFlags, ...floatFlags, ...own];
     const usesHeaders = usesNodeApi(source);
     const includes = usesHeaders ? nodeApiIncludes() : [];
@@ -217,6 +220,9 @@ function planUnits(compiler, sources, variant) {
   // Files of the wide families take longest to compile, so they start first.
   return units.sort((a, b) => b.flags.length - a.flags.length || a.object.localeCompare(b.object));
 }
+
+/** True for arithmetic, compiled once for each instruction set: `linear/kernels/portable.cc`. */
+const isKernel = (source) => /[/\\](kernels|integer)[/\\]/.test(source);
 
 /** The instruction-set families that the compiler supports; cached, since the check costs three compiler starts. */
 function usableFamilies(compiler) {
