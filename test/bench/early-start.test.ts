@@ -2,7 +2,8 @@
 import { expect, it } from 'vitest';
 import { benchEarlyStart } from '../../src/bench/early-start.ts';
 import { loadNative } from '../../src/kernel/native/native.ts';
-import { dyingWorker, liveSettings } from '../runtime/threads/instances.ts';
+import { dyingWorker } from '../runtime/threads/bundled-worker.ts';
+import { liveSettings } from '../runtime/threads/instances.ts';
 
 it.skipIf(loadNative() === undefined)(
   'times requests behind a prefix that is computed, local, in transfer, or awaited',

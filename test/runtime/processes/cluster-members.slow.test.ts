@@ -12,15 +12,8 @@ import { decode, encode } from '../../../src/runtime/wire/codec.ts';
 import { decodeFrame } from '../../../src/runtime/wire/frames.ts';
 import { readOutputs } from '../../../src/runtime/wire/messages.ts';
 import { settled } from '../bus/settled.ts';
-import {
-  type Answer,
-  answerOf,
-  dyingWorker,
-  liveCluster,
-  livePrompt,
-  liveRequest,
-  liveSettings,
-} from '../threads/instances.ts';
+import { dyingWorker } from '../threads/bundled-worker.ts';
+import { type Answer, answerOf, liveCluster, livePrompt, liveRequest, liveSettings } from '../threads/instances.ts';
 import { busMembers, pagesHere, serving, until, vocabSize } from './bus-members.ts';
 import { type BusFaults, faultyBus } from './faulty-bus.ts';
 

@@ -12,9 +12,8 @@ import { LiveCluster } from '../../../src/runtime/threads/live-cluster.ts';
 import type { BlockRoot } from '../../../src/runtime/threads/thread-protocol.ts';
 import { openModel } from '../../../src/weights/open-model.ts';
 import { greedy } from '../../core/instance-world.ts';
+import { dyingWorker } from './bundled-worker.ts';
 
-/** Exits at a request with an id such as `deadly...`. */
-export const dyingWorker = new URL('./dying-worker.mjs', import.meta.url);
 const model = fileURLToPath(new URL('../../../models/kvasir-tiny/kvasir-tiny-q8_0.gguf', import.meta.url));
 
 export const liveSettings: InstanceSettings = {

@@ -1,27 +1,17 @@
-// Applies a patch with a known bug to a compiled copy of the core and the simulator and runs chaos seeds on it: the checks must find the bug.
+// Applies a patch with a known bug to a copy of the compiled sources and runs chaos seeds on it: the checks must find the bug.
 // A patch named `request-*` runs in request chaos, one named `worker-*` in that of attention workers, any other in lending chaos.
 import { spawnSync } from 'node:child_process';
 import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { basename, dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
+import { transformSync } from 'rolldown/utils';
 import { root } from '../../../scripts/root.mjs';
 
 /** The chaos runs of a mutant. */
 const lending = { entry: 'sim/faults/lending-chaos', run: 'runLendingChaos' };
 const requests = { entry: 'sim/faults/request-chaos', run: 'runRequestChaos' };
 const workers = { entry: 'sim/faults/worker-chaos', run: 'runWorkerChaos' };
-
-const compilerOptions = {
-  target: 'ES2023',
-  lib: ['ES2023'],
-  types: [],
-  module: 'NodeNext',
-  moduleResolution: 'NodeNext',
-  noCheck: true,
-  isolatedModules: true,
-  rewriteRelativeImportExtensions: true,
-};
 
 /** Request worlds without faults and cancels. */
 const calmRun = `const run = (seed) => {
@@ -61,9 +51,6 @@ for (const seed of ${JSON.stringify(seeds)}) {
 }`;
 }
 
-/** The driver of attention workers, which random histories of losses run. */
-const driver = 'runtime/attention-workers/live-attention-workers';
-
 /** The compiled core and simulator. The files of a mutant replace theirs while its seeds run. */
 export class Mutants {
   readonly #folder = mkdtempSync(join(tmpdir(), 'kvasir-mutants-'));
@@ -71,10 +58,8 @@ export class Mutants {
 
   constructor() {
     writeFileSync(join(this.#folder, 'package.json'), '{"type":"module"}');
-    const entries = [...[lending, requests, workers].map(({ entry }) => entry), driver].map((entry) =>
-      join(root, 'src', `${entry}.ts`),
-    );
-    this.#compile(join(root, 'src'), entries, this.#compiled);
+    const filter = (path: string) => !/\.(d\.ts|map|tsbuildinfo)$/.test(path);
+    cpSync(join(root, 'dist'), this.#compiled, { recursive: true, filter });
   }
 
   /**
@@ -119,19 +104,15 @@ export class Mutants {
     }
     // One line of context must match: a rename or a reflow nearby does not break the patch.
     run('git', ['apply', '--verbose', '--ignore-whitespace', '-C1', patch], sources);
-    const files = changed.map((path) => join(sources, path));
-    this.#compile(join(sources, 'src'), files, join(this.#folder, 'mutant'), { noResolve: true });
-    return changed.map((path) => path.replace(/^src\//, '').replace(/\.ts$/, '.js'));
-  }
-
-  #compile(rootDir: string, files: readonly string[], outDir: string, more = {}): void {
-    const project = join(this.#folder, 'tsconfig.json');
-    writeFileSync(
-      project,
-      JSON.stringify({ compilerOptions: { ...compilerOptions, ...more, rootDir, outDir }, files }),
-    );
-    const compiler = join(root, 'node_modules', 'typescript', 'bin', 'tsc');
-    run(process.execPath, [compiler, '-p', project], this.#folder);
+    return changed.map((path) => {
+      const compiled = path.replace(/^src\//, '').replace(/\.ts$/, '.js');
+      const { code, errors } = transformSync(path, readFileSync(join(sources, path), 'utf8'), { target: 'es2023' });
+      if (errors.length > 0) throw new Error(`Cannot compile ${path} with ${patch}: ${errors[0]?.message}`);
+      mkdirSync(dirname(join(this.#folder, 'mutant', compiled)), { recursive: true });
+      // Relative imports name the sources; the compiled copy has scripts.
+      writeFileSync(join(this.#folder, 'mutant', compiled), code.replace(/(from "\.[^"]*)\.ts"/g, '$1.js"'));
+      return compiled;
+    });
   }
 }
 
