@@ -2,7 +2,7 @@
 import { expect, it } from 'vitest';
 import { benchEarlyStart } from '../../src/bench/early-start.ts';
 import { loadNative } from '../../src/kernel/native/native.ts';
-import { dyingWorker } from '../runtime/threads/bundled-worker.ts';
+import { dyingWorker } from '../bundled-worker.ts';
 import { liveSettings } from '../runtime/threads/instances.ts';
 
 it.skipIf(loadNative() === undefined)(

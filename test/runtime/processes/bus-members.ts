@@ -8,7 +8,7 @@ import { agreeOn } from '../../../src/runtime/processes/agree.ts';
 import { ClusterGateway } from '../../../src/runtime/processes/cluster-gateway.ts';
 import { type JoinedInstance, joinCluster } from '../../../src/runtime/processes/join.ts';
 import type { BlockRoot } from '../../../src/runtime/threads/thread-protocol.ts';
-import { dyingWorker } from '../threads/bundled-worker.ts';
+import { dyingWorker } from '../../bundled-worker.ts';
 import { admitAll, liveRoot, liveSettings } from '../threads/instances.ts';
 
 /** Larger than the model's vocabulary: token ids are not checked here. */

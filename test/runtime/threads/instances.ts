@@ -11,8 +11,8 @@ import type { PipelineSettings } from '../../../src/core/router/placement/placer
 import { LiveCluster } from '../../../src/runtime/threads/live-cluster.ts';
 import type { BlockRoot } from '../../../src/runtime/threads/thread-protocol.ts';
 import { openModel } from '../../../src/weights/open-model.ts';
+import { dyingWorker } from '../../bundled-worker.ts';
 import { greedy } from '../../core/instance-world.ts';
-import { dyingWorker } from './bundled-worker.ts';
 
 const model = fileURLToPath(new URL('../../../models/kvasir-tiny/kvasir-tiny-q8_0.gguf', import.meta.url));
 

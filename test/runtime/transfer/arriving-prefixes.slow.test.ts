@@ -14,7 +14,7 @@ import { ownAddress, subscribeTo } from '../../../src/runtime/threads/thread-bus
 import type { PeerWire } from '../../../src/runtime/transfer/live-hand-offs.ts';
 import type { Messenger } from '../../../src/runtime/transfer/messenger.ts';
 import { pageTokens } from '../../../src/util/step.ts';
-import { dyingWorker } from '../threads/bundled-worker.ts';
+import { dyingWorker } from '../../bundled-worker.ts';
 import { livePrompt, liveRequest, liveSettings } from '../threads/instances.ts';
 
 const blocks = 6;

@@ -3,7 +3,7 @@ import { mkdirSync, renameSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { rolldown } from 'rolldown';
-import { root } from '../../../scripts/root.mjs';
+import { root } from '../scripts/root.mjs';
 
 /** Entry of an instance's thread that exits at requests with certain ids (see dying-worker.mjs). */
 export const dyingWorker = pathToFileURL(join(root, 'build', 'tests', 'dying-worker.mjs'));
@@ -20,7 +20,7 @@ const ownUrls = {
 /** Writes `dyingWorker` from the compiled sources. */
 export async function bundleWorker(): Promise<void> {
   const path = fileURLToPath(dyingWorker);
-  const input = fileURLToPath(new URL('./dying-worker.mjs', import.meta.url));
+  const input = fileURLToPath(new URL('./runtime/threads/dying-worker.mjs', import.meta.url));
   const build = await rolldown({ input, platform: 'node', plugins: [ownUrls], logLevel: 'warn' });
   // Another run of tests may use the file: it is replaced at once.
   const partial = `${path}.${process.pid}.tmp`;
