@@ -43,6 +43,7 @@ export const coreFolders = {
   instance: ['protocol', 'cost', 'kvcache', 'scheduler', 'transfer', 'pipeline', 'lending', 'attention-workers'],
   router: ['protocol', 'cost', 'kvcache', 'scheduler', 'pipeline'],
   membership: ['protocol', 'kvcache'],
+  fleet: ['protocol', 'cost', 'kvcache'],
 };
 
 /** All rooms except those named: what a composition root imports. */

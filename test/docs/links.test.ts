@@ -46,6 +46,8 @@ it('names options that some command has', () => {
   others.push('--max-model-len', '--kv-cache-memory-bytes', '--max-num-seqs', '--allowed-origins');
   others.push('--dtype', '--quantization', '--tensor-parallel-size');
   others.push('--chat-template-file', '--tool-call-parser', '--reasoning-parser', '--jinja');
+  // Of vLLM and SGLang engines behind a fleet.
+  others.push('--kv-events-config');
   // Of `npm run explore`.
   others.push('--only', '--replay');
   // Of npm, podman, helm and systemctl.

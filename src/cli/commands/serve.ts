@@ -57,6 +57,7 @@ export function serveCommand(): Command {
   addWatchdogFlag(addLimitFlags(command))
     .optionsGroup(groups.cluster)
     .option('--instances <n>', 'Run this number of instances, as threads, or with --nats as processes (default: 1)')
+    .option('--fleet <file>', 'Serve a model that the vLLM and SGLang engines in this YAML file compute')
     .addOption(
       new Option('--transport <way>', 'Move keys and values between instances this way (default: auto)').choices(
         transports,
@@ -91,11 +92,12 @@ export function serveCommand(): Command {
     servedAttentionWorkers(options);
     servedSparsity(options);
     refuseModels(options);
-    if (options.nats === undefined || options.instances !== undefined)
+    if (options.fleet === undefined && (options.nats === undefined || options.instances !== undefined))
       refuseTooMuchMemory(options, options.instances ?? [defaultInstance]);
     if (options.nats === undefined) refuseClusters(options);
     else refuseGatewayOptions(options, givenOptions(flags));
     natsServers(options);
+    if (options.fleet !== undefined) refuseFleetOptions(options, givenOptions(flags));
     // The gateway loads slowly: invalid options are refused before.
     const { serveModel } = await import('../serve/serve-model.ts');
     await serveModel(options);
@@ -204,6 +206,14 @@ function refuseClusters(options: ServeOptions): void {
   throw new UsageError(
     'Cannot use --inline-tokens: it needs prefill and decode instances: a mixed instance always prefills its own prompts',
   );
+}
+
+/** Refuses options that have no effect when engines elsewhere compute. */
+function refuseFleetOptions(options: ServeOptions, given: Record<string, unknown>): void {
+  if (options.models !== undefined) throw new UsageError('Cannot use --fleet with several models: a fleet serves one');
+  const names = ['nats', 'instances', 'roleSwitch', 'cppGroup', 'sparse', ...instanceOptionNames] as const;
+  const wrong = names.find((name) => given[name] !== undefined && given[name] !== false);
+  if (wrong !== undefined) throw new UsageError(`Cannot use --${toFlag(wrong)} with --fleet: its engines compute`);
 }
 
 /** Refuses options that have no effect with --nats. */

@@ -113,6 +113,7 @@ export const serveOptionsSchema = modelOptionsSchema.extend({
   ...servedSloFields,
   pinMemory,
   stepMs,
+  fleet: z.string().min(1).optional(),
   instances: instancesSchema.optional(),
   transport: z.enum(transports).optional(),
   ...liveTierFields,

@@ -62,6 +62,7 @@ export async function serveModel(options: ServeOptions): Promise<void> {
     const context = { ...log, chatTemplate, data: data?.folder, keys };
     const nats = natsServers(options);
     if (options.models !== undefined) await serveModels(options.models, options, context);
+    else if (options.fleet !== undefined) await serveFleet(options.fleet, options, context);
     else if (nats === undefined) await serveThreads(options, context);
     else await serveCluster(nats, options, context);
   } finally {
@@ -111,6 +112,24 @@ function openKeys(
 function warnWithoutKeys({ host }: ServeOptions, keys: ApiKeys, logger: Logger): void {
   if (keys.areRequired || isLoopback(host)) return;
   logger.warn(`Listening on ${host} without API keys: every host that reaches it may use the model; see --api-key`);
+}
+
+/** Serves a model that external engines compute. */
+async function serveFleet(path: string, options: ServeOptions, context: ServerContext): Promise<void> {
+  // The modules of fleets are loaded only for them.
+  const { openFleet } = await import('./fleet/open-fleet.ts');
+  const fleet = await openFleet(path, options, context.log);
+  try {
+    if (options.warmUp ?? true) fleet.warmUp();
+    const gateway = await openGateway(fleet, options, context);
+    const { model, cluster } = fleet;
+    console.log(`Model ${model.id}: context ${model.contextTokens} tokens, ${cluster.serving} engines serve`);
+    announce(model, gateway, options);
+    await runUntilStopped(gateway, new Promise(() => {}), options, context);
+  } finally {
+    await fleet.close();
+    exitAfterWrites();
+  }
 }
 
 async function serveThreads(options: ServeOptions, context: ServerContext): Promise<void> {

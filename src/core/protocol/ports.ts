@@ -145,12 +145,14 @@ export type GenerationEvent =
   /**
    * Prefill began; `cachedTokens` of the prompt came from the prefix cache. `ahead`: some of them are still in
    * transfer. `keptTokens`: prompt tokens that sparse layers keep, averaged over these layers; undefined: all.
+   * `prefillUs`: the prefill has ended and took this time; an instance that cannot announce its starts reports them so.
    */
   | {
       readonly kind: 'started';
       readonly cachedTokens: number;
       readonly ahead?: true;
       readonly keptTokens?: number;
+      readonly prefillUs?: number;
     }
   /**
    * Log-probabilities of prompt tokens 1.. in order (the first token has none); may come in several pieces before the

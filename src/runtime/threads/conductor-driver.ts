@@ -22,6 +22,8 @@ import type { Conductor } from '../../core/router/conductor.ts';
 import type { TokenPlacement } from '../../core/router/placement/token-placement.ts';
 import { RequestLog } from '../../core/router/request-log.ts';
 import { assertNever } from '../../util/assert-never.ts';
+import { digestWords } from '../../util/blake2s.ts';
+import { pageTokens } from '../../util/step.ts';
 import { sumOf } from '../snapshots/metric-snapshots.ts';
 import { Alarm, carryOutStep, nowUs } from './alarm.ts';
 import type { OutputsMessage } from './thread-protocol.ts';
@@ -105,6 +107,14 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
   /** Accepts requests from now on. */
   protected startConductor(conductor: Conductor<GenerationRequest>): void {
     this.#conductor = conductor;
+  }
+
+  /** Leading prompt tokens of a request that an instance holds, as far as its KV events report. */
+  protected cachedTokensAt(instance: InstanceIndex, request: GenerationRequest): number {
+    const { blocks, words } = this.placement.chainOf(request);
+    let held = 0;
+    while (held < blocks && this.#conductor?.indexHas(instance, words, held * digestWords) === true) held++;
+    return Math.min(held * pageTokens, request.prompt.length - 1);
   }
 
   protected get isStarted(): boolean {

@@ -42,7 +42,7 @@ export class PrefillObserver {
       // The observed time would include the wait for its prefix.
       this.forget(id);
     } else if (event.kind === 'started') {
-      prompt.startedUs = nowUs;
+      prompt.startedUs = nowUs - (event.prefillUs ?? 0);
       prompt.computed = prompt.tokens - event.cachedTokens;
     } else if (event.kind === 'tokens') {
       this.prefilled(nowUs, id);

@@ -1,0 +1,67 @@
+// The fleet file of `--fleet`: external engines by their URLs.
+import { z } from 'zod';
+import { engineKinds } from '../../../runtime/fleet/engine-dialect.ts';
+import type { ExternalEngineOptions } from '../../../runtime/fleet/external-engine.ts';
+import { inCamelCase } from '../../options/options.ts';
+import { UsageError } from '../../usage-error.ts';
+import { describeIssue } from '../../usage-issue.ts';
+import { readYaml } from '../../yaml-file.ts';
+
+const enginesMax = 256;
+
+const url = z.string().regex(/^https?:\/\/[^\s/]+(\/\S*)?$/, 'write http://HOST:PORT');
+const endpoint = z.string().regex(/^tcp:\/\/[^\s:]+:\d+$/, 'write tcp://HOST:PORT');
+const kvEvents = z.union(
+  [
+    z.literal('off'),
+    z.literal(false).transform(() => 'off' as const),
+    endpoint.transform((own) => ({ endpoint: own, replay: undefined, topic: '' })),
+    z.strictObject({ endpoint, replay: endpoint.optional(), topic: z.string().default('') }),
+  ],
+  'write off, tcp://HOST:PORT or {endpoint, replay, topic}',
+);
+const engine = z.union(
+  [
+    url.transform((own) => ({ url: own })),
+    z.preprocess(
+      inCamelCase,
+      z.strictObject({
+        url,
+        kind: z.enum(engineKinds).optional(),
+        kvEvents: kvEvents.optional(),
+        apiKey: z.string().min(1).optional(),
+      }),
+    ),
+  ],
+  'write a URL, or {url, kind, kv-events, api-key}',
+);
+const fleetSchema = z.strictObject({
+  model: z.string().min(1).optional(),
+  engines: z.array(engine).min(1).max(enginesMax),
+});
+
+export interface FleetFile {
+  /** The model's name at the engines. */
+  readonly model?: string | undefined;
+  readonly engines: readonly ExternalEngineOptions[];
+}
+
+/** @throws UsageError that names the invalid field */
+export function readFleetFile(path: string): FleetFile {
+  let given: unknown;
+  try {
+    given = readYaml(path);
+  } catch (error) {
+    const reason = error instanceof Error ? error.message.split('\n')[0] : 'unreadable';
+    throw new UsageError(`Cannot read fleet ${path}: ${reason}`);
+  }
+  const parsed = fleetSchema.safeParse(given);
+  if (!parsed.success)
+    throw new UsageError(
+      `Cannot read fleet ${path}: ${describeIssue(parsed.error.issues, Object(given), (name) => name)}`,
+    );
+  const urls = parsed.data.engines.map((each) => each.url.replace(/\/$/, ''));
+  const twice = urls.find((each, i) => urls.indexOf(each) !== i);
+  if (twice !== undefined) throw new UsageError(`Cannot read fleet ${path}: engine ${twice} is named twice`);
+  return parsed.data;
+}

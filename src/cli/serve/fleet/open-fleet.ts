@@ -1,0 +1,45 @@
+// Opens the gateway of a fleet: the text side of the model here, and a conductor over external engines.
+import { FleetCluster } from '../../../runtime/fleet/fleet-cluster.ts';
+import { openModel } from '../../../weights/open-model.ts';
+import type { ServeOptions } from '../../options/options.ts';
+import { admissionSettings } from '../../options/slo-options.ts';
+import { UsageError } from '../../usage-error.ts';
+import { locateModel } from '../model/locate-model.ts';
+import { openTextSide, type TextSide } from '../model/text-side.ts';
+import { readFleetFile } from './fleet-file.ts';
+
+export interface FleetMember extends TextSide {
+  readonly cluster: FleetCluster;
+}
+
+/** @throws UsageError if the fleet file or the model is unusable */
+export async function openFleet(
+  path: string,
+  options: ServeOptions,
+  log: (message: string) => void,
+): Promise<FleetMember> {
+  const { model, engines } = readFleetFile(path);
+  if (options.model === undefined)
+    throw new UsageError('Cannot use --fleet: it needs the tokenizer of its model: add --model');
+  const located = await locateModel(options.model);
+  const files = openModel(located.path);
+  try {
+    const cluster = new FleetCluster({
+      ...{ engines, model, log },
+      queueMax: options.queue,
+      admission: admissionSettings(options),
+      stepUs: options.stepMs && 1000 * options.stepMs,
+      requestTimeoutUs: options.requestTimeout && options.requestTimeout * 1e6,
+    });
+    await cluster.settled();
+    const context = options.context ?? cluster.contextTokens ?? files.config.maxPositions;
+    const name = options.servedModelName ?? cluster.model ?? located.name;
+    const text = openTextSide(files, located.path, context, name);
+    const close = async (): Promise<void> => {
+      await Promise.all([cluster.close(), text.close()]);
+    };
+    return { ...text, model: { ...text.model, embedding: undefined }, cluster, close };
+  } finally {
+    files.close();
+  }
+}

@@ -1,0 +1,156 @@
+// What differs between the kinds of engines: how they describe themselves, take requests, stream tokens and report load.
+import type { GenerationRequest, TokenLogprobs } from '../../core/protocol/ports.ts';
+import type { EngineHttp } from './engine-http.ts';
+
+export const engineKinds = ['vllm', 'sglang'] as const;
+export type EngineKind = (typeof engineKinds)[number];
+
+/** Where a data-parallel rank publishes KV events. */
+export interface KvEventSource {
+  /** tcp://HOST:PORT */
+  readonly endpoint: string;
+  /** Undefined: lost batches cannot be replayed. */
+  readonly replay?: string | undefined;
+  readonly topic: string;
+}
+
+export interface EngineDescription {
+  /** Models by the names that requests use; the first one is the base model. */
+  readonly models: readonly string[];
+  /** Prompt plus output; undefined: not stated. */
+  readonly contextTokens: number | undefined;
+  /** Tokens of KV memory of one rank; undefined: not stated. */
+  readonly capacityTokens: number | undefined;
+  /** Tokens of a block of KV memory; undefined: not stated. */
+  readonly blockTokens: number | undefined;
+  /** (data-parallel ranks): undefined: the rank publishes no KV events. */
+  readonly sources: readonly (KvEventSource | undefined)[];
+}
+
+/** Load of one rank. */
+export interface EngineLoad {
+  readonly running: number;
+  readonly waiting: number;
+  /** Share of KV memory in use. */
+  readonly usage: number;
+}
+
+/** A part of an answer. */
+export interface StreamPiece {
+  readonly tokens: Int32Array;
+  readonly logprobs: TokenLogprobs | undefined;
+  /** Prompt tokens that the engine found in its prefix cache; undefined: not stated. */
+  readonly cachedTokens: number | undefined;
+  /** `abort`: the engine gave the request up. */
+  readonly finished: 'stop' | 'length' | 'abort' | undefined;
+}
+
+/** Reads the events of one answer. */
+export interface StreamReader {
+  /** Undefined: the event has nothing of the output. @throws Error in one line if the event is an error */
+  read(data: string): StreamPiece | undefined;
+}
+
+export interface EngineDialect {
+  readonly kind: EngineKind;
+  /** Of generation. */
+  readonly path: string;
+  /** @throws Error in one line if the engine does not describe itself */
+  describe(http: EngineHttp): Promise<EngineDescription>;
+  /** @param rank undefined: the engine chooses */
+  encode(
+    request: GenerationRequest,
+    model: string,
+    rank: number | undefined,
+  ): { readonly headers: Readonly<Record<string, string>>; readonly body: string };
+  reader(request: GenerationRequest): StreamReader;
+  /** (ranks) @param metrics in the text format of Prometheus */
+  loads(metrics: string, ranks: number): readonly EngineLoad[];
+}
+
+/** The prompt of an attempt: with the output that the client has. */
+export function promptOf({ prompt, resumed }: GenerationRequest): number[] {
+  return [...prompt, ...(resumed?.tokens ?? [])];
+}
+
+export function resumedTokens({ resumed }: GenerationRequest): number {
+  return resumed?.tokens.length ?? 0;
+}
+
+/** Below 2^53. A continued request draws other random numbers than its first tokens. */
+export function seedOf({ sampling: { seed }, resumed }: GenerationRequest): number {
+  return (seed[0] >>> 0) + ((seed[1] >>> 0) % 2 ** 20) * 2 ** 32 + (resumed?.tokens.length ?? 0);
+}
+
+/** Log-probabilities of tokens from lists of alternatives, best first. @param width alternatives per token */
+export function logprobsOf(
+  chosen: readonly number[],
+  alternatives: readonly (readonly (readonly [token: number, logprob: number])[])[],
+  width: number,
+): TokenLogprobs {
+  const topTokens = new Int32Array(chosen.length * width);
+  const topLogprobs = new Float32Array(chosen.length * width).fill(Number.NEGATIVE_INFINITY);
+  for (const [i, given] of alternatives.entries()) {
+    const best = [...given].sort(([, a], [, b]) => b - a).slice(0, width);
+    for (const [j, [token, logprob]] of best.entries()) {
+      topTokens[i * width + j] = token;
+      topLogprobs[i * width + j] = logprob;
+    }
+  }
+  return { logprobs: Float32Array.from(chosen), width, topTokens, topLogprobs };
+}
+
+/** A sample of the text format of Prometheus. */
+export interface Sample {
+  readonly name: string;
+  readonly labels: Readonly<Record<string, string>>;
+  readonly value: number;
+}
+
+/** The samples with one of these names. */
+export function readSamples(text: string, names: ReadonlySet<string>): readonly Sample[] {
+  const samples: Sample[] = [];
+  for (const line of text.split('\n')) {
+    if (line === '' || line.startsWith('#')) continue;
+    const name = /^[\w:]+/.exec(line)?.[0] ?? '';
+    if (!names.has(name)) continue;
+    const end = line[name.length] === '{' ? line.lastIndexOf('}') : name.length - 1;
+    const labels: Record<string, string> = {};
+    for (const [, label, value] of line.slice(name.length, end + 1).matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g))
+      labels[label] = value;
+    samples.push({
+      name,
+      labels,
+      value: Number(
+        line
+          .slice(end + 1)
+          .trim()
+          .split(' ')[0],
+      ),
+    });
+  }
+  return samples;
+}
+
+/** Loads from gauges; `rankLabel` tells ranks apart. A gauge that is not there is 0. */
+export function readLoads(
+  text: string,
+  ranks: number,
+  names: Readonly<Record<keyof EngineLoad, string>>,
+  rankLabel: string,
+): readonly EngineLoad[] {
+  const samples = readSamples(text, new Set(Object.values(names)));
+  const of = (rank: number, name: string): number =>
+    samples.find((sample) => sample.name === name && (ranks === 1 || sample.labels[rankLabel] === String(rank)))
+      ?.value ?? 0;
+  return Array.from({ length: ranks }, (_, rank) => ({
+    running: of(rank, names.running),
+    waiting: of(rank, names.waiting),
+    usage: of(rank, names.usage),
+  }));
+}
+
+/** An endpoint as the engine binds it, as a client connects to it: a wildcard is the host of the engine's URL. */
+export function reachable(endpoint: string, host: string): string {
+  return endpoint.replace(/^tcp:\/\/(\*|0\.0\.0\.0|\[::\])(?=:\d+$)/, `tcp://${host}`);
+}

@@ -1,0 +1,139 @@
+// HTTP towards one engine: short requests with a time limit, and streams of server-sent events over kept connections.
+import { type ClientRequest, Agent as HttpAgent, request as httpRequest, type IncomingMessage } from 'node:http';
+import { Agent as HttpsAgent, request as httpsRequest } from 'node:https';
+
+/** Longer answers to short requests are cut. */
+const answerBytesMax = 2 ** 24;
+
+export interface EngineAnswer {
+  readonly status: number;
+  readonly body: string;
+}
+
+export interface EventStreamHandler {
+  /** The data of the events that have arrived together, in order. */
+  onEvents(data: readonly string[]): void;
+  /** The engine answers with another status than 200. */
+  onRefused(answer: EngineAnswer): void;
+  /** The stream has ended: `why` unless the engine has completed it. */
+  onEnd(why: string | undefined): void;
+}
+
+export class EngineHttp {
+  readonly url: URL;
+  readonly #headers: Record<string, string>;
+  readonly #agent: HttpAgent;
+
+  constructor(url: string, apiKey: string | undefined) {
+    this.url = new URL(url);
+    this.#headers = apiKey === undefined ? {} : { authorization: `Bearer ${apiKey}` };
+    const options = { keepAlive: true, maxFreeSockets: 64 };
+    this.#agent = this.url.protocol === 'https:' ? new HttpsAgent(options) : new HttpAgent(options);
+  }
+
+  /** @throws Error in one line if the engine does not answer in time */
+  get(path: string, timeoutMs: number): Promise<EngineAnswer> {
+    return new Promise((resolve, reject) => {
+      const call = this.#request(path, 'GET', {});
+      const timer = setTimeout(
+        () => call.destroy(new Error(`no answer to ${path} in ${timeoutMs / 1000} s`)),
+        timeoutMs,
+      );
+      call.on('close', () => clearTimeout(timer));
+      call.on('error', reject);
+      call.on('response', (response) => void readAnswer(response).then(resolve, reject));
+      call.end();
+    });
+  }
+
+  /** @throws Error in one line unless the engine answers 200 with JSON */
+  async getJson(path: string, timeoutMs: number): Promise<unknown> {
+    const { status, body } = await this.get(path, timeoutMs);
+    if (status !== 200) throw new Error(`${path} answers ${status}`);
+    try {
+      return JSON.parse(body);
+    } catch {
+      throw new Error(`${path} answers with something else than JSON`);
+    }
+  }
+
+  /** Posts `body` and reads the event stream of the answer. Returns a function that ends it, after which no call follows. */
+  postStream(
+    path: string,
+    headers: Readonly<Record<string, string>>,
+    body: string,
+    handler: EventStreamHandler,
+  ): () => void {
+    const call = this.#request(path, 'POST', {
+      ...{ 'content-type': 'application/json', 'content-length': String(Buffer.byteLength(body)) },
+      ...headers,
+    });
+    let isOver = false;
+    const once = (act: () => void): void => {
+      if (isOver) return;
+      isOver = true;
+      act();
+    };
+    call.on('error', (error) => once(() => handler.onEnd(error.message)));
+    call.on('response', (response) => {
+      if (response.statusCode !== 200) {
+        const end = (error: Error): void => once(() => handler.onEnd(error.message));
+        void readAnswer(response).then((answer) => once(() => handler.onRefused(answer)), end);
+        return;
+      }
+      const lines = new EventLines();
+      response.setEncoding('utf8');
+      response.on('data', (text: string) => {
+        const data = lines.push(text);
+        if (data.length > 0 && !isOver) handler.onEvents(data);
+      });
+      response.on('end', () => once(() => handler.onEnd(lines.isDone ? undefined : 'the stream ended early')));
+      response.on('error', (error) => once(() => handler.onEnd(error.message)));
+      response.on('close', () => once(() => handler.onEnd('the connection closed')));
+    });
+    call.end(body);
+    return () => once(() => call.destroy());
+  }
+
+  close(): void {
+    this.#agent.destroy();
+  }
+
+  #request(path: string, method: string, headers: Readonly<Record<string, string>>): ClientRequest {
+    const { protocol, hostname, port, pathname } = this.url;
+    const call = (protocol === 'https:' ? httpsRequest : httpRequest)({
+      ...{ protocol, hostname: hostname.replace(/^\[|\]$/g, ''), port, method, agent: this.#agent },
+      path: `${pathname.replace(/\/$/, '')}${path}`,
+      headers: { ...this.#headers, ...headers },
+    });
+    call.setNoDelay(true);
+    return call;
+  }
+}
+
+async function readAnswer(response: IncomingMessage): Promise<EngineAnswer> {
+  response.setEncoding('utf8');
+  let body = '';
+  for await (const text of response as AsyncIterable<string>) if (body.length < answerBytesMax) body += text;
+  return { status: response.statusCode ?? 0, body };
+}
+
+/** Splits an event stream into the data of its events. Engines write one line of data for each. */
+class EventLines {
+  #rest = '';
+  /** The end mark has arrived. */
+  isDone = false;
+
+  push(text: string): readonly string[] {
+    const lines = (this.#rest + text).split('\n');
+    this.#rest = lines.pop() ?? '';
+    const data: string[] = [];
+    for (const line of lines) {
+      if (!line.startsWith('data:')) continue;
+      const value = line.slice(5).trim();
+      if (value === '[DONE]') this.isDone = true;
+      else data.push(value);
+    }
+    return data;
+  }
+}

@@ -1,0 +1,153 @@
+// An external engine by its URL: what it is, whether it is healthy, how loaded, and its data-parallel ranks as instances.
+import type { EngineDescription, EngineDialect, EngineKind, EngineLoad, KvEventSource } from './engine-dialect.ts';
+import { EngineHttp } from './engine-http.ts';
+import { sglangDialect } from './sglang-dialect.ts';
+import { vllmDialect } from './vllm-dialect.ts';
+
+export interface ExternalEngineOptions {
+  readonly url: string;
+  /** Undefined: found out. */
+  readonly kind?: EngineKind | undefined;
+  /** In place of what the engine states; `off`: its KV events are not used. */
+  readonly kvEvents?: KvEventSource | 'off' | undefined;
+  readonly apiKey?: string | undefined;
+}
+
+export interface ExternalEngineListener {
+  /** The engine answers, for the first time or again. Throws if it does not fit into the fleet. */
+  onUp(engine: ExternalEngine, dialect: EngineDialect, description: EngineDescription): void;
+  /** The engine does not answer any more. */
+  onDown(engine: ExternalEngine, why: string): void;
+  /** (ranks) */
+  onLoads(engine: ExternalEngine, loads: readonly EngineLoad[]): void;
+  log(message: string): void;
+}
+
+const healthTimeoutMs = 5_000;
+const pollMs = 1_000;
+/** Polls without an answer after which an engine that refuses no connection is down. */
+const missedMax = 3;
+
+const dialects: Readonly<Record<EngineKind, EngineDialect>> = { vllm: vllmDialect, sglang: sglangDialect };
+
+export class ExternalEngine {
+  readonly url: string;
+  readonly http: EngineHttp;
+  readonly #options: ExternalEngineOptions;
+  readonly #listener: ExternalEngineListener;
+  /** The first attempt to reach it has ended. */
+  readonly settled: Promise<void>;
+  #dialect: EngineDialect | undefined;
+  #ranks = 0;
+  #missed = 0;
+  #timer: NodeJS.Timeout | undefined;
+  #reported: string | undefined;
+  #isClosed = false;
+
+  constructor(options: ExternalEngineOptions, listener: ExternalEngineListener) {
+    this.url = options.url;
+    this.#options = options;
+    this.#listener = listener;
+    this.http = new EngineHttp(options.url, options.apiKey);
+    this.settled = this.#poll();
+  }
+
+  get isUp(): boolean {
+    return this.#ranks > 0;
+  }
+
+  /** Why the engine is unhealthy; undefined: it answers. */
+  async unhealthy(): Promise<string | undefined> {
+    try {
+      const { status } = await this.http.get('/health', healthTimeoutMs);
+      return status === 200 ? undefined : `/health answers ${status}`;
+    } catch (error) {
+      return messageOf(error);
+    }
+  }
+
+  /** The engine does not serve: it joins again once it answers. */
+  fail(why: string): void {
+    if (!this.isUp) return;
+    this.#ranks = 0;
+    this.#missed = 0;
+    this.#reported = why;
+    this.#listener.onDown(this, why);
+  }
+
+  close(): void {
+    this.#isClosed = true;
+    clearTimeout(this.#timer);
+    this.http.close();
+  }
+
+  async #poll(): Promise<void> {
+    const startedMs = performance.now();
+    if (this.isUp) await this.#observe();
+    else await this.#join();
+    if (this.#isClosed) return;
+    this.#timer = setTimeout(() => void this.#poll(), Math.max(0, pollMs - (performance.now() - startedMs)));
+    this.#timer.unref();
+  }
+
+  async #join(): Promise<void> {
+    try {
+      const unhealthy = await this.unhealthy();
+      if (unhealthy !== undefined) throw new Error(unhealthy);
+      const kind = this.#options.kind ?? (await this.#kind());
+      const dialect = dialects[kind];
+      const description = this.#withSources(await dialect.describe(this.http));
+      if (this.#isClosed) return;
+      this.#listener.onUp(this, dialect, description);
+      this.#dialect = dialect;
+      this.#ranks = description.sources.length;
+      this.#reported = undefined;
+    } catch (error) {
+      const why = messageOf(error);
+      if (why !== this.#reported && !this.#isClosed)
+        this.#listener.log(`Engine ${this.url} does not serve yet: ${why}`);
+      this.#reported = why;
+    }
+  }
+
+  /** SGLang describes itself at an address that vLLM does not have, or has in development mode with other contents. */
+  async #kind(): Promise<EngineKind> {
+    const { status, body } = await this.http.get('/server_info', healthTimeoutMs);
+    return status === 200 && body.includes('"max_total_num_tokens"') ? 'sglang' : 'vllm';
+  }
+
+  #withSources(description: EngineDescription): EngineDescription {
+    const { kvEvents } = this.#options;
+    if (kvEvents === undefined) return description;
+    const sources = description.sources.map((_, rank) => (kvEvents === 'off' ? undefined : atRank(kvEvents, rank)));
+    return { ...description, sources };
+  }
+
+  async #observe(): Promise<void> {
+    const unhealthy = await this.unhealthy();
+    if (this.#isClosed || !this.isUp) return;
+    if (unhealthy !== undefined) {
+      this.#missed++;
+      if (this.#missed >= missedMax || unhealthy.includes('ECONNREFUSED')) this.fail(unhealthy);
+      return;
+    }
+    this.#missed = 0;
+    try {
+      const { status, body } = await this.http.get('/metrics', healthTimeoutMs);
+      if (status === 200 && this.#dialect !== undefined && this.isUp)
+        this.#listener.onLoads(this, this.#dialect.loads(body, this.#ranks));
+    } catch {
+      // The load of the last poll holds; health is judged apart.
+    }
+  }
+}
+
+/** Ports of endpoints grow by the rank. */
+function atRank({ endpoint, replay, topic }: KvEventSource, rank: number): KvEventSource {
+  const shifted = (address: string): string => address.replace(/\d+$/, (port) => String(Number(port) + rank));
+  return { endpoint: shifted(endpoint), replay: replay && shifted(replay), topic };
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message.split('\n')[0] : String(error);
+}

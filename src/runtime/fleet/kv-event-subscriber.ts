@@ -1,0 +1,132 @@
+// Subscribes to the KV events of one rank of an engine, and has lost batches replayed.
+import type { EngineKvBatch } from '../../core/fleet/engine-kv-event.ts';
+import { EventSequence, type SequenceEffect } from '../../core/fleet/event-sequence.ts';
+import type { KvEventSource } from './engine-dialect.ts';
+import { KvEventReader } from './kv-event-frames.ts';
+import { connectZmtp, subscription, type ZmtpConnection } from './zmtp.ts';
+
+/** Before the first attempt to connect again, and before later ones. */
+const reconnectMs = { first: 50, later: 1_000 };
+const replayTimeoutMs = 5_000;
+/** The number that ends a replay. */
+const endOfReplay = 2n ** 64n - 1n;
+
+export interface KvEventHandler {
+  apply(batch: EngineKvBatch): void;
+  /** Batches are lost: the blocks of the engine are unknown. */
+  forget(): void;
+  log(message: string): void;
+}
+
+export class KvEventSubscriber {
+  readonly #source: KvEventSource;
+  readonly #handler: KvEventHandler;
+  readonly #sequence: EventSequence;
+  readonly #reader = new KvEventReader();
+  #connection: ZmtpConnection | undefined;
+  #replay: ZmtpConnection | undefined;
+  #timer: NodeJS.Timeout | undefined;
+  #replayTimer: NodeJS.Timeout | undefined;
+  #isClosed = false;
+  #isReported = false;
+
+  constructor(source: KvEventSource, handler: KvEventHandler) {
+    this.#source = source;
+    this.#handler = handler;
+    this.#sequence = new EventSequence(source.replay !== undefined);
+    this.#connect();
+  }
+
+  get counts(): EventSequence['counts'] {
+    return this.#sequence.counts;
+  }
+
+  close(): void {
+    this.#isClosed = true;
+    clearTimeout(this.#timer);
+    this.#endReplay();
+    this.#connection?.close();
+  }
+
+  #connect(): void {
+    const { endpoint, topic } = this.#source;
+    const connection = connectZmtp(endpoint, 'SUB', {
+      onReady: () => {
+        connection.send(subscription(topic));
+        this.#isReported = false;
+        this.#carryOut(this.#sequence.connected());
+      },
+      onMessage: ([, number, payload]) => {
+        const batch = this.#read(payload);
+        if (batch !== undefined) this.#carryOut(this.#sequence.received(Number(number.readBigUInt64BE()), batch));
+      },
+      onClose: (reason) => {
+        if (this.#isClosed) return;
+        if (!this.#isReported) this.#handler.log(`KV events of ${endpoint} are interrupted: ${reason}`);
+        const delayMs = this.#isReported ? reconnectMs.later : reconnectMs.first;
+        this.#isReported = true;
+        this.#timer = setTimeout(() => this.#connect(), delayMs);
+        this.#timer.unref();
+      },
+    });
+    this.#connection = connection;
+  }
+
+  #carryOut(effects: readonly SequenceEffect[]): void {
+    for (const effect of effects) {
+      if (effect.kind === 'apply') this.#handler.apply(effect.batch);
+      else if (effect.kind === 'forget') this.#handler.forget();
+      else this.#startReplay(effect.from);
+    }
+  }
+
+  #startReplay(from: number): void {
+    const { replay } = this.#source;
+    if (replay === undefined) return;
+    this.#endReplay();
+    const end = (): void => {
+      this.#endReplay();
+      if (!this.#isClosed) this.#carryOut(this.#sequence.replayEnded());
+    };
+    const connection = connectZmtp(replay, 'DEALER', {
+      onReady: () => {
+        const first = Buffer.alloc(8);
+        first.writeBigUInt64BE(BigInt(from));
+        connection.send([Buffer.alloc(0), first]);
+      },
+      // Versions differ in the frames before number and payload.
+      onMessage: (frames) => {
+        const [number, payload] = frames.slice(-2);
+        if (number?.length !== 8 || number.readBigUInt64BE() === endOfReplay) {
+          end();
+          return;
+        }
+        const batch = this.#read(payload);
+        if (batch !== undefined) this.#sequence.replayed(Number(number.readBigUInt64BE()), batch);
+      },
+      onClose: () => {
+        if (this.#replay === connection) end();
+      },
+    });
+    this.#replay = connection;
+    this.#replayTimer = setTimeout(end, replayTimeoutMs);
+    this.#replayTimer.unref();
+  }
+
+  #endReplay(): void {
+    clearTimeout(this.#replayTimer);
+    const connection = this.#replay;
+    this.#replay = undefined;
+    connection?.close();
+  }
+
+  /** A batch that cannot be read counts as lost. */
+  #read(payload: Uint8Array | undefined): EngineKvBatch | undefined {
+    try {
+      return payload && this.#reader.read(payload);
+    } catch (error) {
+      this.#handler.log(error instanceof Error ? error.message : String(error));
+      return undefined;
+    }
+  }
+}

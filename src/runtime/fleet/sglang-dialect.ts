@@ -1,0 +1,174 @@
+// SGLang: token ids at /generate, KV event sources and memory at /server_info, load at /metrics.
+import { z } from 'zod';
+import type { Grammar } from '../../core/protocol/grammar.ts';
+import type { TokenLogprobs } from '../../core/protocol/ports.ts';
+import {
+  type EngineDescription,
+  type EngineDialect,
+  type KvEventSource,
+  logprobsOf,
+  promptOf,
+  readLoads,
+  resumedTokens,
+  type StreamPiece,
+  type StreamReader,
+  seedOf,
+} from './engine-dialect.ts';
+import type { EngineHttp } from './engine-http.ts';
+
+const timeoutMs = 5_000;
+
+const modelsSchema = z.object({
+  data: z.array(z.object({ id: z.string(), max_model_len: z.number().nullish() })).min(1),
+});
+const infoSchema = z.object({
+  max_total_num_tokens: z.number().nullish(),
+  page_size: z.number().nullish(),
+  dp_size: z.number().nullish(),
+  kv_events: z
+    .object({
+      publisher: z.string().nullish(),
+      endpoint_host: z.string().nullish(),
+      endpoint_port_base: z.number().nullish(),
+      replay_endpoint_port_base: z.number().nullish(),
+      topic: z.string().nullish(),
+      block_size: z.number().nullish(),
+      dp_size: z.number().nullish(),
+    })
+    .nullish(),
+});
+/** A token: its log-probability, its id, its text. */
+const tokenLogprob = z.tuple([z.number().nullable(), z.number()]).rest(z.unknown());
+const chunkSchema = z.object({
+  error: z.object({ message: z.string() }).optional(),
+  output_ids: z.array(z.number()).optional(),
+  meta_info: z
+    .object({
+      finish_reason: z.union([z.object({ type: z.string() }), z.string()]).nullish(),
+      cached_tokens: z.number().nullish(),
+      completion_tokens: z.number().nullish(),
+      output_token_logprobs: z.array(tokenLogprob).nullish(),
+      output_top_logprobs: z.array(z.array(tokenLogprob).nullable()).nullish(),
+    })
+    .optional(),
+});
+type MetaInfo = NonNullable<z.infer<typeof chunkSchema>['meta_info']>;
+
+export const sglangDialect: EngineDialect = {
+  kind: 'sglang',
+  path: '/generate',
+
+  async describe(http): Promise<EngineDescription> {
+    const { data } = modelsSchema.parse(await http.getJson('/v1/models', timeoutMs));
+    const info = infoSchema.parse(await http.getJson('/server_info', timeoutMs));
+    return {
+      models: data.map(({ id }) => id),
+      contextTokens: data[0].max_model_len ?? undefined,
+      capacityTokens: info.max_total_num_tokens ?? undefined,
+      blockTokens: info.kv_events?.block_size ?? info.page_size ?? undefined,
+      sources: sourcesOf(info, http),
+    };
+  },
+
+  encode(request, _model, rank) {
+    const { sampling, maxTokens, minTokens = 0, stopTokenIds, grammar, salt } = request;
+    const before = resumedTokens(request);
+    const { topLogprobs } = sampling;
+    const sampling_params = {
+      max_new_tokens: maxTokens - before,
+      ...(minTokens > before && { min_new_tokens: minTokens - before }),
+      ...{ ignore_eos: true, stop_token_ids: stopTokenIds, skip_special_tokens: false },
+      temperature: sampling.temperature,
+      ...(sampling.temperature > 0 && { sampling_seed: seedOf(request) % 2 ** 31 }),
+      ...{ top_p: sampling.topP, top_k: sampling.topK === 0 ? -1 : sampling.topK, min_p: sampling.minP },
+      repetition_penalty: sampling.repetitionPenalty,
+      frequency_penalty: sampling.frequencyPenalty,
+      presence_penalty: sampling.presencePenalty,
+      ...(sampling.logitBias.length > 0 && { logit_bias: Object.fromEntries(sampling.logitBias) }),
+      ...(grammar && grammarOf(grammar)),
+    };
+    const body = {
+      ...{ rid: request.id, input_ids: promptOf(request), sampling_params, stream: true },
+      ...(topLogprobs !== undefined && { return_logprob: true, top_logprobs_num: topLogprobs }),
+      ...(salt !== '' && { cache_salt: salt }),
+      ...(rank !== undefined && { routed_dp_rank: rank, data_parallel_rank: rank }),
+    };
+    return { headers: {}, body: JSON.stringify(body) };
+  },
+
+  reader: ({ sampling: { topLogprobs } }) => new SglangReader(topLogprobs),
+
+  loads: (metrics, ranks) =>
+    readLoads(
+      metrics,
+      ranks,
+      { running: 'sglang:num_running_reqs', waiting: 'sglang:num_queue_reqs', usage: 'sglang:token_usage' },
+      'dp_rank',
+    ),
+};
+
+/** A chunk has all tokens so far, or with `--incremental-streaming-output` the new ones: their count tells. */
+class SglangReader implements StreamReader {
+  readonly #width: number | undefined;
+  #received = 0;
+
+  constructor(width: number | undefined) {
+    this.#width = width;
+  }
+
+  read(data: string): StreamPiece | undefined {
+    const { error, output_ids: ids = [], meta_info: meta } = chunkSchema.parse(JSON.parse(data));
+    if (error !== undefined) throw new Error(error.message);
+    if (meta === undefined) return undefined;
+    const total = meta.completion_tokens ?? ids.length;
+    const fresh = Math.max(0, Math.min(ids.length, total - this.#received));
+    this.#received += fresh;
+    const tokens = Int32Array.from(fresh === 0 ? [] : ids.slice(-fresh));
+    return {
+      tokens,
+      logprobs: this.#width === undefined || fresh === 0 ? undefined : tokenLogprobs(meta, fresh, this.#width),
+      cachedTokens: meta.cached_tokens ?? undefined,
+      finished: finishOf(meta),
+    };
+  }
+}
+
+function finishOf({ finish_reason: reason }: MetaInfo): StreamPiece['finished'] {
+  if (reason === undefined || reason === null) return undefined;
+  const type = typeof reason === 'string' ? reason : reason.type;
+  return type === 'stop' || type === 'length' ? type : 'abort';
+}
+
+function tokenLogprobs(meta: MetaInfo, fresh: number, width: number): TokenLogprobs | undefined {
+  const chosen = (meta.output_token_logprobs ?? []).slice(-fresh);
+  if (chosen.length < fresh) return undefined;
+  const top = (meta.output_top_logprobs ?? []).slice(-fresh);
+  return logprobsOf(
+    chosen.map(([logprob]) => logprob ?? Number.NEGATIVE_INFINITY),
+    top.map((each) => (each ?? []).map(([logprob, token]) => [token, logprob ?? Number.NEGATIVE_INFINITY] as const)),
+    width,
+  );
+}
+
+function grammarOf({ kind, text }: Grammar): Record<string, string> {
+  return { [kind]: text };
+}
+
+function sourcesOf({ kv_events: events, dp_size }: z.infer<typeof infoSchema>, { url }: EngineHttp) {
+  const ranks = events?.dp_size ?? dp_size ?? 1;
+  const {
+    publisher,
+    endpoint_host: stated,
+    endpoint_port_base: port,
+    replay_endpoint_port_base: replay,
+  } = events ?? {};
+  const host = stated && stated !== '*' && stated !== '0.0.0.0' ? stated : url.hostname;
+  return Array.from({ length: ranks }, (_, rank): KvEventSource | undefined => {
+    if (publisher !== 'zmq' || port === undefined || port === null) return undefined;
+    return {
+      endpoint: `tcp://${host}:${port + rank}`,
+      replay: replay ? `tcp://${host}:${replay + rank}` : undefined,
+      topic: events?.topic ?? '',
+    };
+  });
+}

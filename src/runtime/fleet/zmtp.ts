@@ -1,0 +1,149 @@
+// ZMTP 3.0 over TCP, the protocol of ZeroMQ: one connection to a PUB or ROUTER socket, with the mechanism NULL.
+import { connect, type Socket } from 'node:net';
+
+export type ZmtpType = 'SUB' | 'DEALER' | 'PUB' | 'ROUTER';
+
+/** Version 3.0, mechanism NULL, not a server: 64 bytes. */
+const greeting = Buffer.alloc(64);
+greeting.set([0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x7f, 3, 0]);
+greeting.write('NULL', 12, 'latin1');
+
+const flags = { more: 1, long: 2, command: 4 } as const;
+/** Larger frames end the connection. */
+const frameBytesMax = 2 ** 26;
+const none: Buffer = Buffer.alloc(0);
+
+export interface ZmtpHandler {
+  /** Messages can be sent from now on. */
+  onReady?(): void;
+  onMessage(frames: readonly Buffer[]): void;
+  /** The connection has ended, or was never established; the last call. */
+  onClose(reason: string): void;
+}
+
+/** One ZMTP connection, of either side. */
+export class ZmtpConnection {
+  readonly #socket: Socket;
+  readonly #handler: ZmtpHandler;
+  #received: Buffer = none;
+  #state: 'greeting' | 'handshake' | 'ready' = 'greeting';
+  #frames: Buffer[] = [];
+  #reason = 'the peer closed the connection';
+
+  constructor(socket: Socket, type: ZmtpType, handler: ZmtpHandler) {
+    this.#socket = socket;
+    this.#handler = handler;
+    socket.setNoDelay(true);
+    socket.on('data', (bytes) => this.#receive(bytes));
+    socket.on('error', (error) => {
+      this.#reason = error.message;
+    });
+    socket.on('close', () => handler.onClose(this.#reason));
+    socket.write(greeting);
+    const properties = [property('Socket-Type', type), ...(type === 'DEALER' ? [property('Identity', '')] : [])];
+    socket.write(frame(flags.command, Buffer.concat([Buffer.from('\x05READY', 'latin1'), ...properties])));
+  }
+
+  send(frames: readonly Uint8Array[]): void {
+    for (const [i, bytes] of frames.entries())
+      this.#socket.write(frame(i + 1 < frames.length ? flags.more : 0, Buffer.from(bytes)));
+  }
+
+  close(): void {
+    this.#reason = 'closed';
+    this.#socket.destroy();
+  }
+
+  #receive(bytes: Buffer): void {
+    this.#received = this.#received.length === 0 ? bytes : Buffer.concat([this.#received, bytes]);
+    try {
+      while (this.#advance());
+    } catch (error) {
+      this.#reason = error instanceof Error ? error.message : String(error);
+      this.#socket.destroy();
+    }
+  }
+
+  /** Consumes the greeting or a frame; false: it has not arrived whole. */
+  #advance(): boolean {
+    if (this.#state === 'greeting') {
+      if (this.#received.length < greeting.length) return false;
+      const [signature, major, mechanism] = [
+        this.#received[0],
+        this.#received[10],
+        this.#received.toString('latin1', 12, 16),
+      ];
+      if (signature !== 0xff || major < 3 || mechanism !== 'NULL')
+        throw new Error('the peer does not speak ZMTP 3 with the mechanism NULL');
+      this.#received = this.#received.subarray(greeting.length);
+      this.#state = 'handshake';
+      return true;
+    }
+    const head = this.#received;
+    if (head.length < 2) return false;
+    const isLong = (head[0] & flags.long) !== 0;
+    if (isLong && head.length < 9) return false;
+    const size = isLong ? Number(head.readBigUInt64BE(1)) : head[1];
+    if (size > frameBytesMax) throw new Error(`a frame of ${size} bytes exceeds ${frameBytesMax}`);
+    const from = isLong ? 9 : 2;
+    if (head.length < from + size) return false;
+    this.#received = head.subarray(from + size);
+    this.#take(head[0], head.subarray(from, from + size));
+    return true;
+  }
+
+  #take(flag: number, body: Buffer): void {
+    if ((flag & flags.command) !== 0) this.#command(body);
+    else {
+      this.#frames.push(body);
+      if ((flag & flags.more) !== 0) return;
+      const frames = this.#frames;
+      this.#frames = [];
+      this.#handler.onMessage(frames);
+    }
+  }
+
+  #command(body: Buffer): void {
+    const name = body.toString('latin1', 1, 1 + (body[0] ?? 0));
+    if (name === 'ERROR') throw new Error(`the peer refuses the connection: ${body.toString('latin1', 7)}`);
+    if (name === 'READY' && this.#state === 'handshake') {
+      this.#state = 'ready';
+      this.#handler.onReady?.();
+    }
+    // A ping carries a time to live of two bytes, and a context that the answer repeats.
+    if (name === 'PING')
+      this.#socket.write(frame(flags.command, Buffer.concat([Buffer.from('\x04PONG', 'latin1'), body.subarray(7)])));
+  }
+}
+
+/** Connects to an endpoint of the form tcp://HOST:PORT. */
+export function connectZmtp(endpoint: string, type: 'SUB' | 'DEALER', handler: ZmtpHandler): ZmtpConnection {
+  const { host, port } = tcpAddress(endpoint);
+  return new ZmtpConnection(connect({ host, port }), type, handler);
+}
+
+/** The message by which a SUB socket subscribes. */
+export function subscription(topic: string): readonly Uint8Array[] {
+  return [Buffer.concat([Buffer.of(1), Buffer.from(topic)])];
+}
+
+/** @throws Error if the endpoint has another form */
+export function tcpAddress(endpoint: string): { readonly host: string; readonly port: number } {
+  const match = /^tcp:\/\/(\[[^\]]+\]|[^:]+):(\d+)$/.exec(endpoint);
+  if (match === null) throw new Error(`Cannot connect to ${endpoint}: write tcp://HOST:PORT`);
+  return { host: match[1].replace(/^\[|\]$/g, ''), port: Number(match[2]) };
+}
+
+function property(name: string, value: string): Buffer {
+  const length = Buffer.alloc(4);
+  length.writeUInt32BE(Buffer.byteLength(value));
+  return Buffer.concat([Buffer.of(name.length), Buffer.from(name, 'latin1'), length, Buffer.from(value, 'latin1')]);
+}
+
+function frame(flag: number, body: Buffer): Buffer {
+  if (body.length < 256) return Buffer.concat([Buffer.of(flag, body.length), body]);
+  const head = Buffer.alloc(9);
+  head[0] = flag | flags.long;
+  head.writeBigUInt64BE(BigInt(body.length), 1);
+  return Buffer.concat([head, body]);
+}

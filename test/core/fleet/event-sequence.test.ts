@@ -1,0 +1,51 @@
+// The order of an engine's KV event batches under loss, duplication, replays and restarts.
+import { describe, expect, it } from 'vitest';
+import { EventSequence, type SequenceEffect } from '../../../src/core/fleet/event-sequence.ts';
+
+const batch = (atS: number) => ({ atS, rank: undefined, events: [] });
+/** The times of applied batches, `forget`, and the first numbers of replays. */
+const brief = (effects: readonly SequenceEffect[]) =>
+  effects.map((effect) =>
+    effect.kind === 'apply' ? effect.batch.atS : effect.kind === 'replay' ? `from ${effect.from}` : 'forget',
+  );
+
+describe('EventSequence', () => {
+  it('has the batches before a late start replayed, and those of a gap', () => {
+    const sequence = new EventSequence(true);
+    expect(brief(sequence.connected())).toEqual(['from 0']);
+    expect(brief(sequence.received(2, batch(2)))).toEqual([]);
+    for (const number of [0, 1, 2]) sequence.replayed(number, batch(number));
+    expect(brief(sequence.replayEnded())).toEqual([0, 1, 2]);
+    expect(brief(sequence.received(5, batch(5)))).toEqual(['from 3']);
+    for (const number of [3, 4, 5]) sequence.replayed(number, batch(number));
+    expect(brief(sequence.replayEnded())).toEqual([3, 4, 5]);
+    expect(sequence.counts).toEqual({ gaps: 1, lost: 0 });
+  });
+
+  it('forgets the blocks where a replay does not close the gap', () => {
+    const sequence = new EventSequence(true);
+    sequence.received(0, batch(0));
+    expect(brief(sequence.received(4, batch(4)))).toEqual(['from 1']);
+    sequence.replayed(3, batch(3));
+    expect(brief(sequence.replayEnded())).toEqual(['forget', 3, 4]);
+    expect(brief(sequence.replayEnded())).toEqual([]);
+    expect(sequence.counts).toEqual({ gaps: 1, lost: 1 });
+  });
+
+  it('forgets the blocks at a gap without replays, and starts at any number', () => {
+    const sequence = new EventSequence(false);
+    expect(brief(sequence.connected())).toEqual([]);
+    expect(brief(sequence.received(7, batch(7)))).toEqual([7]);
+    expect(brief(sequence.received(9, batch(9)))).toEqual(['forget', 9]);
+  });
+
+  it('ignores duplicates, and takes a younger batch with an earlier number as a restart', () => {
+    const sequence = new EventSequence(true);
+    for (const number of [0, 1, 2]) sequence.received(number, batch(number));
+    expect(brief(sequence.received(1, batch(1)))).toEqual([]);
+    expect(brief(sequence.received(1, batch(10)))).toEqual(['forget', 'from 0']);
+    for (const number of [0, 1]) sequence.replayed(number, batch(9 + number));
+    expect(brief(sequence.replayEnded())).toEqual([9, 10]);
+    expect(brief(sequence.received(0, batch(20)))).toEqual(['forget', 20]);
+  });
+});

@@ -1,0 +1,227 @@
+// A conductor over fake engines of both kinds: answers, placement by the engines' own blocks, and failures.
+import { afterEach, describe, expect, it } from 'vitest';
+import type { GenerationEvent, GenerationRequest } from '../../../src/core/protocol/ports.ts';
+import { engineKinds } from '../../../src/runtime/fleet/engine-dialect.ts';
+import { FleetCluster, type FleetClusterOptions } from '../../../src/runtime/fleet/fleet-cluster.ts';
+import { request } from '../../core/instance-world.ts';
+import { admitAll } from '../threads/instances.ts';
+import { FakeEngine, type FakeEngineOptions, nextToken } from './fake-engine.ts';
+
+const opened: { close(): Promise<void> }[] = [];
+const logged: string[] = [];
+
+afterEach(async () => {
+  await Promise.all(opened.splice(0).map((each) => each.close()));
+  logged.length = 0;
+});
+
+async function fleetOf(
+  engines: readonly FakeEngine[],
+  options: Partial<FleetClusterOptions> = {},
+): Promise<FleetCluster> {
+  const cluster = new FleetCluster({
+    ...{ engines: engines.map(({ url }) => ({ url })), admission: admitAll, queueMax: 64 },
+    ...{ log: (line) => void logged.push(line), ...options },
+  });
+  opened.push(cluster);
+  await cluster.settled();
+  await until(() => engines.every(({ hasSubscriber }) => hasSubscriber));
+  return cluster;
+}
+
+async function engine(options?: FakeEngineOptions): Promise<FakeEngine> {
+  const started = await FakeEngine.start(options);
+  opened.push({ close: () => started.kill() });
+  return started;
+}
+
+async function until(condition: () => boolean): Promise<void> {
+  while (!condition()) await new Promise((resolve) => setTimeout(resolve, 2));
+}
+
+/** Prompt tokens of a conversation: those of equal numbers begin alike. */
+function promptOf(conversation: number, length: number): number[] {
+  return Array.from({ length }, (_, i) => conversation * 5000 + i);
+}
+
+/** Output of a request, its cached tokens, and its end. */
+function run(
+  cluster: FleetCluster,
+  id: string,
+  prompt: readonly number[],
+  own: Partial<GenerationRequest> = {},
+): Promise<{ tokens: number[]; cached: number; end: GenerationEvent }> {
+  return new Promise((resolve) => {
+    const tokens: number[] = [];
+    let cached = 0;
+    cluster.submit({ ...request(id, [...prompt]), maxTokens: 8, ...own }, (event) => {
+      if (event.kind === 'tokens') tokens.push(...event.tokens);
+      if (event.kind === 'started') cached = event.cachedTokens;
+      if (event.kind === 'finished' || event.kind === 'failed') resolve({ tokens, cached, end: event });
+    });
+  });
+}
+
+function expectedTokens(prompt: readonly number[], count: number): number[] {
+  const sequence = [...prompt];
+  for (let i = 0; i < count; i++) sequence.push(nextToken(sequence));
+  return sequence.slice(prompt.length);
+}
+
+/** Blocks of the index, by instance. */
+function cachedAt(cluster: FleetCluster): readonly number[] {
+  return cluster.instances().map(({ pages }) => pages.cached);
+}
+
+describe.each(engineKinds)('FleetCluster over %s', (kind) => {
+  it('streams the tokens of an engine, and ends with its reason', async () => {
+    const cluster = await fleetOf([await engine({ kind })]);
+    const prompt = promptOf(1, 50);
+    const all = expectedTokens(prompt, 8);
+    expect(await run(cluster, 'a', prompt)).toMatchObject({ tokens: all, end: { kind: 'finished', reason: 'length' } });
+    const stopped = await run(cluster, 'b', prompt, { stopTokenIds: [all[3]] });
+    expect(stopped).toMatchObject({ tokens: all.slice(0, 4), end: { kind: 'finished', reason: 'stop' } });
+    expect(cluster.instances()).toMatchObject([{ ready: true, generatedTokens: 12 }]);
+    expect(cluster.inFlight).toEqual({ sinks: 0, attempts: 0, prefills: 0, outputs: 0 });
+  });
+
+  it('places a prompt on the engine whose own blocks it begins with', async () => {
+    const engines = [
+      await engine({ kind }),
+      await engine({ kind, blockTokens: 32 }),
+      await engine({ kind, blockTokens: 128 }),
+    ];
+    const cluster = await fleetOf(engines);
+    const conversations = [1, 2, 3];
+    await Promise.all(conversations.map((each) => run(cluster, `first-${each}`, promptOf(each, 300))));
+    expect(engines.map(({ calls }) => calls.length)).toEqual([1, 1, 1]);
+    await until(() => cachedAt(cluster).every((blocks, i) => blocks === engines[i].blocks));
+    for (const conversation of conversations) {
+      const before = engines.map(({ calls }) => calls.length);
+      const again = await run(cluster, `again-${conversation}`, promptOf(conversation, 400));
+      const chosen = engines.findIndex(({ calls }, i) => calls.length > before[i]);
+      expect(engines[chosen].calls.map(({ prompt }) => prompt[0])).toContain(5000 * conversation);
+      expect(again.cached).toBeGreaterThanOrEqual(256);
+    }
+  });
+
+  it('continues a broken stream on another engine after the tokens that the client has', async () => {
+    const engines = [await engine({ kind }), await engine({ kind })];
+    const cluster = await fleetOf(engines);
+    for (const each of engines) each.breakAfter = 3;
+    const prompt = promptOf(1, 40);
+    expect((await run(cluster, 'a', prompt)).tokens).toEqual(expectedTokens(prompt, 8));
+    const calls = engines.flatMap((each) => each.calls);
+    expect(calls.map((call) => [call.prompt.length, call.maxTokens])).toContainEqual([43, 5]);
+  });
+
+  it('continues the requests of a killed engine elsewhere', async () => {
+    const engines = [await engine({ kind }), await engine({ kind })];
+    const cluster = await fleetOf(engines);
+    for (const each of engines) each.isHanging = true;
+    const prompts = [1, 2, 3, 4].map((conversation) => promptOf(conversation, 40));
+    const runs = prompts.map((prompt, i) => run(cluster, `r${i}`, prompt));
+    await until(() => engines.every(({ calls }) => calls.length === 2));
+    engines[1].isHanging = false;
+    await engines[0].kill();
+    const moved = engines[0].calls.map(({ id }) => Number(id.slice(1)));
+    for (const i of moved) expect((await runs[i]).tokens).toEqual(expectedTokens(prompts[i], 8));
+    expect(cluster.serving).toBe(1);
+    expect(logged.join('\n')).toContain('is down');
+  });
+
+  it('closes the stream of a cancelled request', async () => {
+    const only = await engine({ kind });
+    const cluster = await fleetOf([only]);
+    only.isHanging = true;
+    void run(cluster, 'a', promptOf(1, 40));
+    await until(() => only.calls.length === 1);
+    cluster.cancel('a');
+    await until(() => only.closed.includes('a'));
+    expect(cluster.instances()).toMatchObject([{ running: 0 }]);
+  });
+
+  it('keeps the prompts of two salts apart', async () => {
+    const engines = [await engine({ kind })];
+    const cluster = await fleetOf(engines);
+    const prompt = promptOf(1, 100);
+    for (const [id, salt, cached] of [
+      ['a', 'one', 0],
+      ['b', 'two', 0],
+      ['c', 'one', 96],
+    ] as const) {
+      expect((await run(cluster, id, prompt, { salt })).cached).toBe(cached);
+      await until(() => cachedAt(cluster)[0] === engines[0].blocks);
+    }
+  });
+});
+
+describe('FleetCluster', () => {
+  it('retries a request elsewhere that one engine refuses for load, and fails one that all refuse', async () => {
+    const engines = [await engine(), await engine({ kind: 'sglang' })];
+    const cluster = await fleetOf(engines);
+    engines[0].status = 503;
+    const prompt = promptOf(1, 40);
+    for (const id of ['a', 'b']) expect((await run(cluster, id, prompt)).tokens).toEqual(expectedTokens(prompt, 8));
+    engines[1].status = 503;
+    expect((await run(cluster, 'c', prompt)).end).toMatchObject({ kind: 'failed', code: 'ENGINE_FAILED' });
+    engines[1].status = 400;
+    engines[0].status = 400;
+    const refused = (await run(cluster, 'd', prompt)).end;
+    expect(refused).toMatchObject({ kind: 'failed', message: expect.stringContaining('status 400 on demand') });
+  });
+
+  it('refuses requests above its limit with a time to retry, before they reach an engine', async () => {
+    const only = await engine();
+    const cluster = await fleetOf([only], { queueMax: 2 });
+    only.isHanging = true;
+    void run(cluster, 'a', promptOf(1, 40));
+    void run(cluster, 'b', promptOf(2, 40));
+    const { end } = await run(cluster, 'c', promptOf(3, 40));
+    expect(end).toMatchObject({ kind: 'failed', code: 'KV_OVERLOADED', retryAfterMs: expect.any(Number) });
+    await until(() => only.calls.length === 2);
+    expect(only.calls.map(({ id }) => id)).not.toContain('c');
+  });
+
+  it('closes a gap of KV events by a replay, and learns the blocks anew where the engine has forgotten them', async () => {
+    const only = await engine();
+    const cluster = await fleetOf([only]);
+    await run(cluster, 'a', promptOf(1, 64));
+    only.dropBatches = 1;
+    await run(cluster, 'b', promptOf(2, 64));
+    await run(cluster, 'c', promptOf(3, 64));
+    await until(() => cachedAt(cluster)[0] === only.blocks);
+    expect(only.replays).toBe(2);
+    only.kept = 1;
+    only.dropBatches = 1;
+    await run(cluster, 'd', promptOf(4, 64), { maxTokens: 1 });
+    only.evict(1);
+    await run(cluster, 'e', promptOf(5, 64), { maxTokens: 1 });
+    await until(() => cachedAt(cluster)[0] === 4);
+    expect(logged.join('\n')).toContain('its blocks are learned anew');
+  });
+
+  it('follows evictions and resets of an engine that publishes positional events, and its reconnections', async () => {
+    const only = await engine({ positional: true });
+    const cluster = await fleetOf([only]);
+    await run(cluster, 'a', promptOf(1, 64));
+    only.evict(1);
+    await until(() => cachedAt(cluster)[0] === only.blocks);
+    only.clear();
+    await until(() => cachedAt(cluster)[0] === 0);
+    only.cutSubscribers();
+    await run(cluster, 'b', promptOf(2, 64));
+    await until(() => cachedAt(cluster)[0] === only.blocks);
+  });
+
+  it('learns the blocks of an engine that has run before, and admits engines of its model alone', async () => {
+    const [first, other] = [await engine(), await engine({ model: 'another' })];
+    const earlier = await fleetOf([first]);
+    await run(earlier, 'a', promptOf(1, 64));
+    const cluster = await fleetOf([first], { engines: [{ url: first.url }, { url: other.url }], model: 'fake' });
+    await until(() => cachedAt(cluster)[0] === first.blocks);
+    expect(cluster.serving).toBe(1);
+    expect(logged.join('\n')).toContain('it serves another, and the fleet serves fake');
+    expect(cluster.readiness()).toEqual({ kind: 'ready' });
+  });
+});
