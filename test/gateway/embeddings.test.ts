@@ -154,7 +154,7 @@ describe('/v1/rerank', () => {
     expect(await ranked({ query: 'q', documents, instruction: 'x' })).toMatchObject({ status: 400 });
   });
 
-  it('refuses models that do not rank, and those that rank refuse chats and embeddings', async () => {
+  it('refuses models that do not rank, and those that rank refuse chats, embeddings and contexts', async () => {
     expect(await ranked({ query: 'q', documents }, { ranks: false })).toMatchObject({
       ...{ status: 400, body: { error: { param: 'model', message: "Cannot rerank: model 'bytes' is no reranker" } } },
     });
@@ -163,6 +163,7 @@ describe('/v1/rerank', () => {
       ['/v1/chat/completions', { messages: [{ role: 'user', content: 'a' }] }],
       ['/v1/completions', { prompt: 'a' }],
       ['/v1/embeddings', { input: 'a' }],
+      ['/v1/contexts', { prompt: 'a' }],
     ] as const) {
       const response = await world.post(path, { model: 'bytes', ...body });
       expect([response.status, await response.json()]).toMatchObject([400, { error: { param: 'model' } }]);

@@ -1,5 +1,6 @@
 // A chat with the served model that shows the path of its own last request.
 import { element } from '../drawing/format.mjs';
+import { Conversation } from './conversation.mjs';
 import { showRequest } from './requests.mjs';
 import { authorised } from './source.mjs';
 
@@ -10,7 +11,7 @@ export class Chat {
   #send = element('button', { type: 'submit', textContent: 'Send' });
   #models = element('select', { className: 'plain', id: 'chat-model' });
   #path = element('div', { className: 'card', id: 'chat-path', hidden: true });
-  #messages = [];
+  #conversation = new Conversation();
   #request;
   #stopping;
 
@@ -48,7 +49,7 @@ export class Chat {
   }
 
   #clear() {
-    this.#messages = [];
+    this.#conversation = new Conversation();
     this.#log.replaceChildren();
   }
 
@@ -61,25 +62,30 @@ export class Chat {
 
   async #ask(text) {
     this.#text.value = '';
-    this.#messages.push({ role: 'user', content: text });
+    const conversation = this.#conversation;
+    const messages = conversation.ask(text);
     this.#say('user', text);
     const line = this.#say('assistant', '');
     this.#stopping = new AbortController();
     this.#send.textContent = 'Stop';
     try {
-      await this.#stream(line);
+      await this.#stream(messages, ({ choices: [choice] = [] }) => {
+        const delta = choice?.delta ?? {};
+        conversation.receive(delta);
+        line.append(delta.reasoning_content ?? '', delta.content ?? '');
+      });
     } catch (error) {
       if (error.name !== 'AbortError') line.append(element('span', { className: 'over' }, error.message));
     }
-    this.#messages.push({ role: 'assistant', content: line.textContent });
+    conversation.end();
     this.#stopping = undefined;
     this.#send.textContent = 'Send';
   }
 
-  async #stream(line) {
+  async #stream(messages, receive) {
     const body = JSON.stringify({
       model: this.#models.value,
-      messages: this.#messages,
+      messages,
       stream: true,
     });
     const headers = { 'content-type': 'application/json' };
@@ -97,19 +103,18 @@ export class Chat {
       if (done) return;
       const events = (rest + value).split('\n\n');
       rest = events.pop();
-      for (const event of events) this.#receive(event, line);
+      for (const event of events) this.#receive(event, receive);
       this.#log.scrollTop = this.#log.scrollHeight;
     }
   }
 
-  #receive(event, line) {
+  #receive(event, receive) {
     const data = event.startsWith('data: ') ? event.slice(6) : '[DONE]';
     if (data === '[DONE]') return;
-    const { id, choices = [], error } = JSON.parse(data);
-    if (error !== undefined) throw new Error(error.message);
+    const chunk = JSON.parse(data);
+    if (chunk.error !== undefined) throw new Error(chunk.error.message);
     // Traces name requests by the id of the HTTP request and the number of the choice.
-    this.#request = `${id.replace(/^chatcmpl-/, 'req-')}-0`;
-    const { content, reasoning_content } = choices[0]?.delta ?? {};
-    line.append(reasoning_content ?? '', content ?? '');
+    this.#request = `${chunk.id.replace(/^chatcmpl-/, 'req-')}-0`;
+    receive(chunk);
   }
 }

@@ -151,7 +151,7 @@ function openGrammars(
 ): GrammarMatchers {
   const entry = new URL('./model/grammar-worker.js', import.meta.url);
   const matchers = new GrammarMatchers(entry, settings.model, config.vocabSize, batchLimits.logitRowsMax, wake);
-  if (settings.warmsGrammars === true && role !== 'prefill') matchers.warmUp();
+  if (settings.warmsGrammars === true && role !== 'prefill' && config.encoder === undefined) matchers.warmUp();
   return matchers;
 }
 

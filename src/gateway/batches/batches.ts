@@ -5,16 +5,12 @@ import { setMaxListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
 import { oneLine } from '../../util/one-line.ts';
-import { embeddings } from '../embeddings/embeddings.ts';
-import { rerank } from '../embeddings/rerank.ts';
+import { endpoints } from '../http/endpoints.ts';
 import { ApiError, badField, newRequestId, toApiError } from '../http/errors.ts';
 import type { Caller } from '../keys/caller.ts';
-import { chatCompletions } from '../openai/chat.ts';
-import { completions } from '../openai/completions.ts';
-import type { EndpointCall, EndpointContext } from '../openai/endpoint.ts';
+import type { EndpointCall, RunEndpoint } from '../openai/endpoint.ts';
 import { parseBody } from '../openai/fields.ts';
-import { createResponse } from '../responses/responses.ts';
-import { answerLine, BatchInput, type BatchLine, type BatchUrl, noInput, readInput } from './batch-lines.ts';
+import { answerLine, BatchInput, type BatchLine, noInput, readInput } from './batch-lines.ts';
 import { type Batch, BatchRecords, batchSchema, hasEnded, newBatch, type Status } from './batch-records.ts';
 import type { FileStore, Storage } from './file-store.ts';
 
@@ -28,12 +24,10 @@ const concurrentMax = 16;
 
 const nowS = () => Math.floor(Date.now() / 1000);
 
-type Endpoint = (json: unknown, context: EndpointContext, call: EndpointCall) => Promise<Response>;
-
 /** How requests of batches run. */
 export interface BatchRun {
   /** Runs an endpoint with the model that its request names. */
-  readonly run: (endpoint: Endpoint, json: unknown, call: EndpointCall) => Promise<Response>;
+  readonly run: RunEndpoint;
   readonly logger: Logger;
   readonly callerNamed: (tenant: string) => Caller;
 }
@@ -270,14 +264,6 @@ function setStatus(batch: Batch, status: Status): void {
   batch.status = status;
   batch.at[status] = nowS();
 }
-
-const endpoints: Readonly<Record<BatchUrl, Endpoint>> = {
-  '/v1/chat/completions': chatCompletions,
-  '/v1/completions': completions,
-  '/v1/responses': createResponse,
-  '/v1/embeddings': embeddings,
-  '/v1/rerank': rerank,
-};
 
 function describe(batch: Batch): object {
   const { id, request, createdS, errors, status, at, total, completed, failed } = batch;

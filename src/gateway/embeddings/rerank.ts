@@ -17,7 +17,7 @@ import { type PooledPrompt, pooledVectors } from './pooled-vectors.ts';
 
 const documentsMax = 16_384;
 const document = z.union([z.string(), z.object({ text: z.string() })], 'expected text or an object with text');
-const rerankSchema = z.object({
+export const rerankSchema = z.object({
   model: z.string(),
   query: z.string(),
   documents: list(document, 1, documentsMax),

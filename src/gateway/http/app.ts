@@ -5,24 +5,18 @@ import { cors } from 'hono/cors';
 import type { Logger } from 'pino';
 import { z } from 'zod';
 import type { ClusterView, InferencePort, InstancesPort } from '../../core/protocol/ports.ts';
-import { countTokens, createMessage } from '../anthropic/messages.ts';
 import { addBatchRoutes } from '../batches/batch-routes.ts';
 import type { LatencyBounds } from '../dashboard/class-latencies.ts';
 import { addDashboardRoutes } from '../dashboard/dashboard-routes.ts';
-import { embeddings } from '../embeddings/embeddings.ts';
-import { rerank } from '../embeddings/rerank.ts';
 import { type ApiKeys, authorizationOf, requireAdmin } from '../keys/api-keys.ts';
 import { anyCaller } from '../keys/caller.ts';
 import { CallerUsage } from '../keys/caller-usage.ts';
 import { GatewayMetrics } from '../metrics/metrics.ts';
 import { type ModelParts, modelNameOf, OneModel, type ServedModels, unknownModel } from '../models/served-models.ts';
-import { chatCompletions } from '../openai/chat.ts';
-import { completions } from '../openai/completions.ts';
 import { Contexts } from '../openai/contexts.ts';
-import type { EndpointCall, EndpointContext } from '../openai/endpoint.ts';
+import type { Endpoint, EndpointContext, RunEndpoint } from '../openai/endpoint.ts';
 import { parseBody, type UnknownFields } from '../openai/fields.ts';
-import { detokenize, tokenize } from '../openai/tokenize.ts';
-import { countInputTokens, createResponse } from '../responses/responses.ts';
+import { contextSchema } from '../openai/schema.ts';
 import type { OtlpExporter } from '../tracing/otlp-exporter.ts';
 import { describeRequest } from '../tracing/request-trace.ts';
 import { exportTraces } from '../tracing/spans.ts';
@@ -30,6 +24,7 @@ import { traceOf } from '../tracing/trace-context.ts';
 import { BodyBudget, readJson } from './body.ts';
 import { countInstances, describeCluster } from './cluster-view.ts';
 import type { DataFolder } from './data-folder.ts';
+import { endpoints } from './endpoints.ts';
 import { ApiError, clientRequestId, errorHeaders, newRequestId, toApiError } from './errors.ts';
 import { errorBody, idHeaders } from './protocol-paths.ts';
 import { RequestLine } from './request-line.ts';
@@ -92,12 +87,7 @@ const adminRoutes = [
 /** Bodies of the longest length that are read or handled at once. */
 const bodiesAtOnce = 16;
 
-type Endpoint = (json: unknown, context: EndpointContext, call: EndpointCall) => Promise<Response>;
-
 type ServedOptions = GatewayOptions | SharedGatewayOptions;
-
-/** Runs an endpoint with the model that its request names. */
-type RunEndpoint = (endpoint: Endpoint, json: unknown, call: EndpointCall) => Promise<Response>;
 
 function metricsOf(options: ServedOptions): GatewayMetrics {
   const models = servedModelsOf(options);
@@ -120,7 +110,11 @@ export function createApp(
   const usage = new CallerUsage({ nowMs: () => performance.now(), queueMax, sharesQueue: () => keys.areSeveral });
   const contexts = new Contexts();
   const shared = { ...options, metrics, usage };
-  const run = endpointRunner(models, contexts, (parts) => ({ ...shared, ...parts, port: observed(parts.port) }));
+  const run = endpointRunner(models, contexts, shared, (parts) => ({
+    ...shared,
+    ...parts,
+    port: observed(parts.port),
+  }));
   const app = new Hono<Env>();
   app.use(observe(logger, metrics));
   if (options.exporter !== undefined) {
@@ -177,10 +171,11 @@ function addClusterRoutes(app: Hono<Env>, options: ServedOptions, models: Served
   app.all('/api/instances/:number/role', (c) => refuseMethod(c, 'POST'));
 }
 
-/** Runs endpoints. The context of a model is built once for each of its loads. */
+/** Runs endpoints. The context of a model is built once for each of its loads, which no refused request begins. */
 function endpointRunner(
   models: ServedModels,
   contexts: Contexts,
+  settings: Pick<EndpointContext, 'usage' | 'unknownFields'>,
   contextOf: (parts: ModelParts) => Omit<EndpointContext, 'prefixes'>,
 ): RunEndpoint {
   const known = new WeakMap<ModelParts, EndpointContext>();
@@ -189,22 +184,17 @@ function endpointRunner(
     known.set(parts, context);
     return context;
   };
-  return (endpoint, json, call) =>
-    models.use(modelNameOf(json), call, (parts) => endpoint(json, known.get(parts) ?? build(parts), call));
+  return (endpoint, json, call) => {
+    const beginWait = (): (() => void) => {
+      parseBody(endpoint.schema, json, settings, endpoint.dialect);
+      return call.batch ? () => {} : settings.usage.wait(call.caller);
+    };
+    const named = modelNameOf(json) ?? (endpoint.hasDefaultModel === true ? models.cards[0]?.id : undefined);
+    return models.use(named, { ...call, beginWait }, (parts) =>
+      endpoint.answer(json, known.get(parts) ?? build(parts), call),
+    );
+  };
 }
-
-const endpoints: Readonly<Record<string, Endpoint>> = {
-  '/v1/chat/completions': chatCompletions,
-  '/v1/completions': completions,
-  '/v1/responses': createResponse,
-  '/v1/responses/input_tokens': countInputTokens,
-  '/v1/messages': createMessage,
-  '/v1/messages/count_tokens': countTokens,
-  '/v1/embeddings': embeddings,
-  '/v1/rerank': rerank,
-  '/tokenize': tokenize,
-  '/detokenize': detokenize,
-};
 
 function addEndpoints(app: Hono<Env>, run: RunEndpoint, { bodyBytesMax }: GatewaySettings): void {
   for (const [path, endpoint] of Object.entries(endpoints)) {
@@ -215,8 +205,10 @@ function addEndpoints(app: Hono<Env>, run: RunEndpoint, { bodyBytesMax }: Gatewa
 
 function addContextRoutes(app: Hono<Env>, contexts: Contexts, run: RunEndpoint, bodyBytesMax: number): void {
   const one = '/v1/contexts/:id';
-  const create: Endpoint = async (json, context, call) =>
-    Response.json(await contexts.create(json, context, call), { status: 201 });
+  const create: Endpoint = {
+    schema: contextSchema,
+    answer: async (json, context, call) => Response.json(await contexts.create(json, context, call), { status: 201 }),
+  };
   app.post('/v1/contexts', async (c) => run(create, await readJson(c.req.raw, bodyBytesMax), callOf(c)));
   app.get('/v1/contexts', (c) => c.json(contexts.list(c.get('caller'))));
   app.get(one, (c) => c.json(contexts.get(c.req.param('id'), c.get('caller'))));

@@ -107,6 +107,16 @@ export class CallerUsage {
     return { started, ended };
   }
 
+  /** Counts a request that waits for its model like one that runs. @returns ends the wait @throws ApiError 429 naming the limit */
+  wait(caller: Caller): () => void {
+    const { ended } = this.begin(caller, 1, 0);
+    return () => {
+      ended(0);
+      // The request is charged when it runs.
+      this.#stateOf(caller).requests.charge(-1);
+    };
+  }
+
   #takePlaces(caller: Caller, state: CallerState, choices: number): void {
     const { queueMax, sharesQueue } = this.#options;
     const free = queueMax - this.#places;

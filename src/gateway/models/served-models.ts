@@ -46,6 +46,8 @@ export interface ModelUse {
   readonly batch: boolean;
   /** Aborted when the client disconnects. */
   readonly signal: AbortSignal;
+  /** Called before the request waits for a load; throws if the request is refused. Returns what ends the wait. */
+  readonly beginWait?: () => () => void;
 }
 
 export interface ServedModels {

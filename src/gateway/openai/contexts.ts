@@ -9,6 +9,7 @@ import { ApiError, badField } from '../http/errors.ts';
 import type { Caller } from '../keys/caller.ts';
 import { checkModel, type EndpointCall, type EndpointContext, type PrefixKeeper, saltOf } from './endpoint.ts';
 import { parseBody } from './fields.ts';
+import { checkGenerates } from './params.ts';
 import { chatPrompt, completionPrompts } from './prompt.ts';
 import { clientDisconnected } from './run-choices.ts';
 import { contextSchema } from './schema.ts';
@@ -68,6 +69,7 @@ export class Contexts {
   async create(json: unknown, context: EndpointContext, call: EndpointCall): Promise<object> {
     const body = parseBody(contextSchema, json);
     checkModel(body.model, context.model);
+    checkGenerates(context.model);
     if ((body.prompt === undefined) === (body.messages === undefined))
       throw badField('prompt', "Cannot pin a context: send one of 'prompt' and 'messages'");
     const prompt = await promptOf(body, context);

@@ -1,6 +1,7 @@
 // What both generating endpoints share: their context, the choices of a request, streams and usage.
 
 import type { Logger } from 'pino';
+import type { z } from 'zod';
 import type { Grammar, GrammarCompiler } from '../../core/protocol/grammar.ts';
 import type { ClusterPort, GenerationRequest, InferencePort, SamplingParams } from '../../core/protocol/ports.ts';
 import { StopMatcher } from '../../text/stop-matcher.ts';
@@ -14,7 +15,7 @@ import { type CallerUsage, unlimitedUse } from '../keys/caller-usage.ts';
 import { type GatewayMetrics, unobserved } from '../metrics/metrics.ts';
 import { unknownModel } from '../models/served-models.ts';
 import { ChoiceOutput, type ChoiceParser } from './choice-output.ts';
-import type { UnknownFields } from './fields.ts';
+import type { Dialect, UnknownFields } from './fields.ts';
 import { choiceSeed, type LogprobRequest, samplingParams, stopStrings, stopTokenIds } from './params.ts';
 import type { Encode } from './prompt.ts';
 import { type Choice, type ChoiceHandler, clientDisconnected, RunningChoices, type Usage } from './run-choices.ts';
@@ -71,6 +72,19 @@ export interface EndpointCall {
   /** Aborted when the client closes the connection. */
   readonly signal: AbortSignal;
 }
+
+/** A route that a model answers. */
+export interface Endpoint {
+  /** Checks a body before its model loads; `answer` parses the body again. */
+  readonly schema: z.ZodObject;
+  readonly dialect?: Dialect;
+  /** True if a body without `model` means the first one. */
+  readonly hasDefaultModel?: boolean;
+  answer(json: unknown, context: EndpointContext, call: EndpointCall): Promise<Response>;
+}
+
+/** Runs an endpoint with the model that its request names. */
+export type RunEndpoint = (endpoint: Endpoint, json: unknown, call: EndpointCall) => Promise<Response>;
 
 /** What planning a request needs of its endpoint: no HTTP. */
 export interface PlanContext

@@ -15,7 +15,7 @@ import { TokenNames } from './token-names.ts';
 const { messages, tools, add_generation_prompt, continue_final_message, chat_template_kwargs, reasoning_effort } =
   chatSchema.shape;
 
-const tokenizeSchema = z.object({
+export const tokenizeSchema = z.object({
   ...{ add_generation_prompt, continue_final_message, chat_template_kwargs, reasoning_effort },
   model: z.string().optional(),
   prompt: z.string().optional(),
@@ -25,7 +25,7 @@ const tokenizeSchema = z.object({
   return_token_strs: z.boolean().optional(),
 });
 
-const detokenizeSchema = z.object({ model: z.string().optional(), tokens: tokenIdsSchema });
+export const detokenizeSchema = z.object({ model: z.string().optional(), tokens: tokenIdsSchema });
 
 /** @throws ApiError 400 naming the field, 404 for another model */
 export async function tokenize(json: unknown, context: EndpointContext): Promise<Response> {

@@ -47,6 +47,8 @@ export interface PoolUse {
   readonly batch: boolean;
   /** Aborted when the client disconnects. */
   readonly signal: AbortSignal;
+  /** Called before the request waits for a load; throws if the request is refused. Returns what the pool calls when the wait ends. */
+  readonly beginWait?: () => () => void;
 }
 
 /** A model cannot be loaded. `retryAfterMs`: a later request may succeed without another cause. */
@@ -71,6 +73,15 @@ export class ModelUnavailable extends Error {
 const retryAfterMs = 1000;
 /** Batch jobs wait for this time after a model was refused for memory that they keep in use. */
 const yieldMs = 5000;
+/** After a failed load, the next one begins no earlier; each further failure doubles the time. */
+const backoffMsMin = 1000;
+const backoffMsMax = 60_000;
+
+interface FailedLoad {
+  readonly message: string;
+  readonly backoffMs: number;
+  readonly retryMs: number;
+}
 
 interface Entry<Loaded extends LoadedModel> {
   readonly model: PooledModel<Loaded>;
@@ -87,6 +98,8 @@ interface Entry<Loaded extends LoadedModel> {
   loads: number;
   unloads: number;
   failures: number;
+  /** The last load, if it failed. */
+  failed: FailedLoad | undefined;
   loadMs: number;
 }
 
@@ -102,7 +115,7 @@ export class ModelPool<Loaded extends LoadedModel> {
   constructor(models: readonly PooledModel<Loaded>[], options: PoolOptions) {
     this.#options = options;
     const counts = { users: 0, bytes: 0, lastUse: 0, loads: 0, unloads: 0, failures: 0, loadMs: 0 };
-    const idle = { loading: undefined, loaded: undefined, unloading: undefined };
+    const idle = { loading: undefined, loaded: undefined, unloading: undefined, failed: undefined };
     this.#entries = new Map(models.map((model) => [model.name, { model, ...idle, ...counts }]));
   }
 
@@ -135,7 +148,7 @@ export class ModelPool<Loaded extends LoadedModel> {
     entry.users++;
     entry.lastUse = ++this.#uses;
     try {
-      const loaded = entry.loaded ?? (await this.#wait(entry, use.signal));
+      const loaded = entry.loaded ?? (await this.#wait(entry, use));
       return await run(loaded);
     } finally {
       entry.users--;
@@ -153,8 +166,9 @@ export class ModelPool<Loaded extends LoadedModel> {
     await this.#unloaded();
   }
 
-  async #wait(entry: Entry<Loaded>, signal: AbortSignal): Promise<Loaded> {
+  async #wait(entry: Entry<Loaded>, { signal, beginWait }: PoolUse): Promise<Loaded> {
     signal.throwIfAborted();
+    const endWait = beginWait?.();
     this.#waiting++;
     let stop = (): void => {};
     const aborted = new Promise<never>((_, reject) => {
@@ -166,14 +180,16 @@ export class ModelPool<Loaded extends LoadedModel> {
     } finally {
       signal.removeEventListener('abort', stop);
       this.#waiting--;
+      endWait?.();
     }
   }
 
-  /** @throws ModelUnavailable if running requests keep the memory in use */
+  /** @throws ModelUnavailable if running requests keep the memory in use, or soon after a failed load */
   #load(entry: Entry<Loaded>): Promise<Loaded> {
     if (entry.loading !== undefined) return entry.loading;
     if (this.#closing) throw new ModelUnavailable('Cannot load model: the server is closing', closing);
     const { model } = entry;
+    this.#refuseSoonAfter(entry.failed);
     const evicted = this.#evictedFor(entry);
     if (this.#starved?.name === model.name) this.#starved = undefined;
     entry.bytes = model.expectedBytes;
@@ -183,8 +199,11 @@ export class ModelPool<Loaded extends LoadedModel> {
       entry.loading = undefined;
       entry.bytes = 0;
       const why = error instanceof Error ? error.message : String(error);
-      this.#options.log(`Cannot load model '${model.name}': ${why}`);
-      throw new ModelUnavailable(`Cannot load model '${model.name}': ${why}`, failed);
+      const message = `Cannot load model '${model.name}': ${why}`;
+      const backoffMs = Math.min(backoffMsMax, 2 * (entry.failed?.backoffMs ?? backoffMsMin / 2));
+      entry.failed = { message, backoffMs, retryMs: performance.now() + backoffMs };
+      this.#options.log(message);
+      throw new ModelUnavailable(message, failed);
     });
     // Every waiting request may have disconnected.
     loading.catch(() => {});
@@ -198,6 +217,7 @@ export class ModelPool<Loaded extends LoadedModel> {
     const startedMs = performance.now();
     const loaded = await entry.model.load();
     entry.loaded = loaded;
+    entry.failed = undefined;
     entry.bytes = loaded.bytes;
     entry.loads++;
     entry.loadMs += performance.now() - startedMs;
@@ -209,6 +229,13 @@ export class ModelPool<Loaded extends LoadedModel> {
     });
     this.#unloadExcess(entry);
     return loaded;
+  }
+
+  /** @throws ModelUnavailable with the reason of the failed load, and the time until the next one may begin */
+  #refuseSoonAfter(load: FailedLoad | undefined): void {
+    const remainingMs = (load?.retryMs ?? 0) - performance.now();
+    if (load === undefined || remainingMs <= 0) return;
+    throw new ModelUnavailable(load.message, { ...failed, retryAfterMs: remainingMs });
   }
 
   /** The idle models to unload, so that `entry` fits. @throws ModelUnavailable */

@@ -1,9 +1,12 @@
 // Several models behind one endpoint: requests select, load and unload them; all other parts of the server are shared.
-import { afterEach, expect, it } from 'vitest';
+import { createHash } from 'node:crypto';
+import { afterEach, expect, it, vi } from 'vitest';
 import { clusterViewSchema, topScreen } from '../../../src/cli/serve/host/instance-rows.ts';
 import { type OpenedServing, PooledServing } from '../../../src/cli/serve/model/pooled-serving.ts';
 import type { PinListener, PinOrder } from '../../../src/core/protocol/ports.ts';
 import { createApp } from '../../../src/gateway/http/app.ts';
+import { ApiKeys } from '../../../src/gateway/keys/api-keys.ts';
+import { parseKeys } from '../../../src/gateway/keys/keys-file.ts';
 import type { InstanceDescription } from '../../../src/runtime/threads/thread-protocol.ts';
 import { liveCluster } from '../../runtime/threads/instances.ts';
 import { bytesOf } from '../openai/byte-tokenizer.ts';
@@ -50,17 +53,19 @@ interface Body {
 const bodyOf = async (response: Response): Promise<Body> => (await response.json()) as Body;
 
 const closing: (() => Promise<void>)[] = [];
+afterEach(() => void vi.useRealTimers());
 afterEach(() => Promise.all(closing.splice(0).map((close) => close())));
 
 /** Each model has 60 MiB; 100 MiB fit. */
-function open(script: Script, queueMax = 64) {
-  const base = gatewayOptions(new ScriptedPort(script));
+function open(script: Script, queueMax = 64, { keys, held }: { keys?: ApiKeys; held?: Promise<void> } = {}) {
+  const base = gatewayOptions(new ScriptedPort(script), keys && { keys });
   const ports: PinningPort[] = [];
   const faults: string[] = [];
   const serving = new PooledServing({
     models: ['a', 'b'].map((id) => ({ card: { id, createdS: 1, contextTokens: 100 }, expectedBytes: 60 * mebibyte })),
     ...{ bytesMax: 100 * mebibyte, roles: ['mixed'], queueMax, log: () => {} },
     open: async (id): Promise<OpenedServing> => {
+      await held;
       const fault = faults.pop();
       if (fault !== undefined) throw new Error(fault);
       const port = new PinningPort(script);
@@ -134,7 +139,8 @@ it('keeps a model until its stream has ended, and refuses another with figures m
   expect([await states(), ports[0]?.closed]).toEqual([['unloaded', 'loaded'], true]);
 });
 
-it('reports a failed load, and loads at the next request', async () => {
+it('reports a failed load, and loads again after a back-off', async () => {
+  vi.useFakeTimers({ toFake: ['performance'] });
   const { complete, faults, get } = open(answering('yes'));
   faults.push('the file is damaged');
   const failed = await complete('a');
@@ -142,9 +148,49 @@ it('reports a failed load, and loads at the next request', async () => {
     503,
     { code: 'model_load_failed', message: "Cannot load model 'a': the file is damaged" },
   ]);
+  const early = await complete('a');
+  expect([early.status, early.headers.get('retry-after')]).toEqual([503, '1']);
+  vi.advanceTimersByTime(1000);
   expect((await complete('a')).status).toBe(200);
   const { models } = await get('/api/cluster');
   expect(models[0]).toMatchObject({ id: 'a', state: 'loaded', loads: 1, failures: 1, memory_bytes: 60 * mebibyte });
+});
+
+it('loads no model for a request with a bad field, and counts those that wait toward the limits of their keys', async () => {
+  const key = 'k'.repeat(32);
+  const sha256 = createHash('sha256').update(key).digest('hex');
+  const limits = '{ concurrent_requests: 1 }';
+  const keys = new ApiKeys(
+    { users: [], admins: [] },
+    parseKeys(`keys: [{ name: team, sha256: ${sha256}, limits: ${limits} }]`),
+  );
+  let load: () => void = () => {};
+  const held = new Promise<void>((resolve) => {
+    load = resolve;
+  });
+  const { app, serving } = open(answering('yes'), 64, { keys, held });
+  const complete = async (more: object = {}) => {
+    const body = JSON.stringify({ model: 'a', prompt: 'hi', ...more });
+    return app.request('/v1/completions', { method: 'POST', body, headers: { authorization: `Bearer ${key}` } });
+  };
+  const state = () => serving.figures()[0]?.loads?.state;
+  const bad = await bodyOf(await complete({ max_tokens: 'many' }));
+  expect([bad.error.param, state()]).toEqual(['max_tokens', 'unloaded']);
+  const waiting = complete();
+  await new Promise((resolve) => setImmediate(resolve));
+  expect(state()).toBe('loading');
+  const second = await complete();
+  expect([second.status, (await bodyOf(second)).error.param]).toEqual([429, 'concurrent_requests']);
+  load();
+  expect((await waiting).status).toBe(200);
+  expect((await complete()).status).toBe(200);
+});
+
+it('tokenizes with the first model where a request names none', async () => {
+  const { post, states } = open(answering('yes'));
+  expect(await (await post('/tokenize', { prompt: 'hi' })).json()).toMatchObject({ count: 2 });
+  expect(await (await post('/detokenize', { tokens: bytesOf('hi') })).json()).toEqual({ prompt: 'hi' });
+  expect(await states()).toEqual(['loaded', 'unloaded']);
 });
 
 it('sums figures over models, with counters of unloaded ones, and labels those of engines by model', async () => {

@@ -1,5 +1,5 @@
 // The pool of models: loads on demand, once for concurrent requests, and unloads idle models for others.
-import { expect, it } from 'vitest';
+import { afterEach, expect, it, vi } from 'vitest';
 import { type LoadedModel, ModelPool, ModelUnavailable } from '../../../src/runtime/models/model-pool.ts';
 
 /** A model whose loads and unloads end when the test says so. */
@@ -47,6 +47,8 @@ class FakeModel {
     });
   }
 }
+
+afterEach(() => void vi.useRealTimers());
 
 const idle = { batch: false, signal: new AbortController().signal };
 const job = { ...idle, batch: true };
@@ -101,7 +103,8 @@ it('keeps a model that loaded after every client disconnected, and unloads it fo
   expect(states()).toBe('unloaded loaded');
 });
 
-it('reports a failed load to all that wait, and tries again at the next request', async () => {
+it('reports a failed load to all that wait, and tries again after a back-off that doubles', async () => {
+  vi.useFakeTimers({ toFake: ['performance'] });
   const a = new FakeModel('a', 60);
   a.held = [];
   const { pool, log, states } = open(a);
@@ -110,8 +113,43 @@ it('reports a failed load to all that wait, and tries again at the next request'
   a.held[0]?.(new Error('the file is damaged'));
   for (const each of both) await expect(each).rejects.toThrow("Cannot load model 'a': the file is damaged");
   expect([states(), log.length, pool.status()[0].failures, pool.status()[0].bytes]).toEqual(['unloaded', 1, 1, 0]);
+  const refusal = () => pool.use('a', idle, done).catch((error: ModelUnavailable) => error);
+  vi.advanceTimersByTime(600);
+  expect(await refusal()).toMatchObject({
+    ...{ message: "Cannot load model 'a': the file is damaged", reason: 'failed', retryAfterMs: 400 },
+  });
+  vi.advanceTimersByTime(400);
+  const again = refusal();
+  await settled();
+  a.held[1]?.(new Error('the file is still damaged'));
+  expect(await again).toMatchObject({ retryAfterMs: undefined });
+  expect(await refusal()).toMatchObject({ message: expect.stringContaining('still damaged'), retryAfterMs: 2000 });
+  expect(a.loads).toBe(2);
   a.held = undefined;
+  vi.advanceTimersByTime(2000);
   expect(await pool.use('a', idle, done)).toBe('done');
+  a.lose('no instance is left');
+  await settled();
+  // A load that succeeded ends the back-off.
+  expect(await pool.use('a', idle, done)).toBe('done');
+});
+
+it('lets a request refuse before it waits for a load, and reports the end of the wait', async () => {
+  const a = new FakeModel('a', 60);
+  const { pool, states } = open(a);
+  const calls: string[] = [];
+  const refused = (): never => {
+    throw new Error('refused');
+  };
+  await expect(pool.use('a', { ...idle, beginWait: refused }, done)).rejects.toThrow('refused');
+  expect([states(), pool.waiting]).toEqual(['unloaded', 0]);
+  const beginWait = () => {
+    calls.push('wait');
+    return () => void calls.push('end');
+  };
+  const run = async () => void calls.push('run');
+  for (let i = 0; i < 2; i++) await pool.use('a', { ...idle, beginWait }, run);
+  expect(calls).toEqual(['wait', 'end', 'run', 'run']);
 });
 
 it('unloads the idle model used longest ago, and loads once its memory is free', async () => {

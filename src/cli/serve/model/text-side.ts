@@ -37,7 +37,7 @@ export function openTextSide(files: ModelFiles, path: string, context: number, n
   };
   const grammars = new ThreadCompiler(grammarWorker, path);
   const warmUp = (): void => {
-    if (tokenizer !== undefined) grammars.warmUp();
+    if (tokenizer !== undefined && model.generates !== false) grammars.warmUp();
   };
   const close = async (): Promise<void> => {
     await Promise.all([thread.close(), grammars.close()]);
