@@ -81,7 +81,7 @@ export function parsingOf(
     calls: isCalling ? { format: calls.format, tools } : undefined,
     callsMax: isParallel === false || typeof choice === 'object' ? 1 : Number.POSITIVE_INFINITY,
   };
-  const hasShortIds = calls?.style.hasShortIds === true;
+  const hasShortIds = calls?.style.ids === 'short';
   return () => ({ parser: new OutputParser(options), markerIds, newCallId: () => newCallId(hasShortIds) });
 }
 

@@ -2,7 +2,7 @@
 
 import { createHash } from 'node:crypto';
 import type { ChatMessage, TextPart } from '../../text/template/chat-template.ts';
-import { type CallFormat, type TemplateStyle, writeCalls } from '../../text/tools/call-format.ts';
+import { type CallFormat, namedId, type TemplateStyle, writeCalls } from '../../text/tools/call-format.ts';
 import type { Tool, ToolChoice } from '../../text/tools/tool.ts';
 import type { ChatBody } from './schema.ts';
 
@@ -46,7 +46,8 @@ export function templateMessages(
   calls: TemplateCalls,
   tools: readonly Tool[],
 ): ChatMessage[] {
-  const list = messages.map((message) => templateMessage(message, calls));
+  const idOf = templateIds(messages, calls);
+  const list = messages.map((message) => templateMessage(message, calls, idOf));
   if (calls?.style.tools !== 'system message' || tools.length === 0) return list;
   const text = JSON.stringify(templateTools(tools).map((tool) => (tool as { function: object }).function));
   const [first, ...rest] = list;
@@ -54,14 +55,13 @@ export function templateMessages(
   return [{ role: 'system', content: '', tools: text } as ChatMessage, ...list];
 }
 
-function templateMessage(message: BodyMessage, calls: TemplateCalls): ChatMessage {
+function templateMessage(message: BodyMessage, calls: TemplateCalls, idOf: (id: string) => string): ChatMessage {
   const { role, content, name, reasoning_content, tool_calls: made = [], tool_call_id } = message;
-  const hasShortIds = calls?.style.hasShortIds === true;
   const common = {
     role,
     ...(name !== undefined && { name }),
     ...(reasoning_content !== undefined && { reasoning_content }),
-    ...(tool_call_id !== undefined && { tool_call_id: templateId(tool_call_id, hasShortIds) }),
+    ...(tool_call_id !== undefined && { tool_call_id: idOf(tool_call_id) }),
   };
   if (made.length === 0) return { ...common, content };
   if (calls?.style.callsInContent === true) {
@@ -74,7 +74,7 @@ function templateMessage(message: BodyMessage, calls: TemplateCalls): ChatMessag
     ...common,
     content: isEmpty ? (calls?.style.emptyContent ?? '') : content,
     tool_calls: made.map(({ id, function: { name, arguments: args } }) => ({
-      id: templateId(id, hasShortIds),
+      id: idOf(id),
       type: 'function',
       function: { name, arguments: isText ? args : argumentsObject(args) },
     })),
@@ -97,9 +97,17 @@ function argumentsObject(text: string): unknown {
 
 const shortId = /^[a-zA-Z0-9]{9}$/;
 
-/** The id of a call in the template: ids of other servers become nine letters and digits where it requires them. */
-function templateId(id: string, hasShortIds: boolean): string {
-  if (!hasShortIds || shortId.test(id)) return id;
+/** The ids of calls in the template: those of other servers become what it requires. */
+function templateIds(messages: readonly BodyMessage[], calls: TemplateCalls): (id: string) => string {
+  const ids = calls?.style.ids;
+  if (ids === 'short') return (id) => (shortId.test(id) ? id : shortDigest(id));
+  if (ids !== 'named') return (id) => id;
+  const made = messages.flatMap(({ tool_calls: list = [] }) => list);
+  const named = new Map(made.map(({ id, function: { name } }, index) => [id, namedId(name, index)]));
+  return (id) => named.get(id) ?? id;
+}
+
+function shortDigest(id: string): string {
   const digest = createHash('sha256').update(id).digest('base64');
   return digest.replace(/[^a-zA-Z0-9]/g, '').slice(0, 9);
 }

@@ -36,6 +36,11 @@ export interface PairsShape {
   readonly isQuoted: boolean;
 }
 
+/** One call as Python writes it: a name, and named arguments in round brackets. */
+export interface PythonShape {
+  readonly kind: 'python';
+}
+
 /** Calls are `sectionOpen`, calls with `separator` between them, `sectionClose`; each is `callOpen`, its shape, `callClose`. */
 export interface CallFormat {
   readonly sectionOpen: string;
@@ -43,7 +48,7 @@ export interface CallFormat {
   readonly callClose: string;
   readonly separator: string;
   readonly sectionClose: string;
-  readonly shape: JsonShape | NamedShape | PairsShape;
+  readonly shape: JsonShape | NamedShape | PairsShape | PythonShape;
   /** The template writes several calls in one message. */
   readonly isParallel: boolean;
 }
@@ -62,10 +67,18 @@ export interface TemplateStyle {
   readonly argumentsAs: 'object' | 'text';
   /** The content of a message that has calls only. */
   readonly emptyContent: '' | null;
-  /** Call ids have nine letters or digits, as Mistral's templates require. */
-  readonly hasShortIds: boolean;
+  /**
+   * Call ids: any text; nine letters or digits, as Mistral's templates require; or `functions.NAME:INDEX` with the number
+   * of the call in the conversation, which Kimi's templates write in place of the name.
+   */
+  readonly ids: 'any' | 'short' | 'named';
   /** The template writes no calls: they become part of the content. */
   readonly callsInContent: boolean;
+}
+
+/** The id of a call in which a template finds its name. */
+export function namedId(name: string, index: number): string {
+  return `functions.${name}:${index}`;
 }
 
 /** The text that begins the first call; empty if a call begins with its JSON object. */

@@ -67,6 +67,7 @@ function callsInText(options: CallGrammarOptions): TagFormat {
   const { format, tools, isParallel } = options;
   const marker = markerOf(format) || (format.shape.kind === 'json' ? format.shape.open.trim() : '');
   const isOneSection = format.sectionOpen.trim() !== '';
+  if (format.shape.kind === 'python' && isOneSection) return pythonSections(options);
   const tags = isOneSection ? [sectionTag(options)] : tools.map((tool) => callTag(format, tool));
   return {
     type: 'triggered_tags',
@@ -75,6 +76,17 @@ function callsInText(options: CallGrammarOptions): TagFormat {
     at_least_one: false,
     stop_after_first: !isParallel,
   };
+}
+
+/** Lists of one Python call in text, where a bracket alone begins none. XGrammar cannot continue such a list. */
+function pythonSections({ format, tools, isParallel }: CallGrammarOptions): TagFormat {
+  const { sectionOpen, sectionClose } = format;
+  const tags = tools.map((tool): Tag => {
+    const { begin, content, end } = callTag(format, tool);
+    return { type: 'tag', begin: (sectionOpen + begin).trimStart(), content, end: end + sectionClose };
+  });
+  const triggers = tags.map(({ begin }) => begin);
+  return { type: 'triggered_tags', triggers, tags, at_least_one: false, stop_after_first: !isParallel };
 }
 
 /** All calls of an output. */
@@ -86,10 +98,14 @@ function section(options: CallGrammarOptions): TagFormat {
     const list = callList(options);
     return { ...list, tags: list.tags.map(withoutSpace) };
   }
-  // A list needs a separator: the opening marker of the next call is one.
-  const first: TagFormat = { type: 'const_string', value: format.callOpen.trimStart() };
+  return listByMarkers(options, format.callOpen.trimStart());
+}
+
+/** Calls without a separator, which a list needs: the opening marker of the next call is one. */
+function listByMarkers(options: CallGrammarOptions, begin: string): TagFormat {
+  const { format } = options;
   const rest = callList({ ...options, format: { ...format, callOpen: '', separator: format.callOpen } });
-  return { type: 'sequence', elements: [first, rest] };
+  return { type: 'sequence', elements: [{ type: 'const_string', value: begin }, rest] };
 }
 
 const withoutSpace = (tag: Tag): Tag => ({ ...tag, begin: tag.begin.trimStart() });
@@ -100,7 +116,8 @@ function either(elements: readonly TagFormat[]): TagFormat {
   return elements.length === 1 && first !== undefined ? first : { type: 'or', elements };
 }
 
-const optional = (element: TagFormat): TagFormat => either([element, { type: 'grammar', grammar: 'root ::= ""' }]);
+const nothing: TagFormat = { type: 'grammar', grammar: 'root ::= ""' };
+const optional = (element: TagFormat): TagFormat => either([element, nothing]);
 
 function sectionTag(options: CallGrammarOptions): Tag {
   const { sectionOpen, sectionClose, shape } = options.format;
@@ -108,7 +125,7 @@ function sectionTag(options: CallGrammarOptions): Tag {
   return {
     type: 'tag',
     begin: sectionOpen.trimStart() + open,
-    content: callList(options),
+    content: options.format.separator === '' ? listByMarkers(options, options.format.callOpen) : callList(options),
     end: close + sectionClose.trimEnd(),
   };
 }
@@ -138,14 +155,43 @@ function callTag({ callOpen, callClose, shape }: CallFormat, tool: Tool): Tag {
     case 'named': {
       if (shape.idOpen === undefined)
         return { type: 'tag', begin: callOpen + name + shape.nameEnd, content: schema, end: callClose };
-      const id: TagFormat = { type: 'regex', pattern: '[a-zA-Z0-9]{9}' };
+      // An id that follows the name is its number.
+      const pattern = shape.idOpen.trim() === ':' ? '[0-9]{1,4}' : '[a-zA-Z0-9]{9}';
+      const id: TagFormat = { type: 'regex', pattern };
       const after: TagFormat = { type: 'const_string', value: shape.nameEnd };
       const content: TagFormat = { type: 'sequence', elements: [id, after, schema] };
       return { type: 'tag', begin: callOpen + name + shape.idOpen, content, end: callClose };
     }
+    case 'python':
+      return {
+        ...{ type: 'tag', begin: `${callOpen}${name}(`, end: `)${callClose}` },
+        content: namedArguments(parameters, 0, false),
+      };
     case 'pairs':
       return { type: 'tag', begin: callOpen + name + shape.nameEnd, content: pairs(shape, parameters), end: callClose };
   }
+}
+
+/** Python's named arguments from `from` on, in the order of the schema. @param follows another is before them */
+function namedArguments(parameters: NonNullable<Tool['parameters']>, from: number, follows: boolean): TagFormat {
+  const { properties = {}, required, $defs, definitions } = parameters;
+  const key = Object.keys(properties as object)[from];
+  if (key === undefined) return nothing;
+  const schema = propertySchema(parameters, key);
+  const isFlag = (schema as { type?: unknown } | undefined)?.type === 'boolean';
+  const flags = ['True', 'False'].map((value): TagFormat => ({ type: 'const_string', value }));
+  const whole = typeof schema === 'object' ? { $defs, definitions, ...schema } : schema;
+  const value: TagFormat = isFlag ? either(flags) : { type: 'json_schema', json_schema: whole };
+  const name: TagFormat = { type: 'const_string', value: `${follows ? ', ' : ''}${key}=` };
+  const rest = (isAfter: boolean): readonly TagFormat[] =>
+    from + 1 < Object.keys(properties as object).length ? [namedArguments(parameters, from + 1, isAfter)] : [];
+  const isRequired = Array.isArray(required) && required.includes(key);
+  if (isRequired) return { type: 'sequence', elements: [name, value, ...rest(true)] };
+  if (follows)
+    return { type: 'sequence', elements: [optional({ type: 'sequence', elements: [name, value] }), ...rest(true)] };
+  const [none] = rest(false);
+  const some: TagFormat = { type: 'sequence', elements: [name, value, ...rest(true)] };
+  return none === undefined ? optional(some) : either([some, none]);
 }
 
 /** The arguments in the order of the schema. */

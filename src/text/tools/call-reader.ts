@@ -5,6 +5,7 @@ import { type CallFormat, type JsonShape, markerOf, type NamedShape, type PairsS
 import { type CharSource, isSpace, type Reading } from './char-source.ts';
 import { jsonString, jsonValue } from './json-reader.ts';
 import { ObjectCall } from './object-call.ts';
+import { pythonLiteral, pythonText } from './python-literal.ts';
 import type { Tool } from './tool.ts';
 
 const nameCharacter = /[\w.-]/;
@@ -104,8 +105,16 @@ export class CallReader {
   }
 
   #body(shape: CallFormat['shape']): Reading<boolean> {
-    if (shape.kind === 'json') return this.#object(shape);
-    return shape.kind === 'named' ? this.#named(shape) : this.#pairs(shape);
+    switch (shape.kind) {
+      case 'json':
+        return this.#object(shape);
+      case 'named':
+        return this.#named(shape);
+      case 'pairs':
+        return this.#pairs(shape);
+      case 'python':
+        return this.#python();
+    }
   }
 
   #begin(name: string): void {
@@ -242,6 +251,34 @@ export class CallReader {
       this.#sink.add(`${before}${JSON.stringify(key)}: `);
       before = ', ';
       if (!(yield* this.#value(shape, propertySchema(schema, key)))) return true;
+    }
+    this.#sink.add(before === '{' ? '{}' : '}');
+    return true;
+  }
+
+  /** Brackets are no marker of calls: the name of a tool before `(` is one. */
+  *#python(): Reading<boolean> {
+    const source = this.#source;
+    const name = yield* this.#name();
+    if (name === undefined || !this.#tools.has(name) || (yield* source.peek()) !== '(') return false;
+    this.#begin(name);
+    source.take();
+    const schema = this.#tools.get(name)?.parameters;
+    let before = '{';
+    for (;;) {
+      yield* source.skipSpace();
+      const ch = yield* source.peek();
+      if (ch === undefined) return true;
+      if (ch === ')' || ch === ',') source.take();
+      if (ch === ')') break;
+      if (ch === ',') continue;
+      const key = (yield* this.#until('='))?.trim();
+      const value = key === undefined ? undefined : yield* pythonText(source);
+      if (key === undefined || value === undefined) return true;
+      this.#sink.add(
+        `${before}${JSON.stringify(key)}: ${pythonLiteral(value) ?? typedValue(value, propertySchema(schema, key))}`,
+      );
+      before = ', ';
     }
     this.#sink.add(before === '{' ? '{}' : '}');
     return true;

@@ -1,7 +1,7 @@
 // Derives how a model writes tool calls, by rendering its chat template with different calls and comparing the texts.
 
 import type { CallFormat, JsonShape, NamedShape, PairsShape, TemplateStyle } from './call-format.ts';
-import { type Probe, probeAnswer, probeId, probeKeys, probeNames, probeValues } from './probe.ts';
+import { type Probe, probeAnswer, probeId, probeKeys, probeNames, probeQuestion, probeValues } from './probe.ts';
 
 /** A call format, or the reason why there is none. */
 export type DerivedCalls =
@@ -19,28 +19,30 @@ export function deriveCalls(probe: Probe): DerivedCalls {
   if (style === undefined) return { problem: 'it does not write tool calls' };
   const texts = textsOf(probe, style);
   if (texts === undefined) return { problem: 'it refuses the conversations that show its format' };
-  const format = jsonShape(texts) ?? markedShape(texts, probe, style);
+  const format = jsonShape(texts) ?? pythonShape(texts) ?? markedShape(texts, probe, style);
   if (format === undefined) return { problem: 'its tool calls have no regular form' };
-  if (texts.ids.some((id) => JSON.stringify(format).includes(id)))
+  if (style.ids !== 'named' && texts.ids.some((id) => JSON.stringify(format).includes(id)))
     return { problem: 'its tool calls have ids where none can be read' };
   return { format, style };
 }
 
-const styles: readonly TemplateStyle[] = [false, true].flatMap((hasShortIds) =>
+const styles: readonly TemplateStyle[] = (['any', 'short', 'named'] as const).flatMap((ids) =>
   (['', null] as const).flatMap((emptyContent) =>
     (['object', 'text'] as const).map((argumentsAs) => ({
       tools: 'variable' as const,
       argumentsAs,
       emptyContent,
-      hasShortIds,
+      ids,
       callsInContent: false,
     })),
   ),
 );
 
 /** True if the text has the call, its argument not as text inside a text nor as Python writes it. */
-function showsCall(text: string | undefined): boolean {
-  if (text === undefined || !text.includes(nameA)) return false;
+function showsCall(conversation: string | undefined): boolean {
+  // The tools before the question have the name, too.
+  const text = conversation?.slice(Math.max(conversation.lastIndexOf(probeQuestion), 0)) ?? '';
+  if (!text.includes(nameA)) return false;
   return text.includes(keyA) && text.includes(valueA) && !text.includes(`\\"${keyA}`) && !text.includes(`'${keyA}'`);
 }
 
@@ -68,7 +70,7 @@ function textsOf(probe: Probe, style: TemplateStyle): Texts | undefined {
   return {
     one: inner(one),
     two: hasTwo ? inner(two) : undefined,
-    ids: [probeId(0, style), probeId(1, style)],
+    ids: style.ids === 'named' ? ['0', '1'] : [nameA, nameB].map((name, i) => probeId(name, i, style)),
   };
 }
 
@@ -182,6 +184,24 @@ function objectShape(
 
 const isArguments = (value: unknown): boolean =>
   isMembers(value) && Object.keys(value).length === 1 && value[keyA] === valueA;
+
+// Calls as Python writes them.
+
+const pythonCall = (name: string, key: string, value: string): RegExp =>
+  new RegExp(`${name}\\(${key} ?= ?(["']?)${value}\\1\\)`);
+
+function pythonShape({ one, two }: Texts): CallFormat | undefined {
+  const first = pythonCall(nameA, keyA, valueA).exec(one);
+  if (first === null) return undefined;
+  const shape = { kind: 'python' } as const;
+  const head = one.slice(0, first.index);
+  const tail = one.slice(first.index + first[0].length);
+  const both = [pythonCall(nameA, keyA, valueA), pythonCall(nameB, keyB, valueB)].map((call) => call.exec(two ?? ''));
+  const [a, b] = both;
+  if (two === undefined || !a || !b) return { ...noMarkers, callOpen: head, callClose: tail, shape, isParallel: false };
+  const between = two.slice(a.index + a[0].length, b.index);
+  return { ...markers(head, between, two.slice(b.index + b[0].length)), shape, isParallel: true };
+}
 
 // Calls with their names in markers.
 

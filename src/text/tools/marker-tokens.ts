@@ -28,7 +28,7 @@ export function markerTokensOf(owner: TemplateOwner & { readonly tokenizer: Toke
 }
 
 function callMarkers({ sectionOpen, callOpen, callClose, sectionClose, shape }: CallFormat): string[] {
-  const inner = shape.kind === 'json' ? [] : [shape.nameEnd];
+  const inner = shape.kind === 'json' || shape.kind === 'python' ? [] : [shape.nameEnd];
   if (shape.kind === 'named' && shape.idOpen !== undefined) inner.push(shape.idOpen);
   if (shape.kind === 'pairs') inner.push(shape.keyOpen, shape.keyEnd, shape.valueEnd);
   return [sectionOpen, callOpen, callClose, sectionClose, ...inner].map((text) => text.trim()).filter(Boolean);

@@ -6,7 +6,7 @@ import { type CallFormat, markerOf, type ReasoningFormat, type TemplateStyle } f
 import { deriveCalls } from './derive-calls.ts';
 import { deriveReasoning } from './derive-reasoning.ts';
 import { OutputParser } from './output-parser.ts';
-import { Probe, type ProbeCall, type ProbeTokens, probeKeys, probeNames, probeTools } from './probe.ts';
+import { Probe, type ProbeCall, type ProbeTokens, probeKeys, probeNames, probeQuestion, probeTools } from './probe.ts';
 
 /** The call format of a model, or the reason why it has none. */
 export type Calls = { readonly format: CallFormat; readonly style: TemplateStyle } | { readonly problem: string };
@@ -68,10 +68,12 @@ export class OutputFormats {
 
   /** True if the calls that the template writes are read as they were. */
   #readsItself(format: CallFormat, style: TemplateStyle): boolean {
-    return checks.every((calls) => {
+    // Templates write texts into Python calls without quotes or escapes, which models do not.
+    const own = format.shape.kind === 'python' ? checks.filter((calls) => calls !== oddTexts) : checks;
+    return own.every((calls) => {
       if (calls.length > 1 && !format.isParallel) return true;
       const text = this.#probe.calls(calls, style);
-      const from = text?.lastIndexOf('zqquestion') ?? -1;
+      const from = text?.lastIndexOf(probeQuestion) ?? -1;
       if (text === undefined || from < 0) return false;
       return isSame(readCalls(text.slice(from), format), calls);
     });
@@ -85,7 +87,7 @@ export class OutputFormats {
     const tools = JSON.stringify(probeTools);
     const messages = [
       { role: 'system', content: 'zqsystem', tools },
-      { role: 'user', content: 'zqquestion' },
+      { role: 'user', content: probeQuestion },
     ];
     const text = this.#probe.render(messages, false, true);
     const at = text?.indexOf(tools) ?? -1;
@@ -121,7 +123,7 @@ export class OutputFormats {
         tools: 'system message',
         argumentsAs: 'object',
         emptyContent: '',
-        hasShortIds: false,
+        ids: 'any',
         callsInContent: true,
       },
     };
@@ -135,10 +137,12 @@ export class OutputFormats {
 const [nameA, nameB] = probeNames;
 const [keyA, keyB] = probeKeys;
 
+const oddTexts: readonly ProbeCall[] = [{ name: nameA, arguments: { [keyA]: 'a "b" {c}\n<d>é😀', [keyB]: 'y' } }];
+
 /** Calls that every derived format must read. */
 const checks: readonly (readonly ProbeCall[])[] = [
   [{ name: nameA, arguments: { [keyA]: 'x' } }],
-  [{ name: nameA, arguments: { [keyA]: 'a "b" {c}\n<d>é😀', [keyB]: 'y' } }],
+  oddTexts,
   [{ name: nameA, arguments: { [keyA]: 17, [keyB]: { z: [1, true] } } }],
   [{ name: nameA, arguments: {} }],
   [

@@ -1,7 +1,7 @@
 // Conversations with which a chat template shows how it writes calls and reasoning.
 
 import type { ChatMessage, ChatTemplate } from '../template/chat-template.ts';
-import type { TemplateStyle } from './call-format.ts';
+import { namedId, type TemplateStyle } from './call-format.ts';
 
 /** Words that no template has. */
 export const probeNames = ['zqalpha', 'zqbravo'] as const;
@@ -9,7 +9,7 @@ export const probeKeys = ['zqkilo', 'zqlima'] as const;
 export const probeValues = ['zqvictor', 'zqwhisky'] as const;
 export const probeAnswer = 'zqanswer';
 export const probeReasoning = 'zqreasoning';
-const question = 'zqquestion';
+export const probeQuestion = 'zqquestion';
 
 export interface ProbeCall {
   readonly name: string;
@@ -37,8 +37,10 @@ export const probeTools = probeNames.map((name) => ({
 }));
 
 /** The id of call `index`. */
-export const probeId = (index: number, { hasShortIds }: Pick<TemplateStyle, 'hasShortIds'>): string =>
-  hasShortIds ? `zqcall00${index}` : `call_zq0000000000000000000${index}`;
+export function probeId(name: string, index: number, { ids }: Pick<TemplateStyle, 'ids'>): string {
+  if (ids === 'named') return namedId(name, index);
+  return ids === 'short' ? `zqcall00${index}` : `call_zq0000000000000000000${index}`;
+}
 
 export class Probe {
   readonly #template: ChatTemplate;
@@ -56,13 +58,13 @@ export class Probe {
   /** The conversation with an answer of the assistant; undefined if the template refuses it. */
   answer(members: Readonly<Record<string, unknown>>, hasTools: boolean): string | undefined {
     const content = { role: 'assistant', content: '', ...members } as ChatMessage;
-    return this.render([{ role: 'user', content: question }, content], hasTools, false);
+    return this.render([{ role: 'user', content: probeQuestion }, content], hasTools, false);
   }
 
   /** The conversation with calls of the assistant. */
   calls(calls: readonly ProbeCall[], style: TemplateStyle): string | undefined {
     const list = calls.map(({ name, arguments: args }, index) => ({
-      id: probeId(index, style),
+      id: probeId(name, index, style),
       type: 'function',
       function: { name, arguments: style.argumentsAs === 'object' ? args : JSON.stringify(args) },
     }));
@@ -71,7 +73,7 @@ export class Probe {
 
   /** The prompt of the question. */
   prompt(hasTools: boolean, variables: Readonly<Record<string, unknown>> = {}): string | undefined {
-    return this.render([{ role: 'user', content: question }], hasTools, true, variables);
+    return this.render([{ role: 'user', content: probeQuestion }], hasTools, true, variables);
   }
 
   render(

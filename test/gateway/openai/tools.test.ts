@@ -136,6 +136,10 @@ const outputs: Readonly<Record<ToolTemplateName, string>> = {
   phi4Mini: '<|tool_call|>[{"name": "get_weather", "arguments": {"place": "Oslo"}}]<|/tool_call|>',
   deepSeek:
     'I look.</think>\n\n<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{"place": "Oslo"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+  kimi: '<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{"place": "Oslo"}<|tool_call_end|><|tool_calls_section_end|>',
+  deepSeekV31:
+    '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"place": "Oslo"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+  pythonic: "[get_weather(place='Oslo')]",
   glm: '<tool_call>get_weather\n<arg_key>place</arg_key>\n<arg_value>Oslo</arg_value>\n</tool_call>',
 };
 
@@ -155,7 +159,8 @@ describe.each(Object.keys(outputs) as ToolTemplateName[])('a call in the format 
     expect(pieces[0]).toMatchObject({ index: 0, type: 'function', function: { name: 'get_weather', arguments: '' } });
     expect(pieces.slice(1).every((piece) => piece.id === undefined && piece.function.name === undefined)).toBe(true);
     expect(pieces.map((piece) => piece.function.arguments).join('')).toBe('{"place": "Oslo"}');
-    expect(pieces.length).toBeGreaterThan(3);
+    // A Python value is converted once it is whole.
+    expect(pieces.length).toBeGreaterThan(name === 'pythonic' ? 1 : 3);
     expect(chunks.map(({ delta }) => delta.content ?? '').join('')).toBe('');
     expect(chunks.at(-1)).toMatchObject({ delta: {}, finish_reason: 'tool_calls' });
 
@@ -165,7 +170,7 @@ describe.each(Object.keys(outputs) as ToolTemplateName[])('a call in the format 
     expect([second?.message.content, second?.message.reasoning_content]).toContain('Mild.');
     expect(second?.finish_reason).toBe('stop');
     const prompt = promptOf(world.port.requests.at(-1) as GenerationRequest);
-    expect(prompt).toMatch(/"place": ?"Oslo"|>\n?Oslo/);
+    expect(prompt).toMatch(/"place": ?"Oslo"|>\n?Oslo|place="Oslo"/);
     expect(prompt.indexOf('7 degrees')).toBeGreaterThan(prompt.lastIndexOf('get_weather'));
   });
 });

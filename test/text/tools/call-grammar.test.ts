@@ -57,8 +57,11 @@ describe.each(Object.keys(toolTemplates) as ToolTemplateName[])('the grammar of 
     for (const other of [wrong, `Hi. ${output}`, 'Hi.', output.slice(0, -1)])
       expect(await isRequired(other)).toBe(false);
     const isText = await accepting(callGrammar({ format, tools, isInText: true, isParallel: true }));
-    for (const other of [output, `Hi. ${output}`, 'Hi.']) expect(await isText(other)).toBe(true);
-    expect(await isText(wrong)).toBe(false);
+    // A list of Python calls in text has one.
+    const inText = format.shape.kind === 'python' ? outputOf(name, calls.slice(0, 1)) : output;
+    for (const other of [inText, `Hi. ${inText}`, 'Hi. [1]']) expect(await isText(other)).toBe(true);
+    // A bracket before another name is text.
+    expect(await isText(wrong)).toBe(format.shape.kind === 'python');
     const begun = await accepting(grammarAfterReasoning(required, { open: '<think>', close: '</think>' }, true));
     expect(await begun(`I think.</think>\n\n${output}`)).toBe(true);
     expect(await begun(output)).toBe(false);

@@ -1,7 +1,7 @@
 // The derived formats of the test templates, and outputs as the templates write them.
 
 import { ChatTemplate } from '../../../src/text/template/chat-template.ts';
-import { type CallFormat, type TemplateStyle, writeCalls } from '../../../src/text/tools/call-format.ts';
+import { type CallFormat, namedId, type TemplateStyle, writeCalls } from '../../../src/text/tools/call-format.ts';
 import { OutputFormats } from '../../../src/text/tools/output-formats.ts';
 import { OutputParser } from '../../../src/text/tools/output-parser.ts';
 import type { Tool, ToolCallPiece } from '../../../src/text/tools/tool.ts';
@@ -43,13 +43,13 @@ export const tools: readonly Tool[] = [
   { name: 'add', description: 'A sum.', parameters: { type: 'object', properties: { a: { type: 'number' } } } },
 ];
 
-const ends = /(<\|im_end\|>\n|<\|eot_id\|>|<\/s>|<｜end▁of▁sentence｜>)$/;
+const ends = /(<\|im_end\|>\n?|<\|eot_id\|>|<\/s>|<｜end▁of▁sentence｜>)$/;
 
 /** What a model writes for the calls, as its template shows them, without the end of the turn. */
 export function outputOf(name: ToolTemplateName, calls: readonly Call[]): string {
   const { format, style } = callsOf(name);
   const list = calls.map((call, i) => ({
-    id: `abcdefgh${i}`,
+    id: style.ids === 'named' ? namedId(call.name, i) : `abcdefgh${i}`,
     type: 'function',
     function: {
       name: call.name,

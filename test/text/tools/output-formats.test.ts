@@ -2,7 +2,7 @@
 import { describe, expect, it } from 'vitest';
 import { markerOf } from '../../../src/text/tools/call-format.ts';
 import { callsOf, formatsOf } from './formats.ts';
-import { type ToolTemplateName, toolTemplates } from './templates.ts';
+import { harmony, type ToolTemplateName, toolTemplates } from './templates.ts';
 
 describe('the call format', () => {
   it.each<[ToolTemplateName, string, string, object]>([
@@ -14,6 +14,9 @@ describe('the call format', () => {
     ['qwen3Coder', '<tool_call>\n<function=', 'pairs', { nameEnd: '>', keyOpen: '\n<parameter=', keyEnd: '>\n' }],
     ['phi4Mini', '<|tool_call|>', 'json', { isList: true, nameKey: 'name', argumentsKey: 'arguments' }],
     ['deepSeek', '<｜tool▁calls▁begin｜>', 'named', { nameEnd: '\n```json\n' }],
+    ['kimi', '<|tool_calls_section_begin|>', 'named', { idOpen: ':', nameEnd: '<|tool_call_argument_begin|>' }],
+    ['deepSeekV31', '<｜tool▁calls▁begin｜>', 'named', { idOpen: undefined, nameEnd: '<｜tool▁sep｜>' }],
+    ['pythonic', '[', 'python', {}],
     ['glm', '<tool_call>', 'pairs', { nameEnd: '', keyOpen: '\n<arg_key>', keyEnd: '</arg_key>\n<arg_value>' }],
   ])('of %s begins with %j and has the shape %s', (name, marker, kind, members) => {
     const { format } = callsOf(name);
@@ -32,12 +35,14 @@ describe('the call format', () => {
   });
 
   it('comes with the style of messages that the template accepts', () => {
-    expect(callsOf('mistralNemo').style).toMatchObject({ hasShortIds: true, tools: 'variable' });
+    expect(callsOf('mistralNemo').style).toMatchObject({ ids: 'short', tools: 'variable' });
+    expect(callsOf('kimi').style).toMatchObject({ ids: 'named' });
     expect(callsOf('phi4Mini').style).toMatchObject({ callsInContent: true, tools: 'system message' });
-    expect(callsOf('hermes').style).toMatchObject({ hasShortIds: false, argumentsAs: 'object', emptyContent: '' });
+    expect(callsOf('hermes').style).toMatchObject({ ids: 'any', argumentsAs: 'object', emptyContent: '' });
   });
 
   it.each([
+    ['of channels', harmony, 'begin without a marker'],
     ['without tools', '{% for m in messages %}{{ m.content }}{% endfor %}', 'it has no tools'],
     ['with tools but no calls', '{{ tools | tojson }}{{ messages[0].content }}', 'it does not write tool calls'],
     [

@@ -171,6 +171,22 @@ describe('malformed calls', () => {
     expect(parse([`${one}; ${one}`], newParser(callsOf('llama3').format)).calls).toHaveLength(2);
   });
 
+  it('values of Python calls become JSON', () => {
+    const { format } = callsOf('pythonic');
+    const made = [
+      "[get_weather(place='It\\'s \\x41\\u00e9', days = 3, more={'a': (1, None), 'b': [True]}), add()]",
+      '[get_weather(place=Þórshöfn, days=x)] bye',
+    ].map((output) => parse([...output], newParser(format)));
+    expect(
+      made.map(({ text: rest, calls }) => [rest, calls.map((each) => JSON.parse(each.arguments) as unknown)]),
+    ).toEqual([
+      ['', [{ place: "It's Aé", days: 3, more: { a: [1, null], b: [true] } }, {}]],
+      [' bye', [{ place: 'Þórshöfn', days: 'x' }]],
+    ]);
+    for (const output of ['[get_water(place=1)]', '[get_weather]', '[1, 2]'])
+      expect(parse([output], newParser(format))).toEqual({ text: output, reasoning: '', calls: [] });
+  });
+
   it('values in tags get the types of the schema', () => {
     const value = (name: string, written: string) => `<parameter=${name}>\n${written}\n</parameter>\n`;
     const body = value('place', '17') + value('days', ' 3 ') + value('more', 'True') + value('other', '{"x": [1]}');

@@ -218,6 +218,80 @@ const glm = `{%- if tools %}{{- tools | tojson }}{%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|assistant|>' }}{%- endif %}`;
 
+/** Kimi K2: ids of the form functions.NAME:INDEX in place of names. */
+const kimi = `{%- if tools -%}<|im_system|>tool_declare<|im_middle|>{{ tools | tojson }}<|im_end|>{%- endif -%}
+{%- for message in messages -%}
+    {%- if message.role == 'assistant' -%}
+        <|im_assistant|>assistant<|im_middle|>{{ message.content or '' }}
+        {%- if message.tool_calls -%}
+            <|tool_calls_section_begin|>
+            {%- for call in message.tool_calls -%}
+                <|tool_call_begin|>{{ call.id }}<|tool_call_argument_begin|>
+                {%- if call.function.arguments is string %}{{ call.function.arguments }}{% else %}{{ call.function.arguments | tojson }}{% endif -%}
+                <|tool_call_end|>
+            {%- endfor -%}
+            <|tool_calls_section_end|>
+        {%- endif -%}
+        <|im_end|>
+    {%- elif message.role == 'tool' -%}<|im_system|>tool<|im_middle|>{{ '## Return of ' + message.tool_call_id + '\\n' + message.content }}<|im_end|>
+    {%- else -%}<|im_user|>user<|im_middle|>{{ message.content }}<|im_end|>
+    {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}<|im_assistant|>assistant<|im_middle|>{%- endif -%}`;
+
+/** DeepSeek V3.1: a section of calls without fences; arguments are text, and null content stands before it. */
+const deepSeekV31 = `{{- bos_token }}
+{%- if tools %}{{- tools | tojson }}{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == 'user' %}{{- '<｜User｜>' + message.content }}
+    {%- elif message.role == 'assistant' %}
+        {{- '<｜Assistant｜></think>' }}
+        {%- if message.content is not none %}{{- message.content }}{%- endif %}
+        {%- for tool in message.tool_calls %}
+            {%- if loop.first %}{{- '<｜tool▁calls▁begin｜>' }}{%- endif %}
+            {{- '<｜tool▁call▁begin｜>' + tool.function.name + '<｜tool▁sep｜>' + tool.function.arguments + '<｜tool▁call▁end｜>' }}
+            {%- if loop.last %}{{- '<｜tool▁calls▁end｜>' }}{%- endif %}
+        {%- endfor %}
+        {{- '<｜end▁of▁sentence｜>' }}
+    {%- elif message.role == 'tool' %}{{- '<｜tool▁output▁begin｜>' + message.content + '<｜tool▁output▁end｜>' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<｜Assistant｜></think>' }}{%- endif %}`;
+
+/** Llama 3.2 and 4 with Python calls, LFM2: a list of calls as Python writes them. */
+const pythonic = `{%- if tools is not none %}{{- 'Tools: ' + (tools | tojson) }}{%- endif %}
+{%- for message in messages %}
+    {{- '<|start_header_id|>' + message.role + '<|end_header_id|>\\n\\n' }}
+    {%- if message.tool_calls %}
+        {{- '[' }}
+        {%- for call in message.tool_calls %}
+            {{- call.function.name + '(' }}
+            {%- for name, value in call.function.arguments.items() %}
+                {{- name ~ '=' }}{{- value | tojson if value is string else value }}
+                {%- if not loop.last %}{{- ', ' }}{%- endif %}
+            {%- endfor %}
+            {{- ')' }}{%- if not loop.last %}{{- ', ' }}{%- endif %}
+        {%- endfor %}
+        {{- ']' }}
+    {%- else %}{{- message.content }}
+    {%- endif %}
+    {{- '<|eot_id|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{%- endif %}`;
+
+/** gpt-oss: the recipient of a message in its header, JSON in its channel. */
+export const harmony = `{{- '<|start|>system<|message|>' + (tools | tojson if tools else '') + '<|end|>' }}
+{%- for message in messages %}
+    {%- if message.tool_calls %}
+        {%- set call = message.tool_calls[0].function %}
+        {{- '<|start|>assistant to=functions.' + call.name + '<|channel|>commentary json<|message|>' }}
+        {{- call.arguments | tojson }}{{- '<|call|>' }}
+    {%- elif message.role == 'assistant' %}{{- '<|start|>assistant<|channel|>final<|message|>' + message.content + '<|end|>' }}
+    {%- else %}{{- '<|start|>' + message.role + '<|message|>' + message.content + '<|end|>' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|start|>assistant' }}{%- endif %}`;
+
 export const toolTemplates = {
   hermes,
   qwen3,
@@ -228,6 +302,9 @@ export const toolTemplates = {
   phi4Mini,
   deepSeek,
   glm,
+  kimi,
+  deepSeekV31,
+  pythonic,
 } as const;
 
 export type ToolTemplateName = keyof typeof toolTemplates;
