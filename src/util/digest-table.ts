@@ -1,4 +1,5 @@
-// An open-addressing map from 128-bit digests (four words) to small integers, in one typed array.
+// Open-addressing maps from 128-bit digests (four words) to small integers: one has the digests, the other finds those of its caller.
+import { digestWords } from './blake2s.ts';
 
 /**
  * (slots, 5 words): digest; value plus one, 0: empty slot. Words of a lookup are adjacent, since tables exceed caches.
@@ -121,5 +122,92 @@ export class DigestTable {
       const value = before[place + valueAt];
       if (value !== 0) this.set(before, place, value - 1);
     }
+  }
+}
+
+/** (slots, 2 words): the digest's word that selects the slot; the digest's number plus one, 0: empty slot. */
+const entryWords = 2;
+const numberAt = 1;
+
+/**
+ * Finds digests that lie in an array of its caller, (digests, 4 words), by their content: 8 bytes for each slot, where a
+ * `DigestTable` has 20. A digest must not change while it is indexed. Lookups allocate nothing.
+ */
+export class DigestIndex {
+  #mask: number;
+  #entries: Uint32Array;
+  #size = 0;
+
+  constructor(capacity = 64) {
+    const slots = 2 ** Math.max(4, Math.ceil(Math.log2(capacity * 2)));
+    this.#mask = slots - 1;
+    this.#entries = new Uint32Array(slots * entryWords);
+  }
+
+  get size(): number {
+    return this.#size;
+  }
+
+  /** The number among `digests` of the digest at `words[at..at+4]`, if it is indexed. */
+  get(digests: Uint32Array, words: Uint32Array, at: number): number | undefined {
+    const entries = this.#entries;
+    const place = words[at + placeAt];
+    for (let slot = place & this.#mask; ; slot = (slot + 1) & this.#mask) {
+      const number = entries[slot * entryWords + numberAt];
+      if (number === 0) return undefined;
+      if (entries[slot * entryWords] !== place) continue;
+      const k = (number - 1) * digestWords;
+      if (
+        digests[k] === words[at] &&
+        digests[k + 1] === place &&
+        digests[k + 2] === words[at + 2] &&
+        digests[k + 3] === words[at + 3]
+      )
+        return number - 1;
+    }
+  }
+
+  /** Indexes digest `number` of `digests`; an equal one must not be indexed. */
+  insert(digests: Uint32Array, number: number): void {
+    if (this.#size * 2 >= this.#mask) this.#grow();
+    this.#size++;
+    this.#put(digests[number * digestWords + placeAt], number + 1);
+  }
+
+  /** Digest `number` of `digests` must be indexed. */
+  delete(digests: Uint32Array, number: number): void {
+    const entries = this.#entries;
+    const mask = this.#mask;
+    let hole = digests[number * digestWords + placeAt] & mask;
+    while (entries[hole * entryWords + numberAt] !== number + 1) {
+      if (entries[hole * entryWords + numberAt] === 0)
+        throw new Error(`Cannot delete a digest: it is not indexed: digest ${number}`);
+      hole = (hole + 1) & mask;
+    }
+    this.#size--;
+    // Backward shift, as in a `DigestTable`.
+    for (let slot = (hole + 1) & mask; entries[slot * entryWords + numberAt] !== 0; slot = (slot + 1) & mask) {
+      const home = entries[slot * entryWords] & mask;
+      if (((slot - home) & mask) < ((slot - hole) & mask)) continue;
+      entries[hole * entryWords] = entries[slot * entryWords];
+      entries[hole * entryWords + numberAt] = entries[slot * entryWords + numberAt];
+      hole = slot;
+    }
+    entries[hole * entryWords + numberAt] = 0;
+  }
+
+  #put(place: number, number: number): void {
+    let slot = place & this.#mask;
+    while (this.#entries[slot * entryWords + numberAt] !== 0) slot = (slot + 1) & this.#mask;
+    this.#entries[slot * entryWords] = place;
+    this.#entries[slot * entryWords + numberAt] = number;
+  }
+
+  #grow(): void {
+    const before = this.#entries;
+    this.#mask = 2 * (this.#mask + 1) - 1;
+    this.#entries = new Uint32Array(2 * before.length);
+    for (let at = 0; at < before.length; at += entryWords)
+      if (before[at + numberAt] !== 0) this.#put(before[at], before[at + numberAt]);
   }
 }

@@ -3,7 +3,7 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { Float64Pool } from '../../src/core/scheduler/executor/float64-pool.ts';
 import { blake2s128 } from '../../src/util/blake2s.ts';
-import { DigestTable } from '../../src/util/digest-table.ts';
+import { DigestIndex, DigestTable } from '../../src/util/digest-table.ts';
 import { IndexedHeap } from '../../src/util/indexed-heap.ts';
 import { Int32List } from '../../src/util/int32-list.ts';
 
@@ -66,6 +66,32 @@ test('the digest table behaves like a map, collisions and growth included', () =
         expect(table.size).toBe(map.size);
       }
       for (const [key, value] of map) expect(table.get(Uint32Array.of((key % 5) - 3, key, 7, 9), 0)).toBe(value);
+    }),
+  );
+});
+
+test('the digest index behaves like a map, collisions and growth included', () => {
+  const operation = fc.record({ kind: fc.constantFrom('insert', 'insert', 'delete', 'get'), number: fc.nat(60) });
+  fc.assert(
+    fc.property(fc.array(operation, { maxLength: 400 }), (operations) => {
+      const index = new DigestIndex(4);
+      const indexed = new Set<number>();
+      // Words of few values select the slots, at the end of the table too, so that probe chains are long and wrap around.
+      const digests = new Uint32Array(61 * 4);
+      for (let number = 0; number < 61; number++) digests.set([7, (number % 5) - 3, number, 9], number * 4);
+      for (const { kind, number } of operations) {
+        if (kind === 'insert' && !indexed.has(number)) {
+          index.insert(digests, number);
+          indexed.add(number);
+        } else if (kind === 'delete') {
+          if (indexed.delete(number)) index.delete(digests, number);
+          else expect(() => index.delete(digests, number)).toThrow('is not indexed');
+        }
+        expect(index.get(digests, digests, number * 4)).toBe(indexed.has(number) ? number : undefined);
+        expect(index.size).toBe(indexed.size);
+      }
+      for (let number = 0; number < 61; number++)
+        expect(index.get(digests, digests, number * 4)).toBe(indexed.has(number) ? number : undefined);
     }),
   );
 });

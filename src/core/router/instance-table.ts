@@ -6,14 +6,14 @@ import type { ConductorInstance } from './conductor-config.ts';
 import { InstanceHealth } from './failure-recovery/instance-health.ts';
 
 interface InstanceState {
-  capacityTokens: number;
-  role: InstanceRole;
+  readonly capacityTokens: number;
+  readonly role: InstanceRole;
   /** The role changes with its next incarnation at the earliest. */
   keepsRole: boolean;
   /** Instances of equal kernels compute equal bits; undefined: the bits do not depend on them. */
   kernels: string | undefined;
   /** Instances to which it cannot send pages. */
-  unreachable: ReadonlySet<InstanceIndex>;
+  readonly unreachable: ReadonlySet<InstanceIndex>;
   /** Attempts that are assigned to the instance. */
   requests: number;
   /** Output arrived since the last interrupt: interrupts cannot starve the other requests. */
@@ -22,12 +22,25 @@ interface InstanceState {
 
 const none: ReadonlySet<InstanceIndex> = new Set();
 
+/** What every placement reads of all instances. */
+interface Overview {
+  /** Up instances. */
+  readonly byRole: Readonly<Record<InstanceRole, readonly InstanceIndex[]>>;
+  readonly computing: readonly InstanceIndex[];
+  readonly allReach: boolean;
+  readonly capacityTokensMin: number;
+  /** (instances): 1 unless the role is prefill; undefined: no role is. */
+  readonly notPrefill: Uint8Array | undefined;
+}
+
 export class InstanceTable {
   readonly health: InstanceHealth;
-  readonly #instances: readonly InstanceState[];
+  readonly #instances: readonly { -readonly [Field in keyof InstanceState]: InstanceState[Field] }[];
+  /** Undefined after a change of an instance, until it is read. */
+  #overview: Overview | undefined;
 
   constructor(instances: readonly ConductorInstance[]) {
-    this.health = new InstanceHealth(instances.length);
+    this.health = new InstanceHealth(instances.length, () => this.#changed());
     this.#instances = instances.map(({ capacityTokens, role = 'mixed' }) => ({
       ...{ capacityTokens, role, keepsRole: false, requests: 0, progressed: true },
       ...{ kernels: undefined, unreachable: none },
@@ -60,9 +73,25 @@ export class InstanceTable {
     return computesPrompts(this.#instances[instance].role);
   }
 
+  setRole(instance: InstanceIndex, role: InstanceRole): void {
+    this.#instances[instance].role = role;
+    this.#changed();
+  }
+
+  setCapacity(instance: InstanceIndex, tokens: number): void {
+    this.#instances[instance].capacityTokens = tokens;
+    this.#changed();
+  }
+
+  /** @param peers instances to which it cannot send pages */
+  setUnreachable(instance: InstanceIndex, peers: readonly InstanceIndex[]): void {
+    this.#instances[instance].unreachable = peers.length === 0 ? none : new Set(peers);
+    this.#changed();
+  }
+
   /** Up instances that compute prompts. */
   get computing(): readonly InstanceIndex[] {
-    return this.#instances.flatMap(({ role }, i) => (computesPrompts(role) && this.isUp(i) ? [i] : []));
+    return this.#all.computing;
   }
 
   /** Up instances that decode what others prefill. */
@@ -72,7 +101,7 @@ export class InstanceTable {
 
   /** Up instances of a role. */
   withRole(role: InstanceRole): readonly InstanceIndex[] {
-    return this.#instances.flatMap((each, i) => (each.role === role && this.isUp(i) ? [i] : []));
+    return this.#all.byRole[role];
   }
 
   /** True unless `from` has reported that it cannot send pages to `to`. */
@@ -81,12 +110,45 @@ export class InstanceTable {
   }
 
   get allReach(): boolean {
-    return this.#instances.every(({ unreachable }) => unreachable.size === 0);
+    return this.#all.allReach;
   }
 
   /** True when every instance has memory for this number of tokens. */
   allHold(tokens: number): boolean {
-    return this.#instances.every(({ capacityTokens }) => tokens <= capacityTokens);
+    return tokens <= this.#all.capacityTokensMin;
+  }
+
+  /** (instances): 1 unless the role is prefill, up or not; undefined: no role is. */
+  get notPrefill(): Uint8Array | undefined {
+    return this.#all.notPrefill;
+  }
+
+  get #all(): Overview {
+    this.#overview ??= this.#look();
+    return this.#overview;
+  }
+
+  #changed(): void {
+    this.#overview = undefined;
+  }
+
+  #look(): Overview {
+    const byRole: Record<InstanceRole, InstanceIndex[]> = { prefill: [], decode: [], mixed: [], store: [] };
+    const computing: InstanceIndex[] = [];
+    let allReach = true;
+    let capacityTokensMin = Number.POSITIVE_INFINITY;
+    for (const [i, { role, unreachable, capacityTokens }] of this.#instances.entries()) {
+      allReach &&= unreachable.size === 0;
+      capacityTokensMin = Math.min(capacityTokensMin, capacityTokens);
+      if (!this.isUp(i)) continue;
+      byRole[role].push(i);
+      if (computesPrompts(role)) computing.push(i);
+    }
+    const notPrefill = Uint8Array.from(this.#instances, ({ role }) => Number(role !== 'prefill'));
+    return {
+      ...{ byRole, computing, allReach, capacityTokensMin },
+      notPrefill: notPrefill.includes(0) ? notPrefill : undefined,
+    };
   }
 
   /** The up instance of `instances` with the most memory. */

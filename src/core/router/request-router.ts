@@ -323,7 +323,7 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
   /** The instance takes requests, and its cache is unknown. @param capacityTokens of another machine in its place */
   instanceJoined(instance: InstanceIndex, capacityTokens?: number): void {
     const { instances } = this.#context;
-    if (capacityTokens !== undefined) instances.at(instance).capacityTokens = capacityTokens;
+    if (capacityTokens !== undefined) instances.setCapacity(instance, capacityTokens);
     this.#placer.instanceJoined(instance, instances.health.incarnationOf(instance));
     this.#admission.instanceJoined(instance);
     this.fleet.instanceJoined(instance);

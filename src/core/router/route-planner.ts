@@ -166,7 +166,7 @@ export class RoutePlanner<Request extends { readonly id: RequestId }> {
           Number(instances.roleOf(i) !== 'prefill' || isDecoded(i)),
         );
       if (!needsDecode || decoding.length > 0) return undefined;
-      return Uint8Array.from({ length: instances.count }, (_, i) => Number(instances.roleOf(i) !== 'prefill'));
+      return instances.notPrefill;
     }
     return holdsAll.map((holds, i) => {
       const { role, capacityTokens } = instances.at(i);

@@ -1,6 +1,6 @@
 // One lower tier of the prefix cache, host memory or SSD: slots with blocks, found by digest.
 import { digestWords } from '../../../util/blake2s.ts';
-import { DigestTable } from '../../../util/digest-table.ts';
+import { DigestIndex } from '../../../util/digest-table.ts';
 import type { SlotId } from '../../protocol/ids.ts';
 import { type BlockFacts, EvictionQueue, type EvictionRule, growingQueue } from '../eviction.ts';
 
@@ -26,7 +26,7 @@ export class BlockTier {
   readonly capacity: number;
   readonly #queue: ReturnType<typeof growingQueue<SlotId>>;
   readonly #evicted: Evicted;
-  readonly #table = new DigestTable();
+  readonly #table = new DigestIndex();
   /** (slots, 4 words) */
   #digests: Uint32Array = new Uint32Array(0);
   #state = new Uint8Array(0);
@@ -91,13 +91,13 @@ export class BlockTier {
 
   /** The slot that holds the contents of the digest at `words[at..at+4]`. Does not pin it. */
   find(words: Uint32Array, at: number): SlotId | undefined {
-    const slot = this.#table.get(words, at);
+    const slot = this.#table.get(this.#digests, words, at);
     return slot !== undefined && this.#state[slot] === isHeld ? slot : undefined;
   }
 
   /** True if the tier holds this block, or its contents are in transit. */
   contains(words: Uint32Array, at: number): boolean {
-    return this.#table.get(words, at) !== undefined;
+    return this.#table.get(this.#digests, words, at) !== undefined;
   }
 
   /**
@@ -108,10 +108,11 @@ export class BlockTier {
     while (this.#held + this.#arriving >= this.capacity - this.#reserved) if (!this.#evictOne()) return undefined;
     if (this.#freeCount === 0) this.#grow();
     const slot = this.#freeSlots[this.#freeCount - 1];
-    if (this.#table.getOrSet(words, at, slot) !== undefined) return undefined;
+    if (this.contains(words, at)) return undefined;
     this.#changes++;
     this.#freeCount--;
     for (let i = 0; i < digestWords; i++) this.#digests[slot * digestWords + i] = words[at + i];
+    this.#table.insert(this.#digests, slot);
     this.#state[slot] = isArriving;
     this.#above[slot] = 0;
     this.#arriving++;
@@ -169,9 +170,10 @@ export class BlockTier {
     while (this.#state.length < this.capacity) this.#grow();
     for (let i = 0; i < blocks.length; i += 2 + digestWords) {
       const slot = blocks[i] as SlotId;
-      if (slot >= this.capacity || this.#table.getOrSet(blocks, i + 2, slot) !== undefined) continue;
+      if (slot >= this.capacity || this.contains(blocks, i + 2)) continue;
       this.tick();
       for (let w = 0; w < digestWords; w++) this.#digests[slot * digestWords + w] = blocks[i + 2 + w];
+      this.#table.insert(this.#digests, slot);
       this.#state[slot] = isHeld;
       this.#held++;
       this.#queue.stored(slot, blocks[i + 1] as number);
@@ -217,7 +219,7 @@ export class BlockTier {
     if (this.#state[slot] === isHeld) this.#held--;
     else this.#arriving--;
     this.#queue.remove(slot);
-    this.#table.delete(this.#digests, slot * digestWords);
+    this.#table.delete(this.#digests, slot);
     this.#state[slot] = isFree;
     this.#freeSlots[this.#freeCount++] = slot;
   }
@@ -291,7 +293,7 @@ export class BlockTier {
       const state = this.#state[slot] as 0 | 1 | 2;
       counts[state]++;
       const evictable = state === isHeld && this.#pins[slot] === 0;
-      if (state !== isFree && this.#table.get(this.#digests, slot * digestWords) !== slot)
+      if (state !== isFree && this.#table.get(this.#digests, this.#digests, slot * digestWords) !== slot)
         throw new Error(`Tier broken: slot ${slot} in state ${state} is not indexed`);
       if (this.#queue.has(slot) !== evictable || (state !== isHeld && this.#pins[slot] > 0))
         throw new Error(`Tier broken: slot ${slot} in state ${state} has ${this.#pins[slot]} readers`);

@@ -61,7 +61,7 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
         this.#instanceJoined(event);
         break;
       case 'unreachable':
-        instances.at(event.instance).unreachable = new Set(event.peers);
+        instances.setUnreachable(event.instance, event.peers);
         this.#routeAllWaiting();
         break;
       case 'report':
@@ -121,7 +121,7 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
     const state = instances.at(instance);
     if (keepsRole !== undefined) state.keepsRole = keepsRole;
     state.kernels = kernels;
-    state.unreachable = none;
+    instances.setUnreachable(instance, []);
     if (role !== undefined) this.#router.roles.assign(instance, role);
     this.#routeWaiting(instance, capacityTokens);
   }

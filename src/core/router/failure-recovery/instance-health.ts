@@ -19,8 +19,11 @@ interface Health {
 
 export class InstanceHealth {
   readonly #instances: readonly Health[];
+  readonly #changed: () => void;
 
-  constructor(instances: number) {
+  /** @param changed called when an instance is up that was not, or the other way around */
+  constructor(instances: number, changed: () => void) {
+    this.#changed = changed;
     this.#instances = Array.from({ length: instances }, () => ({
       ...{ up: true, incarnation: undefined, number: 0, reportedUs: 0 },
     }));
@@ -42,7 +45,7 @@ export class InstanceHealth {
     if (incarnation === health.incarnation && number <= health.number) return 'late';
     const isRestart = health.incarnation !== undefined && incarnation !== health.incarnation;
     const wasUp = health.up;
-    health.up = true;
+    this.#setUp(health, true);
     health.incarnation = incarnation;
     health.number = number;
     health.reportedUs = nowUs;
@@ -55,7 +58,7 @@ export class InstanceHealth {
     const health = this.#instances[instance];
     if (health === undefined || incarnation < (health.incarnation ?? 0)) return false;
     if (incarnation === health.incarnation && health.up) return false;
-    health.up = true;
+    this.#setUp(health, true);
     health.incarnation = incarnation;
     health.number = 0;
     health.reportedUs = nowUs;
@@ -63,7 +66,13 @@ export class InstanceHealth {
   }
 
   setFailed(instance: InstanceIndex): void {
-    this.#instances[instance].up = false;
+    this.#setUp(this.#instances[instance], false);
+  }
+
+  #setUp(health: Health, up: boolean): void {
+    if (health.up === up) return;
+    health.up = up;
+    this.#changed();
   }
 
   /** Up instances without a heartbeat since `sinceUs`. */

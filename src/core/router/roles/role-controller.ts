@@ -48,11 +48,11 @@ export class RoleController<Request extends { readonly id: RequestId }> {
     const before = instances.roleOf(instance);
     if (before === undefined || before === role || before === 'store' || role === 'store') return false;
     if (instances.at(instance).keepsRole) return false;
-    instances.at(instance).role = role;
+    instances.setRole(instance, role);
     const count = (each: InstanceRole): number => instances.withRole(each).length;
     const complete = count('prefill') > 0 ? count('decode') > 0 : count('mixed') > 0;
     if (complete) this.#changed(instance, role);
-    else instances.at(instance).role = before;
+    else instances.setRole(instance, before);
     return complete;
   }
 
@@ -60,7 +60,7 @@ export class RoleController<Request extends { readonly id: RequestId }> {
   assign(instance: InstanceIndex, role: InstanceRole): void {
     const { instances } = this.#context;
     if (instances.roleOf(instance) === role) return;
-    instances.at(instance).role = role;
+    instances.setRole(instance, role);
     this.#changed(instance, role);
   }
 
