@@ -9,9 +9,10 @@ import type { ModelFiles } from './types.ts';
 
 /**
  * Reads the headers of a GGUF file, a Hugging Face directory, or a directory that holds a single GGUF model.
+ * @param withTensors false: only text and configuration are read, and a Hugging Face directory needs no weights
  * @throws ModelFileError that names file and location; no file stays open
  */
-export function openModel(path: string): ModelFiles {
+export function openModel(path: string, withTensors = true): ModelFiles {
   if (!isDirectory(path)) {
     if (path.endsWith('.safetensors'))
       throw new ModelFileError({
@@ -20,7 +21,7 @@ export function openModel(path: string): ModelFiles {
       });
     return new GgufFiles(path);
   }
-  if (existsSync(join(path, 'config.json'))) return new HuggingFaceFiles(path);
+  if (existsSync(join(path, 'config.json'))) return new HuggingFaceFiles(path, withTensors);
   const ggufs = readdirSync(path).filter((name) => name.toLowerCase().endsWith('.gguf'));
   const only = onlyGgufModel(ggufs);
   if (only === undefined) {

@@ -1,5 +1,5 @@
 // Hugging Face directories: shards, configurations of both styles, generation defaults and tokenizer files.
-import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { ModelFileError } from '../../src/weights/errors.ts';
@@ -34,6 +34,17 @@ function withModel<T>(path: string, use: (files: ModelFiles) => T): T {
 }
 
 const configOf = (changes: Record<string, unknown>) => withModel(directory(changes), (files) => files.config);
+
+describe('a directory without weights', () => {
+  test('opens for its text and configuration alone', () => {
+    const path = directory();
+    rmSync(join(path, 'model.safetensors'));
+    expect(() => openModel(path)).toThrow(ModelFileError);
+    const files = openModel(path, false);
+    expect([files.config.vocabSize, [...files.tensors()].length]).toEqual([tinySpec.vocabSize, 0]);
+    files.close();
+  });
+});
 
 describe('safetensors', () => {
   test.each(['f32', 'f16', 'bf16'] as const)('%s tensors', (type) => {

@@ -5,6 +5,9 @@ import { Agent as HttpsAgent, request as httpsRequest } from 'node:https';
 /** Longer answers to short requests are cut. */
 const answerBytesMax = 2 ** 24;
 
+/** Engines close connections that are idle for 5 s. */
+const idleMsMax = 4_000;
+
 export interface EngineAnswer {
   readonly status: number;
   readonly body: string;
@@ -27,7 +30,7 @@ export class EngineHttp {
   constructor(url: string, apiKey: string | undefined) {
     this.url = new URL(url);
     this.#headers = apiKey === undefined ? {} : { authorization: `Bearer ${apiKey}` };
-    const options = { keepAlive: true, maxFreeSockets: 64 };
+    const options = { keepAlive: true, maxFreeSockets: 64, timeout: idleMsMax };
     this.#agent = this.url.protocol === 'https:' ? new HttpsAgent(options) : new HttpAgent(options);
   }
 
@@ -64,34 +67,33 @@ export class EngineHttp {
     body: string,
     handler: EventStreamHandler,
   ): () => void {
-    const call = this.#request(path, 'POST', {
-      ...{ 'content-type': 'application/json', 'content-length': String(Buffer.byteLength(body)) },
-      ...headers,
-    });
+    let call: ClientRequest;
     let isOver = false;
     const once = (act: () => void): void => {
       if (isOver) return;
       isOver = true;
       act();
     };
-    call.on('error', (error) => once(() => handler.onEnd(error.message)));
-    call.on('response', (response) => {
-      if (response.statusCode !== 200) {
-        const end = (error: Error): void => once(() => handler.onEnd(error.message));
-        void readAnswer(response).then((answer) => once(() => handler.onRefused(answer)), end);
-        return;
-      }
-      const lines = new EventLines();
-      response.setEncoding('utf8');
-      response.on('data', (text: string) => {
-        const data = lines.push(text);
-        if (data.length > 0 && !isOver) handler.onEvents(data);
+    const end = (error: Error): void => once(() => handler.onEnd(error.message));
+    const send = (): void => {
+      call = this.#request(path, 'POST', {
+        ...{ 'content-type': 'application/json', 'content-length': String(Buffer.byteLength(body)) },
+        ...headers,
       });
-      response.on('end', () => once(() => handler.onEnd(lines.isDone ? undefined : 'the stream ended early')));
-      response.on('error', (error) => once(() => handler.onEnd(error.message)));
-      response.on('close', () => once(() => handler.onEnd('the connection closed')));
-    });
-    call.end(body);
+      let isAnswered = false;
+      call.on('error', (error) => {
+        // The engine closed a kept connection before it read the request.
+        if (call.reusedSocket && !isAnswered && !isOver) send();
+        else end(error);
+      });
+      call.on('response', (response) => {
+        isAnswered = true;
+        if (response.statusCode === 200) readEvents(response, handler, once);
+        else void readAnswer(response).then((answer) => once(() => handler.onRefused(answer)), end);
+      });
+      call.end(body);
+    };
+    send();
     return () => once(() => call.destroy());
   }
 
@@ -109,6 +111,19 @@ export class EngineHttp {
     call.setNoDelay(true);
     return call;
   }
+}
+
+/** @param once runs the last call of the handler */
+function readEvents(response: IncomingMessage, handler: EventStreamHandler, once: (act: () => void) => void): void {
+  const lines = new EventLines();
+  response.setEncoding('utf8');
+  response.on('data', (text: string) => {
+    const data = lines.push(text);
+    if (data.length > 0) handler.onEvents(data);
+  });
+  response.on('end', () => once(() => handler.onEnd(lines.isDone ? undefined : 'the stream ended early')));
+  response.on('error', (error) => once(() => handler.onEnd(error.message)));
+  response.on('close', () => once(() => handler.onEnd('the connection closed')));
 }
 
 async function readAnswer(response: IncomingMessage): Promise<EngineAnswer> {

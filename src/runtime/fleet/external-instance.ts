@@ -159,6 +159,7 @@ export class ExternalInstance {
 
   #receive(leg: Leg, data: readonly string[]): void {
     const { id } = leg.request;
+    if (this.#legs.get(id) !== leg) return;
     const events: (readonly [RequestId, GenerationEvent])[] = [];
     try {
       for (const each of data) events.push(...this.#eventsOf(leg, each).map((event) => [id, event] as const));

@@ -42,12 +42,13 @@ export class HuggingFaceFiles implements ModelFiles {
   #lastTransposed: { readonly info: TensorInfo; readonly bytes: Uint8Array } | undefined;
   #config: ModelConfig | undefined;
 
-  constructor(path: string) {
+  /** @param withTensors false: the directory needs no weights, and has no tensors */
+  constructor(path: string, withTensors = true) {
     this.path = path;
     this.id = basename(resolve(path));
     this.#architecture = huggingFaceArchitecture(this.#configPath);
     try {
-      this.#openShards();
+      if (withTensors) this.#openShards();
     } catch (error) {
       this.close();
       throw error;

@@ -22,7 +22,7 @@ export async function openFleet(
   if (options.model === undefined)
     throw new UsageError('Cannot use --fleet: it needs the tokenizer of its model: add --model');
   const located = await locateModel(options.model);
-  const files = openModel(located.path);
+  const files = openModel(located.path, false);
   try {
     const cluster = new FleetCluster({
       ...{ engines, model, log },

@@ -10,7 +10,7 @@ import { eosIdsOf } from './served-model.ts';
 const { model, memory, port } = workerData as GrammarThreadData & { readonly port: MessagePort };
 
 function readVocabulary(): GrammarVocabulary {
-  const files = openModel(model);
+  const files = openModel(model, false);
   try {
     const text = textOf(files);
     if (text === undefined) throw new Error('Cannot compile grammars: the model has no tokenizer');

@@ -4,7 +4,7 @@ import { textOf } from '../../../engine/model-text.ts';
 import type { TokenizeCall, TokenizeResult } from '../../../runtime/threads/tokenizer-thread.ts';
 import { openModel } from '../../../weights/open-model.ts';
 
-const files = openModel((workerData as { model: string }).model);
+const files = openModel((workerData as { model: string }).model, false);
 const text = textOf(files);
 files.close();
 if (text === undefined) throw new Error('Cannot tokenize text: the model has no tokenizer');

@@ -1,0 +1,47 @@
+// The fleet file of `kvasir serve --fleet`: short and long forms of engines, and what is refused with its place.
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, describe, expect, it } from 'vitest';
+import { readFleetFile } from '../../../src/cli/serve/fleet/fleet-file.ts';
+
+const folder = mkdtempSync(join(tmpdir(), 'kvasir-fleet-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+
+function read(text: string) {
+  const path = join(folder, 'fleet.yaml');
+  writeFileSync(path, text);
+  return readFleetFile(path);
+}
+
+describe('readFleetFile', () => {
+  it('reads engines by URL alone, and with kind, key and KV events', () => {
+    expect(read('engines: [http://a:1]')).toEqual({ engines: [{ url: 'http://a:1' }] });
+    const long = `
+model: m
+engines:
+  - { url: 'https://a:1', kind: sglang, api-key: k, kv-events: off }
+  - { url: 'http://b:2', kv-events: 'tcp://b:5557' }
+  - { url: 'http://c:3', kv-events: { endpoint: 'tcp://c:5557', replay: 'tcp://c:5657' } }
+`;
+    expect(read(long)).toEqual({
+      model: 'm',
+      engines: [
+        { url: 'https://a:1', kind: 'sglang', apiKey: 'k', kvEvents: 'off' },
+        { url: 'http://b:2', kvEvents: { endpoint: 'tcp://b:5557', replay: undefined, topic: '' } },
+        { url: 'http://c:3', kvEvents: { endpoint: 'tcp://c:5557', replay: 'tcp://c:5657', topic: '' } },
+      ],
+    });
+  });
+
+  it.each([
+    ['engines: []', 'engines'],
+    ['engine: [http://a:1]', 'engine'],
+    ['engines: [a:1]', 'engines'],
+    ['engines: [http://a:1, http://a:1/]', 'http://a:1 is named twice'],
+    ['engines: [{ url: http://a:1, kind: other }]', 'kind'],
+    ['engines: [', 'Cannot read fleet'],
+  ])('refuses %s', (text, reason) => {
+    expect(() => read(text)).toThrow(reason);
+  });
+});
