@@ -1,4 +1,6 @@
 // What differs between the kinds of engines: how they describe themselves, take requests, stream tokens and report load.
+import type { HandOffOrder } from '../../core/fleet/hand-off.ts';
+import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { GenerationRequest, TokenLogprobs } from '../../core/protocol/ports.ts';
 import type { EngineHttp } from './engine-http.ts';
 
@@ -25,6 +27,34 @@ export interface EngineDescription {
   readonly blockTokens: number | undefined;
   /** (data-parallel ranks): undefined: the rank publishes no KV events. */
   readonly sources: readonly (KvEventSource | undefined)[];
+  /** Undefined: not stated. */
+  readonly role?: EngineRole | undefined;
+  /** Where decode engines meet a prefill engine; undefined: not stated. */
+  readonly bootstrapPort?: number | undefined;
+}
+
+export const engineRoles = ['mixed', 'prefill', 'decode'] as const satisfies readonly InstanceRole[];
+export type EngineRole = (typeof engineRoles)[number];
+
+/** Where two engines meet for the hand-off of one request. */
+export interface Meeting {
+  readonly host: string;
+  readonly port: number | undefined;
+  /** Names the request there; unique. */
+  readonly room: number;
+}
+
+type Fields = Readonly<Record<string, unknown>>;
+
+/** Fields by which one engine computes a prompt and another one decodes it. */
+export interface HandOffDialect {
+  readonly order: HandOffOrder;
+  /** Of the call of the prefill engine. */
+  prefill(meeting: Meeting): Fields;
+  /** Of the call of the decode engine. @param params of the prefill engine */
+  decode(meeting: Meeting, params: unknown): Fields;
+  /** What the prefill engine states for the decode engine; undefined: nothing. @param body of its answer */
+  paramsOf(body: string): unknown;
 }
 
 /** Load of one rank. */
@@ -57,11 +87,13 @@ export interface EngineDialect {
   readonly path: string;
   /** @throws Error in one line if the engine does not describe itself */
   describe(http: EngineHttp): Promise<EngineDescription>;
-  /** @param rank undefined: the engine chooses */
+  readonly handOff: HandOffDialect;
+  /** @param rank undefined: the engine chooses @param extra further fields of the call */
   encode(
     request: GenerationRequest,
     model: string,
     rank: number | undefined,
+    extra?: Fields,
   ): { readonly headers: Readonly<Record<string, string>>; readonly body: string };
   reader(request: GenerationRequest): StreamReader;
   /** (ranks) @param metrics in the text format of Prometheus */

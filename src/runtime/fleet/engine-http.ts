@@ -13,11 +13,11 @@ export interface EngineAnswer {
   readonly body: string;
 }
 
-export interface EventStreamHandler {
+export interface PostHandler {
   /** The data of the events that have arrived together, in order. */
   onEvents(data: readonly string[]): void;
-  /** The engine answers with another status than 200. */
-  onRefused(answer: EngineAnswer): void;
+  /** The engine answers with something else than a stream of events. */
+  onAnswer(answer: EngineAnswer): void;
   /** The stream has ended: `why` unless the engine has completed it. */
   onEnd(why: string | undefined): void;
 }
@@ -60,13 +60,8 @@ export class EngineHttp {
     }
   }
 
-  /** Posts `body` and reads the event stream of the answer. Returns a function that ends it, after which no call follows. */
-  postStream(
-    path: string,
-    headers: Readonly<Record<string, string>>,
-    body: string,
-    handler: EventStreamHandler,
-  ): () => void {
+  /** Posts `body` and reads the answer, which may be a stream of events. Returns a function that ends it, after which no call follows. */
+  post(path: string, headers: Readonly<Record<string, string>>, body: string, handler: PostHandler): () => void {
     let call: ClientRequest;
     let isOver = false;
     const once = (act: () => void): void => {
@@ -88,8 +83,9 @@ export class EngineHttp {
       });
       call.on('response', (response) => {
         isAnswered = true;
-        if (response.statusCode === 200) readEvents(response, handler, once);
-        else void readAnswer(response).then((answer) => once(() => handler.onRefused(answer)), end);
+        const isStream = response.headers['content-type']?.startsWith('text/event-stream') === true;
+        if (isStream) readEvents(response, handler, once);
+        else void readAnswer(response).then((answer) => once(() => handler.onAnswer(answer)), end);
       });
       call.end(body);
     };
@@ -114,7 +110,7 @@ export class EngineHttp {
 }
 
 /** @param once runs the last call of the handler */
-function readEvents(response: IncomingMessage, handler: EventStreamHandler, once: (act: () => void) => void): void {
+function readEvents(response: IncomingMessage, handler: PostHandler, once: (act: () => void) => void): void {
   const lines = new EventLines();
   response.setEncoding('utf8');
   response.on('data', (text: string) => {

@@ -1,5 +1,12 @@
 // An external engine by its URL: what it is, whether it is healthy, how loaded, and its data-parallel ranks as instances.
-import type { EngineDescription, EngineDialect, EngineKind, EngineLoad, KvEventSource } from './engine-dialect.ts';
+import type {
+  EngineDescription,
+  EngineDialect,
+  EngineKind,
+  EngineLoad,
+  EngineRole,
+  KvEventSource,
+} from './engine-dialect.ts';
 import { EngineHttp } from './engine-http.ts';
 import { sglangDialect } from './sglang-dialect.ts';
 import { vllmDialect } from './vllm-dialect.ts';
@@ -11,6 +18,8 @@ export interface ExternalEngineOptions {
   /** In place of what the engine states; `off`: its KV events are not used. */
   readonly kvEvents?: KvEventSource | 'off' | undefined;
   readonly apiKey?: string | undefined;
+  /** In place of what the engine states; mixed unless either is given. */
+  readonly role?: EngineRole | undefined;
 }
 
 export interface ExternalEngineListener {
@@ -96,7 +105,7 @@ export class ExternalEngine {
       if (unhealthy !== undefined) throw new Error(unhealthy);
       const kind = this.#options.kind ?? (await this.#kind());
       const dialect = dialects[kind];
-      const description = this.#withSources(await dialect.describe(this.http));
+      const description = this.#asConfigured(await dialect.describe(this.http));
       if (this.#isClosed) return;
       this.#listener.onUp(this, dialect, description);
       this.#dialect = dialect;
@@ -116,11 +125,11 @@ export class ExternalEngine {
     return status === 200 && body.includes('"max_total_num_tokens"') ? 'sglang' : 'vllm';
   }
 
-  #withSources(description: EngineDescription): EngineDescription {
-    const { kvEvents } = this.#options;
-    if (kvEvents === undefined) return description;
+  #asConfigured(description: EngineDescription): EngineDescription {
+    const { kvEvents, role = description.role } = this.#options;
+    if (kvEvents === undefined) return { ...description, role };
     const sources = description.sources.map((_, rank) => (kvEvents === 'off' ? undefined : atRank(kvEvents, rank)));
-    return { ...description, sources };
+    return { ...description, role, sources };
   }
 
   async #observe(): Promise<void> {

@@ -9,7 +9,7 @@ import { oneLine } from '../../util/one-line.ts';
 import { emptySnapshot } from '../snapshots/metric-snapshots.ts';
 import { nowUs } from '../threads/alarm.ts';
 import type { EngineDescription, EngineDialect, EngineLoad, StreamReader } from './engine-dialect.ts';
-import type { EngineAnswer, EngineHttp } from './engine-http.ts';
+import type { EngineAnswer, EngineHttp, PostHandler } from './engine-http.ts';
 import { KvEventSubscriber } from './kv-event-subscriber.ts';
 
 export interface ExternalInstanceOptions {
@@ -84,31 +84,68 @@ export class ExternalInstance {
     return this.#legs.size === 0 ? undefined : this.#progressUs;
   }
 
-  /** @param cachedTokens leading tokens of the prompt that the engine's KV events report */
-  submit(request: GenerationRequest, cachedTokens: number): void {
-    const { http, dialect, model, rank, description, listener } = this.#options;
+  /**
+   * @param cachedTokens leading tokens of the prompt that the engine's KV events report
+   * @param extra fields of the call
+   */
+  submit(request: GenerationRequest, cachedTokens: number, extra?: Readonly<Record<string, unknown>>): void {
+    const { listener } = this.#options;
     const refused = unsupported(request);
     if (refused !== undefined) {
       queueMicrotask(() => listener.onEvents([[request.id, failure(refused)]]));
       return;
     }
     const { id } = request;
-    const { headers, body } = dialect.encode(request, model, description.sources.length > 1 ? rank : undefined);
-    if (this.#legs.size === 0) this.#progressUs = nowUs();
-    this.#costs.forwarded(nowUs(), id, request.prompt.length + (request.resumed?.tokens.length ?? 0));
-    const leg: Leg = {
-      ...{ request, cachedTokens, reader: dialect.reader(request), abort: () => {} },
-      ...{ hasStarted: false, hasFinished: false },
-    };
-    this.#legs.set(id, leg);
-    leg.abort = http.postStream(dialect.path, headers, body, {
+    this.#call(request, cachedTokens, extra, (leg) => ({
       onEvents: (data) => this.#receive(leg, data),
-      onRefused: (answer) => this.#refused(leg, answer),
+      onAnswer: (answer) => this.#refused(leg, answer),
       onEnd: (why) => {
         if (leg.hasFinished || !this.#end(leg)) return;
         listener.onBroken(id, why ?? 'the stream ended without a reason');
       },
-    });
+    }));
+  }
+
+  /**
+   * Computes the prompt for another engine. `done` receives the body of the answer; undefined: the engine refused, or
+   * its answer broke.
+   */
+  prefill(
+    request: GenerationRequest,
+    cachedTokens: number,
+    extra: Readonly<Record<string, unknown>>,
+    done: (body: string | undefined) => void,
+  ): void {
+    const { id } = request;
+    this.#call(request, cachedTokens, extra, (leg) => ({
+      onEvents: () => {},
+      onAnswer: ({ status, body }) => {
+        const prefillUs = this.#costs.received(nowUs(), id, 1);
+        if (!this.#end(leg)) return;
+        if (status === 200) this.#options.listener.onEvents([[id, this.#started(leg, undefined, prefillUs)]]);
+        done(status === 200 ? body : undefined);
+      },
+      onEnd: () => void (this.#end(leg) && done(undefined)),
+    }));
+  }
+
+  #call(
+    request: GenerationRequest,
+    cachedTokens: number,
+    extra: Readonly<Record<string, unknown>> | undefined,
+    handlerOf: (leg: Leg) => PostHandler,
+  ): void {
+    const { http, dialect, model, rank, description } = this.#options;
+    const ranked = description.sources.length > 1 ? rank : undefined;
+    const { headers, body } = dialect.encode(request, model, ranked, extra);
+    if (this.#legs.size === 0) this.#progressUs = nowUs();
+    this.#costs.forwarded(nowUs(), request.id, request.prompt.length + (request.resumed?.tokens.length ?? 0));
+    const leg: Leg = {
+      ...{ request, cachedTokens, reader: dialect.reader(request), abort: () => {} },
+      ...{ hasStarted: false, hasFinished: false },
+    };
+    this.#legs.set(request.id, leg);
+    leg.abort = http.post(dialect.path, headers, body, handlerOf(leg));
   }
 
   /** Closes the stream, upon which the engine aborts the request. */

@@ -1,9 +1,10 @@
 // An inference port over external engines: the conductor runs on this thread, and each rank of an engine is an instance.
 import { webcrypto } from 'node:crypto';
+import { HandOff, type HandOffEffect, type HandOffEvent } from '../../core/fleet/hand-off.ts';
 import type { BlockRoot } from '../../core/kvcache/block-hash.ts';
 import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts';
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
-import type { GenerationRequest, InstanceSnapshot, PinOrder } from '../../core/protocol/ports.ts';
+import type { GenerationEvent, GenerationRequest, InstanceSnapshot, PinOrder } from '../../core/protocol/ports.ts';
 import type { AdmissionSettings } from '../../core/router/admission/length-admission.ts';
 import { TokenAdmission } from '../../core/router/admission/token-admission.ts';
 import { Conductor } from '../../core/router/conductor.ts';
@@ -11,11 +12,12 @@ import type { PlacerConfig } from '../../core/router/placement/placer.ts';
 import { TokenPlacement } from '../../core/router/placement/token-placement.ts';
 import { tokenRequests } from '../../core/router/token-requests.ts';
 import { batchLimits, batchLimitsWith } from '../../core/scheduler/executor/token-limits.ts';
-import { emptySnapshot, snapshotAfterLoss, withEarlier } from '../snapshots/metric-snapshots.ts';
+import { assertNever } from '../../util/assert-never.ts';
+import { canServe, emptySnapshot, snapshotAfterLoss, withEarlier } from '../snapshots/metric-snapshots.ts';
 import { nowUs } from '../threads/alarm.ts';
-import { ConductorDriver } from '../threads/conductor-driver.ts';
+import { ConductorDriver, type ForwardTargets } from '../threads/conductor-driver.ts';
 import type { OutputsMessage } from '../threads/thread-protocol.ts';
-import type { EngineDescription, EngineDialect, EngineLoad } from './engine-dialect.ts';
+import type { EngineDescription, EngineDialect, EngineLoad, EngineRole, Meeting } from './engine-dialect.ts';
 import { ExternalEngine, type ExternalEngineListener, type ExternalEngineOptions } from './external-engine.ts';
 import { ExternalInstance } from './external-instance.ts';
 
@@ -52,15 +54,31 @@ interface Slot {
   readonly name: string;
   incarnation: number;
   instance: ExternalInstance | undefined;
+  role: EngineRole;
+  dialect: EngineDialect;
+  bootstrapPort: number | undefined;
   /** Counters of earlier incarnations. */
   earlier: InstanceSnapshot | undefined;
   snapshot: InstanceSnapshot;
 }
 
+/** A request that one engine prefills and another one decodes. */
+interface RunningHandOff {
+  readonly machine: HandOff<unknown>;
+  readonly request: GenerationRequest;
+  readonly from: InstanceIndex;
+  readonly to: InstanceIndex;
+  readonly meeting: Meeting;
+}
+
+/** Rooms of meetings are below this. */
+const roomsMax = 2 ** 48;
+
 export class FleetCluster extends ConductorDriver {
   readonly #hashKey: Uint32Array;
   readonly #slots: Slot[] = [];
   readonly #engines: readonly ExternalEngine[];
+  readonly #handOffs = new Map<RequestId, RunningHandOff>();
   #model: string | undefined;
   #contextTokens: number | undefined;
 
@@ -129,8 +147,10 @@ export class FleetCluster extends ConductorDriver {
   }
 
   #join(engine: ExternalEngine, dialect: EngineDialect, description: EngineDescription, rank: number): void {
-    const instance = this.#slotOf(engine, rank, description.sources.length);
+    const instance = this.#slotOf(engine, rank, description.sources.length, dialect);
     const slot = this.#slots[instance];
+    const { role = 'mixed', bootstrapPort } = description;
+    Object.assign(slot, { role, dialect, bootstrapPort });
     slot.incarnation++;
     slot.earlier = slot.snapshot;
     const { incarnation } = slot;
@@ -139,28 +159,43 @@ export class FleetCluster extends ConductorDriver {
       if (slot.incarnation === incarnation) this.onOutputs(instance, { ...nothing, ...outputs });
     };
     this.admission.instanceJoined(instance, capacityTokens, capacityTokens);
-    this.feed({ kind: 'instanceJoined', instance, incarnation, capacityTokens, role: 'mixed', keepsRole: true });
+    this.feed({ kind: 'instanceJoined', instance, incarnation, capacityTokens, role, keepsRole: true });
     slot.instance = new ExternalInstance({
       ...{ http: engine.http, dialect, description, model: this.#model ?? '', rank },
       blocks: { root, hashKey: this.#hashKey, incarnation },
       listener: {
-        onEvents: (events) => output({ events }),
+        onEvents: (events) => {
+          for (const [id, event] of events) this.#observeHandOff(instance, id, event);
+          output({ events });
+        },
         onKvEvents: (batch) => output({ kvEvents: [batch] }),
         onBroken: (id, why) => void this.#onBroken(slot, instance, id, why),
-        onReleased: (id, why) => output({ released: [[id, why]] }),
+        onReleased: (id, why) => this.#released(instance, id, why),
         log: (message) => this.log(message),
       },
     });
     // The index takes batches only behind a snapshot.
     output({ kvSnapshot: slot.instance.kvSnapshot() });
+    this.#reportUnreachable();
   }
 
-  #slotOf(engine: ExternalEngine, rank: number, ranks: number): InstanceIndex {
+  /** Engines of different kinds hand no prompts to each other. */
+  #reportUnreachable(): void {
+    if (this.#slots.every(({ role }) => role === 'mixed')) return;
+    for (const [instance, { dialect, instance: serving }] of this.#slots.entries()) {
+      if (serving === undefined) continue;
+      const peers = [...this.#slots.keys()].filter((other) => this.#slots[other].dialect !== dialect);
+      this.feed({ kind: 'unreachable', instance, peers });
+    }
+  }
+
+  #slotOf(engine: ExternalEngine, rank: number, ranks: number, dialect: EngineDialect): InstanceIndex {
     const known = this.#slots.findIndex((slot) => slot.engine === engine && slot.rank === rank);
     if (known >= 0) return known;
     const name = ranks === 1 ? engine.url : `${engine.url}#${rank}`;
     const state = { incarnation: 0, instance: undefined, earlier: undefined, snapshot: emptySnapshot };
-    return this.#slots.push({ engine, rank, name, ...state }) - 1;
+    const described = { role: 'mixed', dialect, bootstrapPort: undefined } as const;
+    return this.#slots.push({ engine, rank, name, ...state, ...described }) - 1;
   }
 
   /** The requests of a dead engine continue elsewhere at once; with a live one only this stream broke. */
@@ -169,7 +204,12 @@ export class FleetCluster extends ConductorDriver {
     const unhealthy = await engine.unhealthy();
     if (slot.incarnation !== incarnation || slot.instance === undefined) return;
     if (unhealthy !== undefined) engine.fail(unhealthy);
-    else this.onOutputs(instance, { ...nothing, released: [[id, `its stream broke: ${why}`]] });
+    else this.#released(instance, id, `its stream broke: ${why}`);
+  }
+
+  #released(instance: InstanceIndex, id: RequestId, why: string): void {
+    if (this.#handOffs.has(id)) this.#stepHandOff(id, { kind: 'decodeEnded', why });
+    else this.onOutputs(instance, { ...nothing, released: [[id, why]] });
   }
 
   #onDown(engine: ExternalEngine, why: string): void {
@@ -206,7 +246,7 @@ export class FleetCluster extends ConductorDriver {
   }
 
   roles(): readonly InstanceRole[] {
-    return this.#slots.map(() => 'mixed');
+    return this.#slots.map(({ role }) => role);
   }
 
   switchRole(): string {
@@ -220,18 +260,92 @@ export class FleetCluster extends ConductorDriver {
   }
 
   protected notReadyReason(): ReturnType<ConductorDriver['notReadyReason']> {
-    if (this.serving > 0) return undefined;
-    return { kind: 'incomplete', message: `none of ${this.#engines.length} engines serves` };
+    const roles = this.#slots.flatMap(({ instance, role }) => (instance === undefined ? [] : role));
+    if (canServe(roles)) return undefined;
+    const what = roles.length === 0 ? 'none' : `${roles.length} (${roles.join(', ')})`;
+    return { kind: 'incomplete', message: `${what} of ${this.#engines.length} engines serves` };
   }
 
   protected onRoleSwitched(): void {}
 
-  protected forwardTo(instance: InstanceIndex, request: GenerationRequest): void {
-    this.#slots[instance]?.instance?.submit(request, this.cachedTokensAt(instance, request));
+  protected forwardTo(instance: InstanceIndex, request: GenerationRequest, { decodeAt }: ForwardTargets): void {
+    const slot = this.#slots[instance];
+    if (decodeAt === undefined) {
+      slot?.instance?.submit(request, this.cachedTokensAt(instance, request));
+      return;
+    }
+    const machine = new HandOff<unknown>(slot.dialect.handOff.order);
+    const meeting = {
+      ...{ host: slot.engine.http.url.hostname, port: slot.bootstrapPort },
+      room: Math.floor(Math.random() * roomsMax),
+    };
+    const handOff = { machine, request, from: instance, to: decodeAt, meeting };
+    this.#handOffs.set(request.id, handOff);
+    for (const effect of machine.start()) this.#carryOutHandOff(handOff, effect);
   }
 
   protected cancelAt(instance: InstanceIndex, id: RequestId): void {
+    this.#stepHandOff(id, { kind: 'cancelled' });
     this.#slots[instance]?.instance?.cancel(id);
+  }
+
+  /** An event of the decode engine. */
+  #observeHandOff(instance: InstanceIndex, id: RequestId, event: GenerationEvent): void {
+    if (this.#handOffs.get(id)?.to !== instance) return;
+    if (event.kind === 'tokens') this.#stepHandOff(id, { kind: 'decoding' });
+    if (event.kind === 'finished' || event.kind === 'failed')
+      this.#stepHandOff(id, { kind: 'decodeEnded', why: undefined });
+  }
+
+  #stepHandOff(id: RequestId, event: HandOffEvent<unknown>): void {
+    const handOff = this.#handOffs.get(id);
+    if (handOff === undefined) return;
+    const effects = handOff.machine.step(event);
+    if (handOff.machine.hasEnded) this.#handOffs.delete(id);
+    for (const effect of effects) this.#carryOutHandOff(handOff, effect);
+  }
+
+  #carryOutHandOff({ request, from, to, meeting }: RunningHandOff, effect: HandOffEffect<unknown>): void {
+    const { id } = request;
+    const [prefill, decode] = [this.#slots[from], this.#slots[to]];
+    const { handOff } = prefill.dialect;
+    switch (effect.kind) {
+      case 'prefill': {
+        const done = (body: string | undefined): void => void this.#onPrefillEnd(prefill, id, body);
+        prefill.instance?.prefill(request, this.cachedTokensAt(from, request), handOff.prefill(meeting), done);
+        break;
+      }
+      case 'decode': {
+        const fields = effect.alone ? undefined : handOff.decode(meeting, effect.params);
+        decode.instance?.submit(request, this.cachedTokensAt(to, request), fields);
+        break;
+      }
+      case 'reportPrefilled':
+        this.onOutputs(from, { ...nothing, prefilled: [id] });
+        break;
+      case 'release':
+        this.onOutputs(to, { ...nothing, released: [[id, effect.why]] });
+        break;
+      case 'cancelPrefill':
+        prefill.instance?.cancel(id);
+        break;
+      case 'cancelDecode':
+        decode.instance?.cancel(id);
+        break;
+      default:
+        assertNever(effect);
+    }
+  }
+
+  /** A prefill engine that is gone fails as an instance: its requests are retried. */
+  async #onPrefillEnd({ engine, dialect }: Slot, id: RequestId, body: string | undefined): Promise<void> {
+    if (body !== undefined) {
+      this.#stepHandOff(id, { kind: 'prefilled', params: paramsIn(dialect, body) });
+      return;
+    }
+    const unhealthy = await engine.unhealthy();
+    if (unhealthy !== undefined) engine.fail(unhealthy);
+    else this.#stepHandOff(id, { kind: 'prefillFailed' });
   }
 
   protected requestSnapshotFrom(instance: InstanceIndex): void {
@@ -251,4 +365,13 @@ export class FleetCluster extends ConductorDriver {
 /** A request that exceeds the memory or the context of an engine goes to another one. */
 function capacityOf({ capacityTokens, contextTokens }: EngineDescription): number {
   return Math.min(capacityTokens ?? Number.POSITIVE_INFINITY, contextTokens ?? Number.POSITIVE_INFINITY);
+}
+
+/** Undefined: the answer states nothing that the decode engine could use. */
+function paramsIn({ handOff }: EngineDialect, body: string): unknown {
+  try {
+    return handOff.paramsOf(body);
+  } catch {
+    return undefined;
+  }
 }

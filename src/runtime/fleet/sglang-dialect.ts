@@ -5,8 +5,10 @@ import type { TokenLogprobs } from '../../core/protocol/ports.ts';
 import {
   type EngineDescription,
   type EngineDialect,
+  engineRoles,
   type KvEventSource,
   logprobsOf,
+  type Meeting,
   promptOf,
   readLoads,
   resumedTokens,
@@ -17,6 +19,7 @@ import {
 import type { EngineHttp } from './engine-http.ts';
 
 const timeoutMs = 5_000;
+const bootstrapPortDefault = 8998;
 
 const modelsSchema = z.object({
   data: z.array(z.object({ id: z.string(), max_model_len: z.number().nullish() })).min(1),
@@ -25,6 +28,8 @@ const infoSchema = z.object({
   max_total_num_tokens: z.number().nullish(),
   page_size: z.number().nullish(),
   dp_size: z.number().nullish(),
+  disaggregation_mode: z.string().nullish(),
+  disaggregation_bootstrap_port: z.number().nullish(),
   kv_events: z
     .object({
       publisher: z.string().nullish(),
@@ -67,10 +72,12 @@ export const sglangDialect: EngineDialect = {
       capacityTokens: info.max_total_num_tokens ?? undefined,
       blockTokens: info.kv_events?.block_size ?? info.page_size ?? undefined,
       sources: sourcesOf(info, http),
+      role: engineRoles.find((role) => role === info.disaggregation_mode),
+      bootstrapPort: info.disaggregation_bootstrap_port ?? undefined,
     };
   },
 
-  encode(request, _model, rank) {
+  encode(request, _model, rank, extra) {
     const { sampling, maxTokens, minTokens = 0, stopTokenIds, grammar, salt } = request;
     const before = resumedTokens(request);
     const { topLogprobs } = sampling;
@@ -93,7 +100,15 @@ export const sglangDialect: EngineDialect = {
       ...(salt !== '' && { cache_salt: salt }),
       ...(rank !== undefined && { routed_dp_rank: rank, data_parallel_rank: rank }),
     };
-    return { headers: {}, body: JSON.stringify(body) };
+    return { headers: {}, body: JSON.stringify({ ...body, ...extra }) };
+  },
+
+  // Both engines meet in a room of the prefill engine's bootstrap server.
+  handOff: {
+    order: 'concurrent',
+    prefill: (meeting) => ({ stream: false, ...bootstrapOf(meeting) }),
+    decode: bootstrapOf,
+    paramsOf: () => undefined,
   },
 
   reader: ({ sampling: { topLogprobs } }) => new SglangReader(topLogprobs),
@@ -148,6 +163,10 @@ function tokenLogprobs(meta: MetaInfo, fresh: number, width: number): TokenLogpr
     top.map((each) => (each ?? []).map(([logprob, token]) => [token, logprob ?? Number.NEGATIVE_INFINITY] as const)),
     width,
   );
+}
+
+function bootstrapOf({ host, port, room }: Meeting): Readonly<Record<string, unknown>> {
+  return { bootstrap_host: host, bootstrap_port: port ?? bootstrapPortDefault, bootstrap_room: room };
 }
 
 function grammarOf({ kind, text }: Grammar): Record<string, string> {

@@ -48,6 +48,8 @@ const chunkSchema = z.object({
     .optional(),
 });
 
+const prefillSchema = z.object({ kv_transfer_params: z.record(z.string(), z.unknown()).nullish() });
+
 export const vllmDialect: EngineDialect = {
   kind: 'vllm',
   path: '/v1/completions',
@@ -67,7 +69,7 @@ export const vllmDialect: EngineDialect = {
     };
   },
 
-  encode(request, model, rank) {
+  encode(request, model, rank, extra) {
     const { sampling, maxTokens, minTokens = 0, stopTokenIds, grammar, salt } = request;
     const before = resumedTokens(request);
     const { topLogprobs } = sampling;
@@ -89,10 +91,25 @@ export const vllmDialect: EngineDialect = {
       ...(topLogprobs !== undefined && { logprobs: topLogprobs, return_tokens_as_token_ids: true }),
       ...(grammar && { structured_outputs: structuredOutputs(grammar) }),
       ...(salt !== '' && { cache_salt: salt }),
+      ...extra,
     };
     const headers: Record<string, string> = { 'x-request-id': request.id };
     if (rank !== undefined) headers['x-data-parallel-rank'] = String(rank);
     return { headers, body: JSON.stringify(body) };
+  },
+
+  // NixlConnector: the answer of the prefill engine says where its blocks are.
+  handOff: {
+    order: 'sequential',
+    prefill: () => ({
+      ...{ stream: false, max_tokens: 1, min_tokens: 0 },
+      kv_transfer_params: {
+        ...{ do_remote_decode: true, do_remote_prefill: false, remote_engine_id: null, remote_block_ids: null },
+        ...{ remote_host: null, remote_port: null },
+      },
+    }),
+    decode: (_, params) => ({ kv_transfer_params: params }),
+    paramsOf: (body) => prefillSchema.parse(JSON.parse(body)).kv_transfer_params ?? undefined,
   },
 
   reader: (request) => ({ read: (data) => readChunk(data, request) }),

@@ -6,6 +6,8 @@ import { ZmtpConnection } from '../../../src/runtime/fleet/zmtp.ts';
 import { encodeMsgpack, type Packed } from './encode-msgpack.ts';
 
 export interface FakeEngineOptions {
+  /** Of SGLang, which states it. */
+  readonly role?: 'prefill' | 'decode';
   readonly kind?: EngineKind;
   readonly blockTokens?: number;
   readonly contextTokens?: number;
@@ -22,6 +24,9 @@ interface Call {
   readonly stops: readonly number[];
   readonly salt: string | undefined;
   readonly id: string;
+  /** Fields of the call about a hand-off. */
+  readonly handOff: Readonly<Record<string, unknown>> | undefined;
+  readonly stream: boolean;
 }
 
 /** The next token: a function of the last one and of the number of tokens, so that any engine continues alike. */
@@ -151,6 +156,14 @@ export class FakeEngine {
       response.end(JSON.stringify({ error: { message: `status ${this.status} on demand`, code: this.status } }));
       return;
     }
+    if (!call.stream) {
+      await new Promise((resolve) => setImmediate(resolve));
+      response.writeHead(200, { 'content-type': 'application/json' });
+      this.#store(call.prompt, call.salt);
+      const params = { do_remote_prefill: true, remote_request_id: call.id, remote_block_ids: [1, 2] };
+      response.end(JSON.stringify({ choices: [], ...(this.#isVllm && { kv_transfer_params: params }) }));
+      return;
+    }
     response.writeHead(200, { 'content-type': 'text/event-stream' });
     response.flushHeaders();
     if (this.isHanging) return;
@@ -270,6 +283,7 @@ export class FakeEngine {
         return this.#isVllm
           ? undefined
           : JSON.stringify({
+              ...{ disaggregation_mode: this.#options.role ?? 'null', disaggregation_bootstrap_port: 8997 },
               ...{ max_total_num_tokens: 65536, page_size: this.#blockTokens, dp_size: 1 },
               kv_events: {
                 ...{ publisher: 'zmq', endpoint_host: '*', endpoint_port_base: portOf(this.#pub), topic: '' },
@@ -283,14 +297,15 @@ export class FakeEngine {
 }
 
 function vllmCall(body: Record<string, never>, { headers }: IncomingMessage): Call {
-  const { prompt, max_tokens: maxTokens, stop_token_ids: stops, cache_salt: salt } = body;
-  return { prompt, maxTokens, stops, salt, id: String(headers['x-request-id']) };
+  const { prompt, max_tokens: maxTokens, stop_token_ids: stops, cache_salt: salt, kv_transfer_params, stream } = body;
+  return { prompt, maxTokens, stops, salt, id: String(headers['x-request-id']), handOff: kv_transfer_params, stream };
 }
 
 function sglangCall(body: Record<string, never>): Call {
-  const { input_ids: prompt, sampling_params, cache_salt: salt, rid: id } = body;
+  const { input_ids: prompt, sampling_params, cache_salt: salt, rid: id, stream, bootstrap_room: room } = body;
   const { max_new_tokens: maxTokens, stop_token_ids: stops } = sampling_params as Record<string, never>;
-  return { prompt, maxTokens, stops, salt, id };
+  const handOff = room === undefined ? undefined : { host: body.bootstrap_host, port: body.bootstrap_port, room };
+  return { prompt, maxTokens, stops, salt, id, handOff, stream };
 }
 
 const vllmMetrics = (blockTokens: number): string => `# TYPE vllm:cache_config_info gauge

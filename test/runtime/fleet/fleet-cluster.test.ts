@@ -141,6 +141,29 @@ describe.each(engineKinds)('FleetCluster over %s', (kind) => {
     expect(cluster.instances()).toMatchObject([{ running: 0 }]);
   });
 
+  it('prefills on one engine and decodes on another, which continues elsewhere when it dies', async () => {
+    const roles = ['prefill', 'decode', 'decode'] as const;
+    const engines = await Promise.all(roles.map((role) => engine({ kind, role })));
+    const cluster = await fleetOf(engines, { engines: engines.map(({ url }, i) => ({ url, role: roles[i] })) });
+    const prompt = promptOf(1, 100);
+    for (const each of engines) each.isHanging = true;
+    const running = run(cluster, 'a', prompt);
+    await until(() => engines.slice(1).some(({ calls }) => calls.length === 1));
+    const decoder = engines[1].calls.length === 1 ? 1 : 2;
+    const [from, to] = [engines[0].calls[0], engines[decoder].calls[0]];
+    expect([from.stream, to.stream, to.maxTokens]).toEqual([false, true, 8]);
+    expect([from.handOff, to.handOff]).toMatchObject(
+      kind === 'vllm'
+        ? [{ do_remote_decode: true }, { do_remote_prefill: true, remote_request_id: 'a', remote_block_ids: [1, 2] }]
+        : [to.handOff, { host: '127.0.0.1', port: 8997, room: expect.any(Number) }],
+    );
+    engines[3 - decoder].isHanging = false;
+    await engines[decoder].kill();
+    expect(await running).toMatchObject({ tokens: expectedTokens(prompt, 8), cached: 0 });
+    expect(cluster.roles()).toEqual(roles);
+    expect(cluster.inFlight).toEqual({ sinks: 0, attempts: 0, prefills: 0, outputs: 0 });
+  });
+
   it('keeps the prompts of two salts apart', async () => {
     const engines = [await engine({ kind })];
     const cluster = await fleetOf(engines);
@@ -169,6 +192,17 @@ describe('FleetCluster', () => {
     engines[0].status = 400;
     const refused = (await run(cluster, 'd', prompt)).end;
     expect(refused).toMatchObject({ kind: 'failed', message: expect.stringContaining('status 400 on demand') });
+  });
+
+  it('computes a prompt on its decode engine alone when the prefill engine refuses it', async () => {
+    const roles = ['prefill', 'decode'] as const;
+    const engines = [await engine(), await engine()];
+    const cluster = await fleetOf(engines, { engines: engines.map(({ url }, i) => ({ url, role: roles[i] })) });
+    engines[0].status = 503;
+    const prompt = promptOf(1, 100);
+    expect((await run(cluster, 'a', prompt)).tokens).toEqual(expectedTokens(prompt, 8));
+    expect(engines.map(({ calls }) => calls.map(({ handOff }) => handOff !== undefined))).toEqual([[true], [false]]);
+    cluster.cancel('unknown');
   });
 
   it('refuses requests above its limit with a time to retry, before they reach an engine', async () => {

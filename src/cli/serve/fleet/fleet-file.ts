@@ -1,6 +1,6 @@
 // The fleet file of `--fleet`: external engines by their URLs.
 import { z } from 'zod';
-import { engineKinds } from '../../../runtime/fleet/engine-dialect.ts';
+import { engineKinds, engineRoles } from '../../../runtime/fleet/engine-dialect.ts';
 import type { ExternalEngineOptions } from '../../../runtime/fleet/external-engine.ts';
 import { inCamelCase } from '../../options/options.ts';
 import { UsageError } from '../../usage-error.ts';
@@ -30,10 +30,11 @@ const engine = z.union(
         kind: z.enum(engineKinds).optional(),
         kvEvents: kvEvents.optional(),
         apiKey: z.string().min(1).optional(),
+        role: z.enum(engineRoles).optional(),
       }),
     ),
   ],
-  'write a URL, or {url, kind, kv-events, api-key}',
+  'write a URL, or {url, kind, role, kv-events, api-key}',
 );
 const fleetSchema = z.strictObject({
   model: z.string().min(1).optional(),
