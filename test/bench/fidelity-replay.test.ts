@@ -7,6 +7,7 @@ import { LinearCost } from '../../src/core/cost/linear-cost.ts';
 import type { PlacementTrace } from '../../src/core/protocol/request-trace.ts';
 import type { StepShape } from '../../src/core/protocol/step-shape.ts';
 import { LearnedTransfers } from '../../src/core/router/placement/learned-transfers.ts';
+import { balancingThresholdDefault } from '../../src/core/router/placement/placement.ts';
 import { PrefillObserver } from '../../src/core/router/placement/prefill-observer.ts';
 import { batchLimits } from '../../src/core/scheduler/executor/token-limits.ts';
 import { Simulation } from '../../src/sim/engine/simulation.ts';
@@ -65,7 +66,7 @@ function record(requests: readonly TraceRequest[]) {
       },
     })),
     ...{ linkBytesPerSecond: undefined, blockTokens: pageTokens, queueMax: 2 ** 31, checking: false },
-    placement: { kind: 'cache-aware', seed: [0, 0], balancingThreshold: 1 },
+    placement: { kind: 'cache-aware', seed: [0, 0], balancingThreshold: balancingThresholdDefault },
     admission: { kind: 'none', slo: undefined, decodeUs: 0 },
     learned: { prefills: new PrefillObserver([0, 0]), transfers: new LearnedTransfers(2, kvBytesPerToken) },
     threads: {

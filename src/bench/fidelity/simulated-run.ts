@@ -6,6 +6,7 @@ import type { StepCostModel } from '../../core/cost/roofline.ts';
 import type { PlacementTrace } from '../../core/protocol/request-trace.ts';
 import type { LayerRange, StepShape } from '../../core/protocol/step-shape.ts';
 import { LearnedTransfers } from '../../core/router/placement/learned-transfers.ts';
+import { balancingThresholdDefault } from '../../core/router/placement/placement.ts';
 import { PrefillObserver } from '../../core/router/placement/prefill-observer.ts';
 import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
 import { Simulation } from '../../sim/engine/simulation.ts';
@@ -95,7 +96,7 @@ function run(cluster: SimulatedCluster, past: Past, { requests, costOf, drawnFro
       },
     })),
     ...{ linkBytesPerSecond: undefined, blockTokens: pageTokens, queueMax: 2 ** 31, checking: false },
-    placement: { kind: 'cache-aware', seed: [0, 0], balancingThreshold: 1 },
+    placement: { kind: 'cache-aware', seed: [0, 0], balancingThreshold: balancingThresholdDefault },
     admission: { kind: 'none', slo: undefined, decodeUs: 0 },
     learned: {
       prefills: new PrefillObserver(capacityTokens.map(() => 0)),

@@ -1,7 +1,11 @@
 // One simulated run from options, for `kvasir simulate`, `kvasir plan` and `kvasir sweep`.
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
-import { type PlacementKind, placementKinds } from '../../core/router/placement/placement.ts';
+import {
+  balancingThresholdDefault,
+  type PlacementKind,
+  placementKinds,
+} from '../../core/router/placement/placement.ts';
 import { Simulation, type SimulationConfig } from '../../sim/engine/simulation.ts';
 import { lendingReport } from '../../sim/report/lending-report.ts';
 import type { InstanceWork } from '../../sim/report/outcome.ts';
@@ -65,7 +69,7 @@ export const simulationSchema = z.object({
   turnTimes: z.enum(turnTimes).optional(),
   placement: z.enum(placementKinds).optional(),
   policy: z.string().optional(),
-  balancingThreshold: numeric(z.number().min(1)).default(1.5),
+  balancingThreshold: numeric(z.number().min(1)).default(balancingThresholdDefault),
   queue: count(1).default(1_000_000),
   findRate: numeric(z.number().positive().max(1)).optional(),
   check: z.boolean().default(false),

@@ -1,57 +1,76 @@
-// Prefill times, learned from the latest prefills.
-import type { PrefillPredictor } from './prefill.ts';
+// Prefill times of live instances: from their reported step times, corrected by the latest prefills.
 
-/** Initial value, until the first prefill has ended. */
-const usPerTokenGuess = 200;
+import type { StepShape } from '../protocol/step-shape.ts';
+import { ChunkedPrefill, type PrefillPredictor } from './prefill.ts';
+import { StepCost } from './step-cost.ts';
+
+/** Steps of an instance that has not reported its step cost: a fixed part, and a time per row. */
+const guess = { predictUs: ({ rows }: Pick<StepShape, 'rows'>): number => 200 * (rows + 32) };
 /** Weight of the latest prefill. */
 const newestWeight = 0.2;
-/**
- * Fixed cost of a prompt, in tokens: a step with few rows takes nearly as long as one with many, and messages take
- * time.
- */
-const fixedTokens = 32;
 
 /**
- * Time from a prompt's start to its first token, proportional to the tokens computed. An instance without
- * measurements of its own uses the mean of the others.
+ * Time from a prompt's start to its first token: the steps of its chunks by the reported step cost, times the ratio of observed to predicted
+ * times of prompts that ran alone. That ratio contains messages, and the time between steps. An instance without observations uses the mean
+ * ratio of the others.
  */
 export class PrefillTimes implements PrefillPredictor {
   readonly #all: readonly PrefillTimes[];
-  #usPerToken: number | undefined;
+  readonly #chunkTokens: number;
+  /** Undefined until it is reported. */
+  #steps: StepCost | undefined;
+  #chunks: ChunkedPrefill;
+  #ratio: number | undefined;
 
-  private constructor(all: readonly PrefillTimes[]) {
+  private constructor(all: readonly PrefillTimes[], chunkTokens: number) {
     this.#all = all;
+    this.#chunkTokens = chunkTokens;
+    this.#chunks = new ChunkedPrefill(guess, chunkTokens);
   }
 
-  /** (instances): instances of one kind share one object. @param kinds (instances): equal for equal hardware */
-  static of(kinds: readonly number[]): readonly PrefillTimes[] {
+  /** (instances): instances of one kind share one object. @param kinds (instances): equal for equal hardware @param chunkTokens maximum rows of a step */
+  static of(kinds: readonly number[], chunkTokens: number): readonly PrefillTimes[] {
     const all: PrefillTimes[] = [];
     const times = new Map<number, PrefillTimes>();
-    for (const kind of kinds) if (!times.has(kind)) times.set(kind, new PrefillTimes(all));
+    for (const kind of kinds) if (!times.has(kind)) times.set(kind, new PrefillTimes(all, chunkTokens));
     all.push(...times.values());
-    return kinds.map((kind) => times.get(kind) ?? new PrefillTimes(all));
+    return kinds.map((kind) => times.get(kind) ?? new PrefillTimes(all, chunkTokens));
   }
 
   prefillUs(tokens: number, cachedTokens: number): number {
-    return workOf(tokens - cachedTokens) * (this.#usPerToken ?? this.#mean());
+    return this.#chunks.prefillUs(tokens, cachedTokens) * (this.#ratio ?? this.#mean());
   }
 
-  observe(computedTokens: number, us: number): void {
-    this.#usPerToken ??= this.#mean();
-    this.#usPerToken += newestWeight * (us / workOf(computedTokens) - this.#usPerToken);
+  /** An instance of this kind reports its learned step times. */
+  setStepCost(coefficients: readonly number[]): void {
+    if (this.#steps === undefined) {
+      this.#steps = new StepCost();
+      this.#chunks = new ChunkedPrefill(this.#steps, this.#chunkTokens);
+      this.#ratio = undefined;
+    }
+    this.#steps.setCoefficients(coefficients);
+  }
+
+  /** False: no instance of this kind reports its step cost, so that all prompts are observed. */
+  get isReported(): boolean {
+    return this.#steps !== undefined;
+  }
+
+  /** A prompt was computed; where step costs are reported, while its instance had no other request. */
+  observe(tokens: number, cachedTokens: number, us: number): void {
+    const ratio = this.#ratio ?? this.#mean();
+    this.#ratio = ratio + newestWeight * (us / this.#chunks.prefillUs(tokens, cachedTokens) - ratio);
   }
 
   /** Discards the measurements: another instance has taken its place. */
   reset(): void {
-    this.#usPerToken = undefined;
+    this.#steps = undefined;
+    this.#chunks = new ChunkedPrefill(guess, this.#chunkTokens);
+    this.#ratio = undefined;
   }
 
   #mean(): number {
-    const learned = this.#all.flatMap((times) => times.#usPerToken ?? []);
-    return learned.length === 0 ? usPerTokenGuess : learned.reduce((sum, us) => sum + us, 0) / learned.length;
+    const learned = this.#all.flatMap((times) => times.#ratio ?? []);
+    return learned.length === 0 ? 1 : learned.reduce((sum, ratio) => sum + ratio, 0) / learned.length;
   }
-}
-
-function workOf(computedTokens: number): number {
-  return Math.max(1, computedTokens) + fixedTokens;
 }

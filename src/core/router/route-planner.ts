@@ -83,7 +83,7 @@ export class RoutePlanner<Request extends { readonly id: RequestId }> {
         promptTokens: size.promptTokens,
         waitUs: placement.waitUs,
         prefillUs: placement.prefillUs * this.#placer.stretch(request, placement.instance),
-        inline: inline !== undefined,
+        from: placement.instance,
         member: route && this.decoderOf(route),
       });
     const groupWorkUs = grouped ? grouped.choice.workUs : undefined;

@@ -326,7 +326,7 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
       requests: tokenRequests,
       roleSwitch: this.#options.admission.roleSwitch,
       placement: this.placement.config,
-      admission: this.admission.config(this.placement.prefills),
+      admission: this.admission.config(this.placement.prefills, this.#transfers?.config),
       batchJobs: { memoryShare: batchLimits.background.memoryShare },
       recordsPlacements: true,
       retries: {
@@ -406,6 +406,7 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
     const slot = this.#slots[instance];
     slot.snapshot = withEarlier(slot.earlier, this.#withLinkIndices(snapshot));
     this.admission.observe(instance, snapshot);
+    this.placement.observe(instance, snapshot);
     this.#transfers?.observe(instance, snapshot);
     this.#onUnreachable(instance, unreachable);
     const report = { incarnation: slot.incarnation, number, kvEventNumber, requests };

@@ -212,7 +212,7 @@ export class LiveCluster extends ConductorDriver {
       requests: tokenRequests,
       retries: { attemptsMax, requestTimeoutUs: this.#options.requestTimeoutUs },
       placement: { ...this.placement.config, kind: this.#options.placement ?? 'cache-aware' },
-      admission: this.admission.config(this.placement.prefills),
+      admission: this.admission.config(this.placement.prefills, this.#transfers?.config),
       batchJobs: { memoryShare: batchLimits.background.memoryShare },
       recordsPlacements: true,
     });
@@ -323,6 +323,7 @@ export class LiveCluster extends ConductorDriver {
       const member = this.#member(instance);
       member.snapshot = withEarlier(member.earlier, snapshot);
       this.admission.observe(instance, snapshot);
+      this.placement.observe(instance, snapshot);
     }
     this.recordSteps(instance, message.steps);
     if (snapshot !== undefined) this.#transfers?.observe(instance, snapshot);

@@ -5,6 +5,7 @@ import type { ConductorEffect, StandbyEffect } from '../../core/protocol/effects
 import type { ConductorEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { MessageCounts } from '../../core/protocol/message-counts.ts';
+import type { InstanceSnapshot } from '../../core/protocol/ports.ts';
 import { lengthAdmission, type SloRule } from '../../core/router/admission/length-admission.ts';
 import { Conductor } from '../../core/router/conductor.ts';
 import { lengthRequests } from '../../core/router/length-requests.ts';
@@ -51,7 +52,11 @@ export class ConductorDriver {
   }
 
   /** Learns from an instance's snapshot. */
-  observe(instance: InstanceIndex, snapshot: Parameters<LearnedPredictors['transfers']['observe']>[1]): void {
+  observe(
+    instance: InstanceIndex,
+    snapshot: Parameters<LearnedPredictors['transfers']['observe']>[1] & Pick<InstanceSnapshot, 'stepCost'>,
+  ): void {
+    this.#learned?.prefills.observe(instance, snapshot);
     this.#learned?.transfers.observe(instance, snapshot);
   }
 

@@ -270,7 +270,7 @@ describe('prefill queues of several priorities', () => {
   };
 
   test('count for a prompt no work of lower priority but the step that runs', () => {
-    const queues = new PrefillQueues(1, 100_000);
+    const queues = new PrefillQueues(1, () => 100_000);
     for (let i = 0; i < 30; i++) queues.add(0, 0, 130_000, 0);
     expect(waitOf(queues, 0, 1)).toBe(100_000);
     expect(waitOf(queues, 0, 0)).toBe(30 * 130_000);

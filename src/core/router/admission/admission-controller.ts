@@ -33,9 +33,10 @@ export interface AdmissionModel<Request> {
 
 /** The transfer of KV from the prefill to the decode instance. */
 export interface HandOffTransfer {
-  readonly bytesPerToken: number;
-  /** Of the slowest link on the way. */
-  readonly bytesPerUs: number;
+  /** Time between two instances for the KV of `tokens` tokens. */
+  transferUs(from: InstanceIndex, to: InstanceIndex, tokens: number): number;
+  /** Until the decode instance has received that the last byte has arrived. */
+  latencyUs(from: InstanceIndex, to: InstanceIndex): number;
   /** KV leaves layer by layer during the prefill (Mooncake, section 5.2). */
   readonly layerWise: boolean;
 }
@@ -71,8 +72,8 @@ interface PlannedRequest {
   readonly waitUs: number;
   /** Predicted duration of the prefill. */
   readonly prefillUs: number;
-  /** The prompt is computed on the instance that decodes it: there is no hand-off. */
-  readonly inline: boolean;
+  /** The instance that computes the prompt. */
+  readonly from: InstanceIndex;
   /** The decode instance; undefined: the request has one output token, which the prefill computes. */
   readonly member: InstanceIndex | undefined;
 }
@@ -192,8 +193,8 @@ export class AdmissionController<Request> {
     const outputTokens = this.#forecast.outputsOf(config.requests.outputClass(request)).mean;
     const slo = config.requests.slo(request, outputTokens);
     if (slo === undefined) return accepted;
-    const { promptTokens, waitUs, prefillUs, inline, member } = planned;
-    const ttftUs = waitUs + prefillUs + (inline ? 0 : handOffUs(config.handOff, promptTokens, prefillUs));
+    const { promptTokens, waitUs, prefillUs, member } = planned;
+    const ttftUs = waitUs + prefillUs + handOffUs(config.handOff, planned);
     const decodeStartUs = nowUs + this.#decodeStartsAfterUs(ttftUs);
     const priority = config.requests.priorityOf(request);
     const errorUs = this.#ttftErrorOf(priority).us;
@@ -304,8 +305,11 @@ export class AdmissionController<Request> {
 }
 
 /** Time of a hand-off after the end of the prefill. */
-function handOffUs(transfer: HandOffTransfer | undefined, tokens: number, prefillUs: number): number {
-  if (transfer === undefined) return 0;
-  const wholeUs = (tokens * transfer.bytesPerToken) / transfer.bytesPerUs;
-  return transfer.layerWise ? Math.max(0, wholeUs - prefillUs) : wholeUs;
+function handOffUs(
+  transfer: HandOffTransfer | undefined,
+  { from, member, promptTokens, prefillUs }: PlannedRequest,
+): number {
+  if (transfer === undefined || member === undefined || member === from) return 0;
+  const wholeUs = transfer.transferUs(from, member, promptTokens);
+  return transfer.latencyUs(from, member) + (transfer.layerWise ? Math.max(0, wholeUs - prefillUs) : wholeUs);
 }

@@ -63,10 +63,15 @@ export function lengthAdmission(
   });
   const [{ machine, nic }] = instances;
   const decoder = instances.find(({ role }) => role === 'decode');
+  const bytesPerUs =
+    Math.min(
+      decoder?.nic.bytesPerSecond ?? nic.bytesPerSecond,
+      nic.bytesPerSecond,
+      linkBytesPerSecond ?? Number.POSITIVE_INFINITY,
+    ) / 1e6;
   const handOff: HandOffTransfer | undefined = decoder && {
-    bytesPerToken: machine.cost.kvBytesPerToken,
-    bytesPerUs:
-      Math.min(decoder.nic.bytesPerSecond, nic.bytesPerSecond, linkBytesPerSecond ?? Number.POSITIVE_INFINITY) / 1e6,
+    transferUs: (_from, _to, tokens) => (tokens * machine.cost.kvBytesPerToken) / bytesPerUs,
+    latencyUs: () => 0,
     layerWise: machine.handOff?.layerWise === true,
   };
   return {

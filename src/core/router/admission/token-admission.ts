@@ -2,11 +2,12 @@
 
 import type { PrefillPredictor } from '../../cost/prefill.ts';
 import { StepCost } from '../../cost/step-cost.ts';
+import type { TransferConfig } from '../../cost/transfer-times.ts';
 import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
 import type { GenerationEvent, GenerationRequest, InstanceSnapshot } from '../../protocol/ports.ts';
 import type { Slo } from '../../protocol/slo.ts';
 import type { BatchLimits } from '../../scheduler/batching/step-budget.ts';
-import type { AdmissionConfig, AdmissionModel } from './admission-controller.ts';
+import type { AdmissionConfig, AdmissionModel, HandOffTransfer } from './admission-controller.ts';
 import type { DecodeMember } from './decode-pool.ts';
 import type { AdmissionSettings } from './length-admission.ts';
 import { sloOf } from './slo.ts';
@@ -16,6 +17,16 @@ const unbounded: Slo = {
   tbtUs: Number.POSITIVE_INFINITY,
   completionUs: Number.POSITIVE_INFINITY,
 };
+
+/** The KV of a prompt leaves layer by layer. The decode instance receives messages between two steps. */
+function handOffOf({ ends, bytesPerToken }: TransferConfig): HandOffTransfer {
+  return {
+    transferUs: (from, to, tokens) =>
+      (tokens * bytesPerToken * 1e6) / Math.min(ends[from].bytesPerSecond, ends[to].bytesPerSecond),
+    latencyUs: (_from, to) => ends[to].us,
+    layerWise: true,
+  };
+}
 
 interface Member extends DecodeMember {
   readonly steps: StepCost;
@@ -49,8 +60,8 @@ export class TokenAdmission implements AdmissionModel<GenerationRequest> {
     member.receiveTokens = receiveTokens;
   }
 
-  /** @param prefills (instances) */
-  config(prefills: readonly PrefillPredictor[]): AdmissionConfig<GenerationRequest> {
+  /** @param prefills (instances) @param transfers undefined: hand-offs are not predicted */
+  config(prefills: readonly PrefillPredictor[], transfers?: TransferConfig): AdmissionConfig<GenerationRequest> {
     const { kind, forecast = 'td', decodeUs, refusalProbabilityMax = 0.5, inlineTokens } = this.#settings;
     const { tokensMax, sequencesMax, stepUsDecoding } = this.#limits;
     this.#prefills = prefills;
@@ -59,8 +70,7 @@ export class TokenAdmission implements AdmissionModel<GenerationRequest> {
       forecast: { kind: forecast, decodeUs, refusalProbabilityMax },
       requests: this,
       members: this.#members,
-      // KV pages leave during the prefill; the rest takes almost no time.
-      handOff: undefined,
+      handOff: transfers && handOffOf(transfers),
       inline:
         inlineTokens === undefined
           ? undefined

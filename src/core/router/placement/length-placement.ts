@@ -65,10 +65,11 @@ export function lengthPlacement(
       mayPipeline: ({ trace }) => pipeline?.budgetByDefault !== true || trace.kvBudget === 'full',
     },
     transfers: { ends: instances.map(({ nic }) => nic), linkBytesPerSecond, bytesPerToken: cost.kvBytesPerToken },
-    stepUs: Math.min(
-      limits.stepUsPrefill,
-      (predictors.get(hostLink ?? cost) as PrefillPredictor).prefillUs(limits.tokensMax, 0),
-    ),
+    stepUs: () =>
+      Math.min(
+        limits.stepUsPrefill,
+        (predictors.get(hostLink ?? cost) as PrefillPredictor).prefillUs(limits.tokensMax, 0),
+      ),
     ssds: {
       ends: instances.map(({ ssd }) => ({ ssdBytesPerSecond: ssd?.readBytesPerSecond })),
       bytesPerToken: cost.kvBytesPerToken,

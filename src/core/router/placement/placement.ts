@@ -9,6 +9,9 @@ import type { ClusterView } from '../../protocol/cluster-view.ts';
 export const placementKinds = ['cache-aware', 'local-cache-only', 'least-loaded', 'round-robin', 'random'] as const;
 export type PlacementKind = (typeof placementKinds)[number];
 
+/** The default of `balancingThreshold`, served and simulated. */
+export const balancingThresholdDefault = 1.5;
+
 /** Predicted transfer times between instances, in microseconds. */
 export interface TransferCosts {
   /** Until `tokens` tokens of keys and values have arrived, the backlog of the sender included. */

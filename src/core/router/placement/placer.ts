@@ -42,7 +42,7 @@ export interface PlacerConfig<Request> extends PlacementSettings {
   /** Undefined: no instance has an SSD. */
   readonly ssds?: SsdConfig | undefined;
   /** Longest step of prefill, which a prompt of higher priority waits for; 0 unless given. */
-  readonly stepUs?: number | undefined;
+  readonly stepUs?: (() => number) | undefined;
   /** Maximum number of rows of a step that starts before its prefix has arrived. Undefined: steps wait for the whole prefix. */
   readonly aheadRows?: number | undefined;
   /** Pipeline groups for long prompts; `prefills` (instances): predicts them, one for equal instances. Undefined: no groups. */

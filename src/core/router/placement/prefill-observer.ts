@@ -2,14 +2,16 @@
 
 import { PrefillTimes } from '../../cost/prefill-times.ts';
 import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
-import type { GenerationEvent } from '../../protocol/ports.ts';
+import type { GenerationEvent, InstanceSnapshot } from '../../protocol/ports.ts';
+import { batchLimits } from '../../scheduler/executor/token-limits.ts';
 
 interface Prompt {
   readonly instance: InstanceIndex;
   readonly tokens: number;
-  /** Tokens that are not cached. */
-  computed: number;
+  cachedTokens: number;
   startedUs: number | undefined;
+  /** Its instance has had no other request since the prompt was forwarded. */
+  alone: boolean;
 }
 
 export class PrefillObserver {
@@ -17,22 +19,42 @@ export class PrefillObserver {
   readonly times: readonly PrefillTimes[];
   /** Forwarded prompts without a first token. */
   readonly #prompts = new Map<RequestId, Prompt>();
+  /** The instance of each request that has not ended there. */
+  readonly #live = new Map<RequestId, InstanceIndex>();
+  /** (instances): number of them. */
+  readonly #requests: number[];
 
   /** @param kinds (instances): equal for instances of equal speed */
   constructor(kinds: readonly number[]) {
-    this.times = PrefillTimes.of(kinds);
+    this.times = PrefillTimes.of(kinds, batchLimits.tokensMax);
+    this.#requests = kinds.map(() => 0);
   }
 
+  /** Prompts without a first token, and requests that have not ended. */
   get size(): number {
-    return this.#prompts.size;
+    return Math.max(this.#prompts.size, this.#live.size);
+  }
+
+  /** Takes the learned step times of an instance. */
+  observe(instance: InstanceIndex, { stepCost }: Pick<InstanceSnapshot, 'stepCost'>): void {
+    if (stepCost !== undefined) this.times[instance]?.setStepCost(stepCost);
   }
 
   forwarded(instance: InstanceIndex, id: RequestId, tokens: number): void {
-    this.#prompts.set(id, { instance, tokens, computed: tokens, startedUs: undefined });
+    this.forget(id);
+    const alone = this.#requests[instance] === 0;
+    if (!alone) for (const other of this.#prompts.values()) if (other.instance === instance) other.alone = false;
+    this.#prompts.set(id, { instance, tokens, cachedTokens: 0, startedUs: undefined, alone });
+    this.#live.set(id, instance);
+    this.#requests[instance]++;
   }
 
   /** Takes an event of an instance. */
   received(nowUs: number, instance: InstanceIndex, id: RequestId, event: GenerationEvent): void {
+    if (event.kind === 'finished' || event.kind === 'failed') {
+      this.forget(id);
+      return;
+    }
     const prompt = this.#prompts.get(id);
     if (prompt === undefined) return;
     if (event.kind === 'started' && instance !== prompt.instance) {
@@ -40,26 +62,36 @@ export class PrefillObserver {
       if (prompt.startedUs === undefined) this.forget(id);
     } else if (event.kind === 'started' && event.ahead === true) {
       // The observed time would include the wait for its prefix.
-      this.forget(id);
+      this.#prompts.delete(id);
     } else if (event.kind === 'started') {
       prompt.startedUs = nowUs - (event.prefillUs ?? 0);
-      prompt.computed = prompt.tokens - event.cachedTokens;
+      prompt.cachedTokens = event.cachedTokens;
     } else if (event.kind === 'tokens') {
-      this.prefilled(nowUs, id);
-    } else if (event.kind === 'finished' || event.kind === 'failed') {
-      this.forget(id);
+      this.#ended(nowUs, id);
+      // Its instance hands it off.
+      if (instance !== prompt.instance) this.forget(id);
     }
   }
 
-  /** The prefill has ended. */
+  /** The prefill has ended, and another instance decodes. */
   prefilled(nowUs: number, id: RequestId): void {
-    const prompt = this.#prompts.get(id);
-    if (prompt?.startedUs !== undefined)
-      this.times[prompt.instance]?.observe(prompt.computed, nowUs - prompt.startedUs);
+    this.#ended(nowUs, id);
     this.forget(id);
+  }
+
+  #ended(nowUs: number, id: RequestId): void {
+    const prompt = this.#prompts.get(id);
+    const times = prompt && this.times[prompt.instance];
+    if (prompt?.startedUs !== undefined && (prompt.alone || times?.isReported === false))
+      times?.observe(prompt.tokens, prompt.cachedTokens, nowUs - prompt.startedUs);
+    this.#prompts.delete(id);
   }
 
   forget(id: RequestId): void {
     this.#prompts.delete(id);
+    const instance = this.#live.get(id);
+    if (instance === undefined) return;
+    this.#live.delete(id);
+    this.#requests[instance]--;
   }
 }

@@ -38,7 +38,7 @@ export class PrefillQueues {
   #classes: PriorityClass[] = [];
   readonly #instances: number;
   /** Longest step, which ends before a prefill of higher priority starts. */
-  readonly #stepUs: number;
+  readonly #stepUs: () => number;
   readonly #pending: Int32Array;
   /** (instances): start of the running prefill of any priority. */
   readonly #sinceUs: Float64Array;
@@ -48,7 +48,7 @@ export class PrefillQueues {
   readonly #tookUs: Float64Array;
   readonly #predictedUs: Float64Array;
 
-  constructor(instances: number, stepUs = 0) {
+  constructor(instances: number, stepUs: () => number = () => 0) {
     this.#instances = instances;
     this.#stepUs = stepUs;
     this.#pending = new Int32Array(instances);
@@ -177,7 +177,7 @@ export class PrefillQueues {
       if (pending === 0) continue;
       // The step of a lower priority that runs when none of a higher one is pending.
       if (each.priority < priority)
-        return workUs === 0 ? Math.min(this.#stepUs, each.workUs[instance]) : slowness * workUs - (doneUs ?? 0);
+        return workUs === 0 ? Math.min(this.#stepUs(), each.workUs[instance]) : slowness * workUs - (doneUs ?? 0);
       workUs += each.workUs[instance];
       // The running prefill has done at most its share of the work, however long it has been delayed.
       doneUs ??= Math.max(0, Math.min(nowUs - each.sinceUs[instance], (slowness * each.workUs[instance]) / pending));

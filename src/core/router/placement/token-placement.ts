@@ -7,12 +7,13 @@ import type { PipelineSettings } from '../../pipeline/group.ts';
 import { PipelinePredictor, type PipelineTimes } from '../../pipeline/pipeline-predictor.ts';
 import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
-import type { GenerationEvent, GenerationRequest } from '../../protocol/ports.ts';
+import type { GenerationEvent, GenerationRequest, InstanceSnapshot } from '../../protocol/ports.ts';
 import { kvBudgetOf } from '../../protocol/request-size.ts';
 import { layersOf } from '../../protocol/step-shape.ts';
 import { TokenContent } from '../../scheduler/batching/token-content.ts';
 import { batchLimits } from '../../scheduler/executor/token-limits.ts';
 import type { LearnedTransfers } from './learned-transfers.ts';
+import { balancingThresholdDefault } from './placement.ts';
 import type { PlacerConfig, PromptModel } from './placer.ts';
 import { PrefillObserver } from './prefill-observer.ts';
 
@@ -61,6 +62,11 @@ export class TokenPlacement implements PromptModel<GenerationRequest> {
     this.#observer.times[instance]?.reset();
   }
 
+  /** Takes the learned step times of an instance. */
+  observe(instance: InstanceIndex, snapshot: InstanceSnapshot): void {
+    this.#observer.observe(instance, snapshot);
+  }
+
   /** (instances) */
   get prefills(): readonly PrefillPredictor[] {
     return this.#observer.times;
@@ -70,13 +76,13 @@ export class TokenPlacement implements PromptModel<GenerationRequest> {
     return {
       kind: 'cache-aware',
       seed: [0, 0],
-      balancingThreshold: 1,
+      balancingThreshold: balancingThresholdDefault,
       blockTokens: pageTokens,
       prompts: this,
       predictors: this.#observer.times,
       transfers: this.#transfers?.config,
       ssds: this.#transfers?.ssds,
-      stepUs: batchLimits.stepUsPrefill,
+      stepUs: () => batchLimits.stepUsPrefill,
       // Instances that fetch pages start steps that wait for them.
       aheadRows: this.#transfers && batchLimits.tokensMax,
       pipeline: this.#pipeline && {
