@@ -10,7 +10,7 @@ import { prepare } from './steps.mjs';
 /** Runs `kvasir ...args`; `report` receives one line for each preparation step. */
 export async function runKvasir(args, report) {
   try {
-    await prepare(report, needsKernels(args));
+    await prepare(report, needsKernels(args), false);
   } catch (error) {
     console.error(error.message);
     process.exitCode = 1;

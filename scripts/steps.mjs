@@ -11,10 +11,11 @@ import { root } from './root.mjs';
 /**
  * Brings everything up to date; `report` receives one line for each step that ran. Throws with the message of the tool
  * that failed. @param kernels false for a command that computes nothing: the native kernels stay as they are
+ * @param checks false to run the command: see `ensureBuilt`
  */
-export async function prepare(report, kernels = true) {
+export async function prepare(report, kernels = true, checks = true) {
   ensureInstalled(report);
-  await ensureBuilt(report);
+  await ensureBuilt(report, checks);
   if (kernels) await prepareNative(report);
 }
 
@@ -42,27 +43,30 @@ function holds(present, wanted) {
 
 /**
  * Compiles TypeScript to dist/ and bundles it when a source or project file was added, changed or removed since the last
- * time.
+ * time. @param checks false: the first build of a clone leaves out the check of types, which takes half of its time
  */
-export async function ensureBuilt(report) {
+export async function ensureBuilt(report, checks = true) {
   const sources = sourceTree();
   if (sources === undefined) return;
   const stampPath = join(root, 'dist', 'stamp.json');
   const previous = readRecord(stampPath);
-  if (previous !== undefined && JSON.stringify(previous) === JSON.stringify(sources)) return;
+  const isCurrent = JSON.stringify(previous?.sources) === JSON.stringify(sources);
+  if (isCurrent && (previous.checked || !checks)) return;
   // The compiler does not delete the output of a removed source.
-  if (previous !== undefined && Object.keys(previous).some((path) => !(path in sources))) {
+  if (Object.keys(previous?.sources ?? {}).some((path) => !(path in sources))) {
     rmSync(join(root, 'dist'), { recursive: true, force: true });
   }
-  report('building TypeScript (tsc -b)');
+  const checked = checks || previous !== undefined;
+  const flags = checked ? ['-b'] : ['-b', '--noCheck'];
+  report(`building TypeScript (tsc ${flags.join(' ')})`);
   const projects = readdirSync(join(root, 'src')).filter((room) =>
     existsSync(join(root, 'src', room, 'tsconfig.json')),
   );
   const compiler = join(root, 'node_modules', 'typescript', 'bin', 'tsc');
-  run(process.execPath, [compiler, '-b', ...projects.map((room) => join('src', room))]);
+  run(process.execPath, [compiler, ...flags, ...projects.map((room) => join('src', room))]);
   await ensureBundled();
   mkdirSync(join(root, 'dist'), { recursive: true });
-  writeFileSync(stampPath, JSON.stringify(sources));
+  writeFileSync(stampPath, JSON.stringify({ sources, checked }));
 }
 
 /** "size mtime" by path for every file that determines dist/; undefined in an installed package, which ships dist/. */
