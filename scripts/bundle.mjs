@@ -10,8 +10,8 @@ const folder = join(root, 'bundle');
 /** The main module of each process and thread, relative to dist/; the bundle has them under the same paths. */
 const entries = [
   ...['cli/main', 'cli/serve/instance-worker', 'cli/serve/model/tokenizer-worker'],
-  ...['cli/serve/model/grammar-worker', 'cli/simulate/sweep/simulation-worker', 'library/index'],
-  'library/ai-sdk',
+  ...['cli/serve/model/grammar-worker', 'cli/serve/heartbeat-worker', 'cli/simulate/sweep/simulation-worker'],
+  ...['library/index', 'library/ai-sdk'],
 ];
 
 /** Brings bundle/ up to date with dist/; nothing if no source is compiled, since most tests need neither. */

@@ -9,8 +9,9 @@ import { connectNats } from '../../runtime/bus/nats-bus.ts';
 import { addressTowards, isLoopbackAddress, type NatsServers } from '../../runtime/bus/nats-connection.ts';
 import { agreeOn, tokenDigest } from '../../runtime/processes/agree.ts';
 import { ClusterGateway } from '../../runtime/processes/cluster-gateway.ts';
+import { HeartbeatThread } from '../../runtime/processes/heartbeat-thread.ts';
 import { type JoinedInstance, joinCluster } from '../../runtime/processes/join.ts';
-import { announceDeparture } from '../../runtime/processes/peer-session.ts';
+import { announceDeparture, heartbeatMs } from '../../runtime/processes/peer-session.ts';
 import { Completion } from '../../runtime/threads/completion.ts';
 import type { BlockRoot } from '../../runtime/threads/thread-protocol.ts';
 import { openModel } from '../../weights/open-model.ts';
@@ -23,6 +24,7 @@ import { admissionSettings } from '../options/slo-options.ts';
 import { budgetByDefault, servedSparsity, sparseLayers } from '../options/sparse-options.ts';
 import { machineIsa } from './backend.ts';
 import { blockRoot } from './block-root.ts';
+import type { HeartbeatSettings } from './heartbeat-worker.ts';
 import { clusterToken } from './host/cluster-token.ts';
 import { logRdmaDevice } from './host/rdma-device.ts';
 import { tierSettings } from './instance-tiers.ts';
@@ -63,7 +65,7 @@ export function openClusterGateway(
     const text = openTextSide(files, path, context, options.servedModelName ?? name);
     if (options.warmUp ?? true) text.warmUp();
     const cluster = new ClusterGateway({
-      ...{ bus, agreement, ...processName(undefined) },
+      ...{ bus, agreement, heartbeats: heartbeatThread(nats, options, log), ...processName(undefined) },
       queueMax: options.queue,
       timeoutUs: (options.requestTimeout ?? requestTimeoutSDefault) * 1_000_000,
       admission: admissionSettings(options),
@@ -89,6 +91,17 @@ export function openClusterGateway(
       close,
     };
   });
+}
+
+/** HTTP may stall the event loop for seconds: a large body, or a slow disk. */
+function heartbeatThread(
+  nats: NatsServers,
+  { cluster = clusterDefault, token }: Pick<ServeOptions, 'cluster' | 'token'>,
+  log: (message: string) => void,
+): HeartbeatThread {
+  const entry = new URL('./heartbeat-worker.js', import.meta.url);
+  const settings: HeartbeatSettings = { nats, cluster, token: clusterToken(token) };
+  return new HeartbeatThread({ entry, settings, intervalMs: heartbeatMs, log });
 }
 
 export interface InstanceMember extends JoinedInstance {

@@ -102,7 +102,7 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
   #root: BlockRoot | undefined;
 
   constructor(options: ClusterGatewayOptions) {
-    const { bus, name, incarnation } = options;
+    const { bus, name, incarnation, heartbeats } = options;
     const log = (line: string): void => options.log(line);
     super({
       placement: new TokenPlacement(Uint32Array.from(options.agreement.hashKey)),
@@ -114,7 +114,8 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
     this.#unwatch = bus.watchConnection((up) => {
       this.#isConnected = up;
     });
-    this.#session = new PeerSession({ bus, name, incarnation, log: (line) => log(line) }, 'gateway', this);
+    const own = { bus, name, incarnation, heartbeats, log: (line: string) => log(line) };
+    this.#session = new PeerSession(own, 'gateway', this);
     this.#session.start();
   }
 
@@ -151,6 +152,7 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
     this.stopTimers();
     this.#unwatch();
     this.#catchUp.close();
+    this.#options.heartbeats?.close();
     this.#session.close();
   }
 

@@ -14,16 +14,12 @@ import { encode } from '../wire/codec.ts';
 import { decodeFrame, encodeFrame, type Frame } from '../wire/frames.ts';
 import { readAnyAnnouncement, readDeparture } from '../wire/messages.ts';
 import { commonVersion, describeVersions, statedVersions, type WireVersions, wireVersions } from '../wire/versions.ts';
+import type { HeartbeatRepeater } from './heartbeat-thread.ts';
 
 /** Interval of announcements, and of acks in each session. */
-const heartbeatMs = 500;
+export const heartbeatMs = 500;
 /** A peer is declared lost after seven missed heartbeats. */
 export const silentUs = 3_500_000;
-/**
- * For gateways: their heartbeats share the event loop with HTTP, which a large request or a slow disk stalls for seconds. A dead gateway
- * costs its instances only the work for its requests until then.
- */
-export const gatewaySilentUs = 15_000_000;
 
 /** One start of a process of the cluster. */
 export interface ClusterProcess {
@@ -34,6 +30,8 @@ export interface ClusterProcess {
   log(message: string): void;
   /** Those of this release unless given. */
   readonly versions?: WireVersions;
+  /** Announces the process while its event loop stalls. The process has one role, and closes it. */
+  readonly heartbeats?: HeartbeatRepeater | undefined;
 }
 
 /** The other end of a session. */
@@ -112,8 +110,7 @@ export class PeerSession<Theirs extends Announcement> {
     this.#role = role;
     this.#versions = process.versions ?? wireVersions;
     this.#handler = handler;
-    const timeoutUs = roles[role].peers === 'gateway' ? gatewaySilentUs : silentUs;
-    this.#membership = new Membership({ timeoutUs, refuses: (member) => handler.refuses?.(member) });
+    this.#membership = new Membership({ timeoutUs: silentUs, refuses: (member) => handler.refuses?.(member) });
   }
 
   /** Announces this process, and sends and receives from now on. */
@@ -165,10 +162,12 @@ export class PeerSession<Theirs extends Announcement> {
 
   /** Announces now instead of at the next heartbeat. */
   announce(): void {
-    const { bus, name, incarnation } = this.#process;
-    const number = ++this.#announcements;
-    const own = this.#handler.announcement?.() ?? {};
-    bus.publish(`beat.${this.#role}`, encode({ ...statedVersions(this.#versions), name, incarnation, number, ...own }));
+    const { bus, name, incarnation, heartbeats } = this.#process;
+    const subject = `beat.${this.#role}`;
+    const number = heartbeats?.nextNumber() ?? ++this.#announcements;
+    const announcement = { ...statedVersions(this.#versions), name, incarnation, ...this.#handler.announcement?.() };
+    bus.publish(subject, encode({ ...announcement, number }));
+    heartbeats?.announced(subject, announcement);
   }
 
   #sendHeartbeats(): void {
