@@ -1,5 +1,5 @@
 // The HTTP routes: OpenAI endpoints, health and metrics. Every response has a request id, and every error the OpenAI shape.
-import type { IncomingMessage } from 'node:http';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import { type Context, Hono } from 'hono';
 import { cors } from 'hono/cors';
 import type { Logger } from 'pino';
@@ -9,12 +9,12 @@ import { addBatchRoutes } from '../batches/batch-routes.ts';
 import type { LatencyBounds } from '../dashboard/class-latencies.ts';
 import { addDashboardRoutes } from '../dashboard/dashboard-routes.ts';
 import { type ApiKeys, authorizationOf, requireAdmin } from '../keys/api-keys.ts';
-import { anyCaller } from '../keys/caller.ts';
-import { CallerUsage } from '../keys/caller-usage.ts';
+import { anyCaller, type Caller } from '../keys/caller.ts';
+import { CallerConnections, CallerUsage } from '../keys/caller-usage.ts';
 import { GatewayMetrics } from '../metrics/metrics.ts';
 import { type ModelParts, modelNameOf, OneModel, type ServedModels, unknownModel } from '../models/served-models.ts';
 import { Contexts } from '../openai/contexts.ts';
-import type { Endpoint, EndpointContext, RunEndpoint } from '../openai/endpoint.ts';
+import { type Endpoint, type EndpointContext, type RunEndpoint, throwIfDisconnected } from '../openai/endpoint.ts';
 import { parseBody, type UnknownFields } from '../openai/fields.ts';
 import { contextSchema } from '../openai/schema.ts';
 import type { OtlpExporter } from '../tracing/otlp-exporter.ts';
@@ -84,6 +84,8 @@ const adminRoutes = [
   ['/api/instances/*', 'change instances'],
 ] as const;
 
+/** Further connections are closed: each takes memory and a descriptor. */
+export const connectionsMaxDefault = 8_192;
 /** Bodies of the longest length that are read or handled at once. */
 const bodiesAtOnce = 16;
 
@@ -107,6 +109,8 @@ export function createApp(
   const { logger } = options;
   const models = servedModelsOf(options);
   const { keys, choicesMax: queueMax } = options;
+  const { connectionsMax = connectionsMaxDefault } = options;
+  const connections = new CallerConnections(() => (keys.areSeveral ? Math.ceil(connectionsMax / 2) : undefined));
   const usage = new CallerUsage({ nowMs: () => performance.now(), queueMax, sharesQueue: () => keys.areSeveral });
   const contexts = new Contexts();
   const shared = { ...options, metrics, usage };
@@ -127,7 +131,9 @@ export function createApp(
   if (options.corsOrigins.length > 0) app.use(allowOrigins(options.corsOrigins));
   for (const path of ['/v1/*', '/api/*', '/metrics', '/tokenize', '/detokenize']) {
     app.use(path, async (c, next) => {
-      c.set('caller', keys.callerOf(authorizationOf(c.req.header('authorization'), c.req.header('x-api-key'))));
+      const caller = keys.callerOf(authorizationOf(c.req.header('authorization'), c.req.header('x-api-key')));
+      c.set('caller', caller);
+      claimConnection(c.env as NodeObjects | undefined, caller, connections);
       await next();
     });
   }
@@ -155,6 +161,27 @@ export function createApp(
   );
   app.onError((error, c) => errorResponse(c, error, logger));
   return app;
+}
+
+/** The objects of Node behind a request; absent in tests without a server. */
+interface NodeObjects {
+  readonly incoming?: IncomingMessage;
+  readonly outgoing?: ServerResponse;
+}
+
+/** @throws ApiError 429 for a connection above the limit of the key, which is closed after the response */
+function claimConnection(
+  { incoming, outgoing }: NodeObjects = {},
+  caller: Caller,
+  connections: CallerConnections,
+): void {
+  if (incoming === undefined) return;
+  try {
+    connections.use(caller, incoming.socket);
+  } catch (error) {
+    if (outgoing !== undefined) outgoing.shouldKeepAlive = false;
+    throw error;
+  }
 }
 
 function addClusterRoutes(app: Hono<Env>, options: ServedOptions, models: ServedModels): void {
@@ -190,9 +217,16 @@ function endpointRunner(
       return call.batch ? () => {} : settings.usage.wait(call.caller);
     };
     const named = modelNameOf(json) ?? (endpoint.hasDefaultModel === true ? models.cards[0]?.id : undefined);
-    return models.use(named, { ...call, beginWait }, (parts) =>
-      endpoint.answer(json, known.get(parts) ?? build(parts), call),
-    );
+    return models.use(named, { ...call, beginWait }, (parts) => {
+      const context = known.get(parts) ?? build(parts);
+      // Tokenizing ends with the request.
+      const encode: ModelParts['encode'] = (text, addSpecial) =>
+        context.encode(text, addSpecial, call.signal).catch((error: unknown) => {
+          throwIfDisconnected(call.signal);
+          throw error;
+        });
+      return endpoint.answer(json, { ...context, encode }, call);
+    });
   };
 }
 
@@ -286,7 +320,7 @@ function observe(logger: Logger, metrics: GatewayMetrics) {
     const { status } = c.res;
     metrics.response(c.req.routePath, status);
     const { name } = c.get('caller');
-    const address = (c.env as { incoming?: IncomingMessage } | undefined)?.incoming?.socket.remoteAddress;
+    const address = (c.env as NodeObjects | undefined)?.incoming?.socket.remoteAddress;
     line.responded({
       requestId,
       ...(clientId !== undefined && { clientRequestId: clientId }),

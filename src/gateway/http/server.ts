@@ -9,6 +9,7 @@ import type { InferencePort } from '../../core/protocol/ports.ts';
 import { authorizationOf } from '../keys/api-keys.ts';
 import { GatewayMetrics } from '../metrics/metrics.ts';
 import {
+  connectionsMaxDefault,
   createApp,
   type GatewayOptions,
   type GatewaySettings,
@@ -24,8 +25,6 @@ import { readTls, watchTls } from './tls-files.ts';
 
 /** Longer than proxies keep idle connections, so that the server never closes one while a request arrives. */
 const keepAliveMs = 75_000;
-/** Further connections are closed: each takes memory and a descriptor. */
-const connectionsMaxDefault = 8_192;
 
 /** Time for the error events of cut streams to be sent. */
 const cutMs = 1_000;

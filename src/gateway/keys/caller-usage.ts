@@ -145,6 +145,46 @@ export class CallerUsage {
   }
 }
 
+/** What is used of a connection. */
+interface Connection {
+  once(event: 'close', onClose: () => void): unknown;
+}
+
+/** The open connections of each caller; one belongs to the caller of its latest request. */
+export class CallerConnections {
+  readonly #owners = new WeakMap<Connection, string>();
+  readonly #counts = new Map<string, number>();
+  readonly #each: () => number | undefined;
+
+  /** @param each limit of keys without one of their own */
+  constructor(each: () => number | undefined) {
+    this.#each = each;
+  }
+
+  /** @throws ApiError 429 if the caller has as many other connections as its key may have */
+  use(caller: Caller, connection: Connection): void {
+    const owner = this.#owners.get(connection);
+    if (owner === caller.name) return;
+    const limit = caller.limits.connections ?? this.#each();
+    if (limit !== undefined && this.countOf(caller) >= limit) throw exceeded(caller, 'connections', limit, 1000);
+    if (owner === undefined) connection.once('close', () => this.#add(this.#owners.get(connection), -1));
+    this.#add(owner, -1);
+    this.#owners.set(connection, caller.name);
+    this.#add(caller.name, 1);
+  }
+
+  countOf({ name }: Caller): number {
+    return this.#counts.get(name) ?? 0;
+  }
+
+  #add(name: string | undefined, change: number): void {
+    if (name === undefined) return;
+    const count = (this.#counts.get(name) ?? 0) + change;
+    if (count === 0) this.#counts.delete(name);
+    else this.#counts.set(name, count);
+  }
+}
+
 function exceeded({ name }: Caller, limit: string, most: number, retryAfterMs: number): ApiError {
   return new ApiError(429, `Cannot accept request of '${name}': its key has the limit ${limit} of ${most}`, {
     code: 'key_limit',

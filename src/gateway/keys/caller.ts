@@ -9,6 +9,8 @@ export interface CallerLimits {
   readonly concurrentRequests?: number | undefined;
   /** HTTP requests without a first token. */
   readonly queuedRequests?: number | undefined;
+  /** Connections at once; one belongs to the key of its latest request. */
+  readonly connections?: number | undefined;
   /** Lines of unfinished batches. */
   readonly batchRequests?: number | undefined;
   readonly files?: number | undefined;

@@ -10,8 +10,8 @@ import type { ChoiceParser } from './choice-output.ts';
 import { checkGenerates, checkTokenId } from './params.ts';
 import type { ChatBody, CompletionBody } from './schema.ts';
 
-/** Turns text into token ids, long texts in another thread. Rejects with one line if a text cannot be tokenised. */
-export type Encode = (text: string, addSpecial: boolean) => Promise<Int32Array>;
+/** Turns text into token ids, long texts in another thread until `signal` aborts. Rejects with one line if a text cannot be tokenised. */
+export type Encode = (text: string, addSpecial: boolean, signal?: AbortSignal) => Promise<Int32Array>;
 
 type PromptBody = Pick<ChatBody, 'messages'> & Partial<ChatBody>;
 
@@ -103,6 +103,7 @@ export async function tokenise(text: string, field: string, addSpecial: boolean,
   try {
     return await encode(text, addSpecial);
   } catch (error) {
+    if (error instanceof ApiError) throw error;
     throw badField(field, error instanceof Error ? error.message : 'Cannot tokenize text: unknown cause');
   }
 }

@@ -1,10 +1,13 @@
 // Budgets of the HTTP server: connections, bodies in flight, clients that do not read, and texts that cannot fit.
+import { createHash } from 'node:crypto';
 import { createServer } from 'node:http';
 import { type AddressInfo, connect, type Socket } from 'node:net';
 import { afterEach, expect, it } from 'vitest';
 import { BodyBudget } from '../../../src/gateway/http/body.ts';
 import { listen } from '../../../src/gateway/http/server.ts';
 import { SseStream } from '../../../src/gateway/http/sse.ts';
+import { ApiKeys } from '../../../src/gateway/keys/api-keys.ts';
+import type { Caller } from '../../../src/gateway/keys/caller.ts';
 import { accepted, ScriptedPort } from '../scripted-port.ts';
 import { answering, gateway, gatewayOptions } from '../world.ts';
 
@@ -32,6 +35,33 @@ it('closes connections above the limit, and serves the others', async () => {
   const second = await open(server.port);
   await new Promise((resolve) => second.once('close', resolve));
   expect(first.destroyed).toBe(false);
+});
+
+it('closes connections above the limit of a key, and a closed one frees its place', async () => {
+  const [own, other] = ['own', 'other'].map((name) => {
+    const caller: Caller = { name, role: 'user', cacheGroup: name, limits: name === 'own' ? { connections: 1 } : {} };
+    return { digest: createHash('sha256').update(name).digest(), caller };
+  });
+  const keys = new ApiKeys(
+    { users: [], admins: [] },
+    [own, other].filter((entry) => entry !== undefined),
+  );
+  const server = await listen(gatewayOptions(new ScriptedPort(answering('yes')), { keys }), '127.0.0.1', 0);
+  closing.push(() => server.drain({ waitMs: 0, timeoutMs: 0 }));
+  const ask = async (socket: Socket, key: string): Promise<string> => {
+    const answer = new Promise<string>((resolve) => socket.once('data', (bytes) => resolve(bytes.toString())));
+    socket.write(`GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ${key}\r\n\r\n`);
+    return answer;
+  };
+  const [first, second, third] = [await open(server.port), await open(server.port), await open(server.port)];
+  expect(await ask(first, 'own')).toMatch(/^HTTP\/1.1 200 /);
+  expect(await ask(first, 'own')).toMatch(/^HTTP\/1.1 200 /);
+  expect(await ask(second, 'own')).toMatch(/^HTTP\/1.1 429 .*connection: close.*the limit connections of 1/is);
+  // A connection of another key that takes this one counts too.
+  expect(await ask(third, 'other')).toMatch(/^HTTP\/1.1 200 /);
+  expect(await ask(third, 'own')).toMatch(/^HTTP\/1.1 429 /);
+  first.destroy();
+  await expect.poll(async () => ask(await open(server.port), 'own')).toMatch(/^HTTP\/1.1 200 /);
 });
 
 it('bodies in flight have a budget; one of unknown length counts as the longest', () => {

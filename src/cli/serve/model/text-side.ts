@@ -4,13 +4,16 @@ import type { GrammarCompiler } from '../../../core/protocol/grammar.ts';
 import type { ServedModel } from '../../../gateway/http/served-model.ts';
 import type { Encode } from '../../../gateway/openai/prompt.ts';
 import { ThreadCompiler } from '../../../runtime/grammars/thread-compiler.ts';
-import { TokenizerThread } from '../../../runtime/threads/tokenizer-thread.ts';
+import { TokenizerPool } from '../../../runtime/threads/tokenizer-pool.ts';
 import type { ModelFiles } from '../../../weights/types.ts';
+import { availableThreads } from '../host/cgroup.ts';
 import { configurationNotes } from './model-facts.ts';
 import { createServedModel } from './served-model.ts';
 
 /** Longer texts are tokenised on another thread; this length takes about a millisecond. */
 const inlineCharacters = 8192;
+/** A long text of one client leaves a thread for the others. */
+const tokenizerThreadsMax = 2;
 
 /** Module of grammar threads. */
 export const grammarWorker = new URL('./grammar-worker.js', import.meta.url);
@@ -30,9 +33,13 @@ export interface TextSide {
 export function openTextSide(files: ModelFiles, path: string, context: number, name: string | undefined): TextSide {
   const model = createServedModel(files, context, name);
   const { tokenizer } = model;
-  const thread = new TokenizerThread(new URL('./tokenizer-worker.js', import.meta.url), { model: path });
-  const encode: Encode = async (text, addSpecial) => {
-    if (text.length > inlineCharacters) return thread.encode(text, addSpecial);
+  const pool = new TokenizerPool({
+    entry: new URL('./tokenizer-worker.js', import.meta.url),
+    settings: { model: path },
+    threadsMax: Math.min(tokenizerThreadsMax, availableThreads()),
+  });
+  const encode: Encode = async (text, addSpecial, signal) => {
+    if (text.length > inlineCharacters) return pool.encode(text, addSpecial, signal);
     return Int32Array.from(tokenizer?.encode(text, { addSpecial }) ?? []);
   };
   const grammars = new ThreadCompiler(grammarWorker, path);
@@ -40,7 +47,7 @@ export function openTextSide(files: ModelFiles, path: string, context: number, n
     if (tokenizer !== undefined && model.generates !== false) grammars.warmUp();
   };
   const close = async (): Promise<void> => {
-    await Promise.all([thread.close(), grammars.close()]);
+    await Promise.all([pool.close(), grammars.close()]);
   };
   return { model, encode, grammars, notes: configurationNotes(files.config, context), warmUp, close };
 }

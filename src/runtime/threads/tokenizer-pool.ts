@@ -1,0 +1,146 @@
+// Tokenizes long texts on a few threads, so that the gateway's thread stays responsive; each text has a deadline and ends with its request.
+import { Worker } from 'node:worker_threads';
+
+/** To a thread. */
+export interface TokenizeCall {
+  readonly call: number;
+  readonly text: string;
+  readonly addSpecial: boolean;
+}
+
+/** From a thread: token ids, or an error in one line. */
+export type TokenizeResult =
+  | { readonly call: number; readonly ids: Int32Array }
+  | { readonly call: number; readonly message: string };
+
+export interface TokenizerPoolOptions {
+  /** Module that handles TokenizeCall messages. */
+  readonly entry: URL;
+  /** Its workerData. */
+  readonly settings: unknown;
+  readonly threadsMax: number;
+  /** Time for one text; undefined: 30 s. */
+  readonly timeoutMs?: number;
+  /** Time in which a thread may complete the text of a request that has ended; undefined: 1 s. A new thread reads the vocabulary again. */
+  readonly graceMs?: number;
+}
+
+interface PendingCall extends TokenizeCall {
+  readonly signal: AbortSignal | undefined;
+  readonly onAbort: () => void;
+  resolve(ids: Int32Array): void;
+  reject(error: Error): void;
+}
+
+interface Thread {
+  readonly worker: Worker;
+  running: PendingCall | undefined;
+  timer: NodeJS.Timeout | undefined;
+}
+
+/** Threads start when they are needed. If one dies, its text fails, and another one starts with the next text. */
+export class TokenizerPool {
+  readonly #options: Required<TokenizerPoolOptions>;
+  readonly #waiting: PendingCall[] = [];
+  readonly #threads = new Set<Thread>();
+  #calls = 0;
+
+  constructor(options: TokenizerPoolOptions) {
+    this.#options = { timeoutMs: 30_000, graceMs: 1_000, ...options };
+  }
+
+  /** @param signal ends the call with its request. Rejects with one line. */
+  encode(text: string, addSpecial: boolean, signal?: AbortSignal): Promise<Int32Array> {
+    return new Promise((resolve, reject) => {
+      const onAbort = (): void => this.#abort(pending);
+      const pending: PendingCall = { call: this.#calls++, text, addSpecial, signal, onAbort, resolve, reject };
+      if (signal?.aborted === true) {
+        reject(aborted());
+        return;
+      }
+      signal?.addEventListener('abort', onAbort, { once: true });
+      this.#waiting.push(pending);
+      this.#runNext();
+    });
+  }
+
+  async close(): Promise<void> {
+    for (const pending of this.#waiting.splice(0))
+      this.#fail(pending, new Error('Cannot tokenize text: it was closed'));
+    await Promise.all(Array.from(this.#threads, (thread) => this.#end(thread, 'it was closed')));
+  }
+
+  #runNext(): void {
+    const idle = [...this.#threads].find(({ running }) => running === undefined);
+    const thread = idle ?? (this.#threads.size < this.#options.threadsMax ? this.#start() : undefined);
+    const pending = thread === undefined ? undefined : this.#waiting.shift();
+    if (thread === undefined || pending === undefined) return;
+    const { call, text, addSpecial } = pending;
+    const { timeoutMs } = this.#options;
+    thread.running = pending;
+    const expire = (): void => void this.#end(thread, `it takes longer than ${timeoutMs / 1000} s`);
+    thread.timer = setTimeout(expire, timeoutMs).unref();
+    thread.worker.postMessage({ call, text, addSpecial } satisfies TokenizeCall);
+  }
+
+  #start(): Thread {
+    const { entry, settings } = this.#options;
+    const worker = new Worker(entry, { workerData: settings });
+    const thread: Thread = { worker, running: undefined, timer: undefined };
+    this.#threads.add(thread);
+    // An idle thread does not keep the process alive.
+    worker.unref();
+    worker.on('message', (result: TokenizeResult) => {
+      const pending = this.#take(thread);
+      if (pending === undefined) return;
+      if ('ids' in result) this.#settle(pending).resolve(result.ids);
+      else this.#fail(pending, new Error(result.message));
+      this.#runNext();
+    });
+    worker.once('error', ({ message }) => void this.#end(thread, message));
+    worker.once('exit', () => void this.#end(thread, 'its thread ended'));
+    return thread;
+  }
+
+  /** The thread runs nothing any more. Returns what it has run. */
+  #take(thread: Thread): PendingCall | undefined {
+    const { running } = thread;
+    clearTimeout(thread.timer);
+    thread.running = undefined;
+    return running;
+  }
+
+  /** The caller receives a result: no signal ends the call from now on. */
+  #settle(pending: PendingCall): PendingCall {
+    pending.signal?.removeEventListener('abort', pending.onAbort);
+    return pending;
+  }
+
+  #fail(pending: PendingCall, error: Error): void {
+    this.#settle(pending).reject(error);
+  }
+
+  /** The request has ended. A thread that tokenizes its text for longer than a short time is replaced. */
+  #abort(pending: PendingCall): void {
+    pending.reject(aborted());
+    const at = this.#waiting.indexOf(pending);
+    if (at >= 0) this.#waiting.splice(at, 1);
+    const thread = [...this.#threads].find(({ running }) => running === pending);
+    if (thread === undefined) return;
+    clearTimeout(thread.timer);
+    thread.timer = setTimeout(() => void this.#end(thread, 'its request ended'), this.#options.graceMs).unref();
+  }
+
+  /** Its text fails. Does nothing for a thread that has been removed. */
+  async #end(thread: Thread, why: string): Promise<void> {
+    if (!this.#threads.delete(thread)) return;
+    const pending = this.#take(thread);
+    if (pending !== undefined) this.#fail(pending, new Error(`Cannot tokenize text: ${why}`));
+    this.#runNext();
+    await thread.worker.terminate();
+  }
+}
+
+function aborted(): Error {
+  return new Error('Cannot tokenize text: its request ended');
+}
