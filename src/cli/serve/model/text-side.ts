@@ -4,7 +4,7 @@ import type { GrammarCompiler } from '../../../core/protocol/grammar.ts';
 import type { ServedModel } from '../../../gateway/http/served-model.ts';
 import type { Encode } from '../../../gateway/openai/prompt.ts';
 import { ThreadCompiler } from '../../../runtime/grammars/thread-compiler.ts';
-import { TokenizerPool } from '../../../runtime/threads/tokenizer-pool.ts';
+import { TokenizerPool } from '../../../runtime/tokenizer/tokenizer-pool.ts';
 import type { ModelFiles } from '../../../weights/types.ts';
 import { availableThreads } from '../host/cgroup.ts';
 import { configurationNotes } from './model-facts.ts';

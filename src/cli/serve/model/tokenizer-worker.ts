@@ -1,7 +1,7 @@
 // Entry of a tokenizer thread: tokenizes texts on request.
 import { parentPort, workerData } from 'node:worker_threads';
 import { textOf } from '../../../engine/model-text.ts';
-import type { TokenizeCall, TokenizeResult } from '../../../runtime/threads/tokenizer-pool.ts';
+import type { TokenizeCall, TokenizeResult } from '../../../runtime/tokenizer/tokenizer-pool.ts';
 import { openModel } from '../../../weights/open-model.ts';
 
 const files = openModel((workerData as { model: string }).model, false);

@@ -1,6 +1,6 @@
 // The threads that tokenize long texts: one text does not hold up the others, and each ends with its request or at its deadline.
 import { afterEach, expect, it } from 'vitest';
-import { TokenizerPool, type TokenizerPoolOptions } from '../../../src/runtime/threads/tokenizer-pool.ts';
+import { TokenizerPool, type TokenizerPoolOptions } from '../../../src/runtime/tokenizer/tokenizer-pool.ts';
 
 const entry = new URL('./spinning-tokenizer.mjs', import.meta.url);
 const pools: TokenizerPool[] = [];
