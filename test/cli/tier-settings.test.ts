@@ -3,6 +3,7 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
+import { blockKeyOf, keepBlockKey, storedBlockKey } from '../../src/cli/serve/block-key.ts';
 import { refuseSharedFolders, tierSettings } from '../../src/cli/serve/instance-tiers.ts';
 import { leftoverTiers } from '../../src/cli/serve/leftover-tiers.ts';
 
@@ -27,6 +28,26 @@ it('are refused if two instances would use one folder', () => {
     'two instances would use /s/instance-0',
   );
   expect(() => refuseSharedFolders({}, [own, own])).toThrow('Cannot use --ssd: two instances');
+});
+
+it('keep the key of a cluster beside the blocks', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'kvasir-key-'));
+  try {
+    const own = join(folder, 'instance-0');
+    expect(storedBlockKey(own)).toBeUndefined();
+    for (const key of [
+      [0, 1, 2, 0xffff_ffff],
+      [9, 8, 7, 6],
+    ]) {
+      keepBlockKey(own, key);
+      expect(storedBlockKey(own)).toEqual(key);
+      expect(blockKeyOf(own)).toEqual(Uint32Array.from(key));
+    }
+    writeFileSync(join(own, 'key'), 'other');
+    expect(() => storedBlockKey(own)).toThrow('it is not a block key');
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
 });
 
 it('left by a run with more instances are reported with their size on disk', () => {

@@ -1,6 +1,6 @@
 // The hash key of block ids, stored beside the blocks on SSD: with another key they would have other ids.
 import { randomBytes } from 'node:crypto';
-import { linkSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { linkSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { codeOf, makeFolder } from './host/make-folder.ts';
 
@@ -16,7 +16,7 @@ export function blockKeyOf(folder: string): Uint32Array {
   // An atomic write that never replaces the key of another process.
   const draft = `${path}.${process.pid}`;
   try {
-    writeFileSync(draft, `kvasir-block-key-1 ${randomBytes(keyBytes).toString('hex')}\n`, { mode: 0o600 });
+    writeFileSync(draft, keyText(randomBytes(keyBytes).toString('hex')), { mode: 0o600 });
     linkSync(draft, path);
   } catch (error) {
     if (codeOf(error) !== 'EEXIST')
@@ -27,6 +27,26 @@ export function blockKeyOf(folder: string): Uint32Array {
   const key = readKey(path);
   if (key === undefined) throw new Error(`Cannot keep blocks at ${folder}: its key file disappeared`);
   return key;
+}
+
+/** The key of the folder's blocks; undefined if it has none. @throws Error in one line */
+export function storedBlockKey(folder: string): readonly number[] | undefined {
+  const key = readKey(join(folder, 'key'));
+  return key && [...key];
+}
+
+/** Stores the key of the folder's blocks: a cluster has chosen it. @throws Error of the file system */
+export function keepBlockKey(folder: string, key: readonly number[]): void {
+  makeFolder(folder, 'blocks');
+  if (storedBlockKey(folder)?.every((word, i) => word === key[i]) === true) return;
+  const path = join(folder, 'key');
+  const draft = `${path}.${process.pid}`;
+  writeFileSync(draft, keyText(key.map((word) => word.toString(16).padStart(8, '0')).join('')), { mode: 0o600 });
+  renameSync(draft, path);
+}
+
+function keyText(hex: string): string {
+  return `kvasir-block-key-1 ${hex}\n`;
 }
 
 function readKey(path: string): Uint32Array | undefined {

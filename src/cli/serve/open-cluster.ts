@@ -23,6 +23,7 @@ import { servedPipeline } from '../options/pipeline-options.ts';
 import { admissionSettings } from '../options/slo-options.ts';
 import { budgetByDefault, servedSparsity, sparseLayers } from '../options/sparse-options.ts';
 import { machineIsa } from './backend.ts';
+import { keepBlockKey, storedBlockKey } from './block-key.ts';
 import { blockRoot } from './block-root.ts';
 import type { HeartbeatSettings } from './heartbeat-worker.ts';
 import { clusterToken } from './host/cluster-token.ts';
@@ -55,7 +56,8 @@ export function openClusterGateway(
   return withModel(nats, options, log, async (bus, files, { path, name }) => {
     const stopped = new Completion();
     const tokenMark = tokenDigest(clusterToken(options.token));
-    const own = { modelFingerprint: modelFingerprint(files), root: undefined, tokenMark };
+    const hashKey = childKey(options);
+    const own = { modelFingerprint: modelFingerprint(files), root: undefined, tokenMark, hashKey };
     const agreement = await agreeOn(bus, own, { log, onOverruled: (why) => stopped.end(why) });
     const sparsity = servedSparsity(options);
     const pipeline = servedPipeline(options);
@@ -91,6 +93,16 @@ export function openClusterGateway(
       close,
     };
   });
+}
+
+/** The hash key of blocks that instances of this process have on SSD, if any. */
+function childKey({ instances = [], ...options }: ServeOptions): readonly number[] | undefined {
+  for (const [i, own] of instances.entries()) {
+    const folder = tierSettings(options, i, instances.length, own)?.ssd?.path;
+    const key = folder === undefined ? undefined : storedBlockKey(folder);
+    if (key !== undefined) return key;
+  }
+  return undefined;
 }
 
 /** HTTP may stall the event loop for seconds: a large body, or a slow disk. */
@@ -151,11 +163,13 @@ export function openClusterInstance(
         token: clusterToken(options.token),
         transport: options.transport,
       },
+      hashKey: options.ssd === undefined ? undefined : storedBlockKey(options.ssd),
       ...{ root, rootIn: options.inputs === 'auto' ? rootIn : undefined },
       vocabSize: files.config.vocabSize,
       watchdogUs: options.watchdog * 1e6,
       log,
     });
+    if (options.ssd !== undefined) keepBlockKey(options.ssd, joined.hashKey);
     const close = async (): Promise<void> => {
       await joined.close();
       await bus.close();

@@ -38,6 +38,8 @@ export interface JoiningProcess {
   readonly rootIn?: ((inputForm: string) => BlockRoot) | undefined;
   /** Mark of the token that its operator gave it, if any. */
   readonly tokenMark?: string | undefined;
+  /** Hash key of the blocks that it keeps on SSD: that of the record if it writes the first one. */
+  readonly hashKey?: readonly number[] | undefined;
 }
 
 /** Random values for the record, if the joining process writes it. */

@@ -91,9 +91,10 @@ const bodiesAtOnce = 16;
 
 type ServedOptions = GatewayOptions | SharedGatewayOptions;
 
-function metricsOf(options: ServedOptions): GatewayMetrics {
-  const models = servedModelsOf(options);
-  return new GatewayMetrics(options.port, options.cluster, () => models.figures(), options.version);
+export function metricsOf(options: ServedOptions, models = servedModelsOf(options)): GatewayMetrics {
+  const { port, cluster, version, sloClasses, sloDefault } = options;
+  const boundsOf = (name: string): LatencyBounds | undefined => sloClasses.get(name) ?? sloDefault;
+  return new GatewayMetrics(port, cluster, () => models.figures(), { version, boundsOf });
 }
 
 /**

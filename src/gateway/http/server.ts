@@ -7,12 +7,12 @@ import { RESPONSE_ALREADY_SENT } from '@hono/node-server/utils/response';
 import type { Logger } from 'pino';
 import type { InferencePort } from '../../core/protocol/ports.ts';
 import { authorizationOf } from '../keys/api-keys.ts';
-import { GatewayMetrics } from '../metrics/metrics.ts';
 import {
   connectionsMaxDefault,
   createApp,
   type GatewayOptions,
   type GatewaySettings,
+  metricsOf,
   type SharedGatewayOptions,
   servedModelsOf,
 } from './app.ts';
@@ -50,7 +50,7 @@ export async function listen(
   requestedPort: number,
 ): Promise<Gateway> {
   const models = servedModelsOf(options);
-  const metrics = new GatewayMetrics(options.port, options.cluster, () => models.figures(), options.version);
+  const metrics = metricsOf(options, models);
   const port = new DrainablePort(options.port);
   const queue = new RequestQueue({
     port,

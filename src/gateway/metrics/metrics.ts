@@ -2,10 +2,12 @@
 import { Counter, Histogram, Registry } from 'prom-client';
 
 import type { ClusterView, InstanceSnapshot, InstancesPort } from '../../core/protocol/ports.ts';
+import type { LatencyBounds } from '../dashboard/class-latencies.ts';
 import type { RequestOutcome } from '../http/request-line.ts';
 import type { ModelFigures } from '../models/served-models.ts';
 import { addAttentionWorkerMetrics } from './attention-worker-metrics.ts';
 import { addBlockMetrics } from './block-metrics.ts';
+import { countGoodput } from './goodput-metrics.ts';
 import { addLendingLinkMetrics, lendingCounters, lendingGauges } from './lending-metrics.ts';
 import { addModelMetrics } from './model-metrics.ts';
 import { addPipelineMetrics } from './pipeline-metrics.ts';
@@ -89,6 +91,13 @@ const instanceCounters: readonly InstanceMetric[] = [
   ...lendingCounters,
 ];
 
+export interface MetricsSettings {
+  /** Of the release. */
+  readonly version?: string | undefined;
+  /** The bounds of an SLO class, or of requests without one; undefined: none. */
+  readonly boundsOf?: (sloClass: string) => LatencyBounds | undefined;
+}
+
 export class GatewayMetrics {
   readonly #registry = new Registry();
   readonly #ttft: Histogram;
@@ -100,7 +109,12 @@ export class GatewayMetrics {
   readonly #tenantTokens: Counter<'tenant' | 'kind'>;
   readonly #refusals: RefusalCounter;
 
-  constructor(port: InstancesPort, cluster: ClusterView, models: () => readonly ModelFigures[], version = 'unknown') {
+  constructor(
+    port: InstancesPort,
+    cluster: ClusterView,
+    models: () => readonly ModelFigures[],
+    { version = 'unknown', boundsOf = () => undefined }: MetricsSettings = {},
+  ) {
     const registers = [this.#registry];
     this.#ttft = new Histogram({
       name: 'kvasir_ttft_seconds',
@@ -144,6 +158,7 @@ export class GatewayMetrics {
       registers,
     });
     this.#refusals = countRefusals(this.#registry, cluster);
+    countGoodput(this.#registry, cluster, boundsOf);
     for (const [kind, metrics] of [['gauge', gauges] as const, ['counter', counters] as const])
       for (const [name, help, read] of metrics)
         addPulled(this.#registry, { name, help, kind, read: () => [[{}, read(port.snapshot())]] });

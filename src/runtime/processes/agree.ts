@@ -41,7 +41,7 @@ interface Agreed {
 }
 
 async function agreed(bus: Bus, own: JoiningProcess): Promise<Agreed> {
-  const generated = generate();
+  const generated = { ...generate(), ...(own.hashKey !== undefined && { hashKey: own.hashKey }) };
   const startedUs = nowUs();
   for (;;) {
     const stored = await bus.records.read(agreementKey);

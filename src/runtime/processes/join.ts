@@ -29,6 +29,8 @@ export interface JoinSettings extends ClusterProcess {
   readonly root: BlockRoot;
   /** The root with the input form of the cluster, if that replaces the one of `root`. */
   readonly rootIn?: ((inputForm: string) => BlockRoot) | undefined;
+  /** Hash key of the blocks that it keeps on SSD, offered to a cluster without a record. */
+  readonly hashKey?: readonly number[] | undefined;
   /** Token ids are less than this. */
   readonly vocabSize: number;
   /** @see InstanceThreadOptions.watchdogUs */
@@ -39,6 +41,8 @@ export interface JoinSettings extends ClusterProcess {
 
 export interface JoinedInstance {
   readonly description: InstanceDescription;
+  /** The cluster's hash key of blocks. */
+  readonly hashKey: readonly number[];
   /** Resolves with the reason when the instance stops serving: its thread has ended, it was replaced, or the cluster has another agreement. */
   readonly ended: Promise<string>;
   /** True while its compute thread hangs: the process cannot exit by itself. */
@@ -76,11 +80,11 @@ export async function joinCluster(settings: JoinSettings): Promise<JoinedInstanc
 }
 
 function agreed(settings: JoinSettings, stopped: Completion): Promise<Agreement> {
-  const { bus, root, pages, rootIn } = settings;
+  const { bus, root, pages, rootIn, hashKey } = settings;
   const tokenMark = pages.token === undefined ? undefined : tokenDigest(pages.token);
   return agreeOn(
     bus,
-    { modelFingerprint: root.modelFingerprint, root, rootIn, tokenMark },
+    { modelFingerprint: root.modelFingerprint, root, rootIn, tokenMark, hashKey },
     {
       log: (line) => settings.log(line),
       onOverruled: (why) => stopped.end(why),
@@ -144,7 +148,7 @@ async function join(settings: JoinSettings, agreement: Agreement, stopped: Compl
   const ended = Promise.race([stopped.ended, stops]);
   const drain = (timeoutMs: number) => endsWithin(Promise.race([joined.drain(), ended]), timeoutMs);
   return {
-    ...{ description, ended, isHung: () => thread.isHung, drain, close },
+    ...{ description, hashKey: agreement.hashKey, ended, isHung: () => thread.isHung, drain, close },
     ...shownOf(settings.bus, thread, joined),
   };
 }

@@ -3,6 +3,7 @@ import { expect, it } from 'vitest';
 import { BlockAgeCounter } from '../../../src/core/kvcache/block-ages.ts';
 import type { InstanceSnapshot } from '../../../src/core/protocol/ports.ts';
 import type { RequestTrace } from '../../../src/core/protocol/request-trace.ts';
+import type { LatencyBounds } from '../../../src/gateway/dashboard/class-latencies.ts';
 import { GatewayMetrics } from '../../../src/gateway/metrics/metrics.ts';
 import { ScriptedPort } from '../scripted-port.ts';
 import { figuresOf, noCluster } from '../world.ts';
@@ -127,7 +128,7 @@ it('leaves out departed workers, and names the others', async () => {
   }
   const roles = () => ['prefill', 'decode'] as const;
   const port = new Cluster(() => []);
-  const metrics = new GatewayMetrics(port, { ...noCluster, roles }, figuresOf(port).figures, '1.2.3');
+  const metrics = new GatewayMetrics(port, { ...noCluster, roles }, figuresOf(port).figures, { version: '1.2.3' });
   const { text } = await metrics.render();
   expect(text).toContain('kvasir_instance_up{worker="b"}');
   expect(text).toContain('kvasir_worker_info{worker="b",role="decode"} 1');
@@ -157,5 +158,44 @@ it('counts refusals by reason, class and tenant', async () => {
   expect(lines).toEqual([
     'kvasir_refusals_total{reason="queue",slo_class="chat",tenant="one"} 1',
     'kvasir_refusals_total{reason="queue",slo_class="",tenant=""} 1',
+  ]);
+});
+
+it('counts requests within the bounds of their class, and all of the class', async () => {
+  let end: (trace: RequestTrace) => void = () => {};
+  const listeners: (typeof end)[] = [];
+  const onEnded = (listener: typeof end): void => void listeners.push(listener);
+  end = (trace) => {
+    for (const listener of listeners) listener(trace);
+  };
+  const port = new BusyPort(() => []);
+  const bounds: Record<string, LatencyBounds> = {
+    chat: { ttft: { us: 100 }, tbt: { us: 10 } },
+    report: { completion: { us: 1000 } },
+    ratio: { ttft: { times: 10 } },
+  };
+  const boundsOf = (name: string) => bounds[name];
+  const metrics = new GatewayMetrics(port, { ...noCluster, onEnded }, figuresOf(port).figures, { boundsOf });
+  const base = { state: 'finished', batch: false, placements: [], submittedUs: 0, outputTokens: 11 };
+  const times = { firstTokenUs: 100, lastTokenUs: 200, endedUs: 200 };
+  const ended = (sloClass: string | undefined, changes: object = {}) =>
+    end({ ...base, ...times, sloClass, ...changes } as unknown as RequestTrace);
+  ended('chat');
+  ended('chat', { firstTokenUs: 101 });
+  ended('chat', { lastTokenUs: 201 });
+  ended('chat', { state: 'failed', firstTokenUs: undefined });
+  ended('chat', { state: 'cancelled' });
+  ended('chat', { batch: true });
+  ended('chat', { outputTokens: 1, lastTokenUs: 100 });
+  ended('report', { endedUs: 1000 });
+  ended('report', { endedUs: 1001 });
+  ended('ratio');
+  ended(undefined);
+  const lines = (await metrics.render()).text.split('\n').filter((line) => /^kvasir_(goodput|slo)_/.test(line));
+  expect(lines).toEqual([
+    'kvasir_slo_requests_total{slo_class="chat"} 5',
+    'kvasir_slo_requests_total{slo_class="report"} 2',
+    'kvasir_goodput_requests_total{slo_class="chat"} 2',
+    'kvasir_goodput_requests_total{slo_class="report"} 1',
   ]);
 });

@@ -91,6 +91,18 @@ it('a joining process clears the mark if the process that restored the record ha
   expect(await agreementOf(late)).toEqual(before);
 });
 
+it('the first process of a cluster without a record offers the key of its blocks, and others take it', async () => {
+  const [wiped, other] = [connect(), connect()];
+  const offer = async (bus: UnreliableBus, hashKey: readonly number[]): Promise<readonly number[]> => {
+    const agreed = agreeOn(bus, { ...instance, hashKey });
+    await pass(1_000);
+    return (await agreed).hashKey;
+  };
+  const key = [1, 2, 3, 0xffff_ffff];
+  expect(await offer(wiped, key)).toEqual(key);
+  expect(await offer(other, [4, 4, 4, 4])).toEqual(key);
+});
+
 /** A process, its log lines, and the reasons for which it was overruled. */
 async function member(bus: UnreliableBus) {
   const log: string[] = [];
