@@ -1,7 +1,7 @@
 // Counts requests within the SLO of their class, as they end.
 import { Counter, type Registry } from 'prom-client';
-import type { RequestTrace } from '../../core/protocol/request-trace.ts';
 import type { ClusterView } from '../../core/protocol/ports.ts';
+import type { RequestTrace } from '../../core/protocol/request-trace.ts';
 import type { LatencyBounds } from '../dashboard/class-latencies.ts';
 import { tbtOf, ttftOf } from './predictions.ts';
 

@@ -26,8 +26,7 @@ const targets = panels.flatMap((panel) => panel.targets ?? []);
 it('counts figures of instances, which every gateway exports, once', () => {
   // Of the requests that a gateway has served itself.
   const ofGateway = /kvasir_(ttft|itl|tbt|request|refusals|tenant|goodput|slo)_/;
-  for (const { expr } of targets)
-    if (!ofGateway.test(expr)) expect(expr).toMatch(/\bmax(\(| by)/);
+  for (const { expr } of targets) if (!ofGateway.test(expr)) expect(expr).toMatch(/\bmax(\(| by)/);
 });
 
 it('queries exported metrics by their labels', () => {
