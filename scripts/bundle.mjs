@@ -10,7 +10,7 @@ const folder = join(root, 'bundle');
 /** The main module of each process and thread, relative to dist/; the bundle has them under the same paths. */
 const entries = [
   ...['cli/main', 'cli/serve/instance-worker', 'cli/serve/model/tokenizer-worker'],
-  ...['cli/serve/model/grammar-worker', 'cli/serve/heartbeat-worker', 'cli/simulate/sweep/simulation-worker'],
+  ...['cli/serve/model/grammar-worker', 'cli/serve/host/heartbeat-worker', 'cli/simulate/sweep/simulation-worker'],
   ...['library/index', 'library/ai-sdk'],
 ];
 

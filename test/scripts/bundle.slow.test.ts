@@ -11,7 +11,7 @@ it('two bundlings at the same moment leave one bundle, and remove what an ended 
     'cli/serve/instance-worker',
     'cli/serve/model/tokenizer-worker',
     'cli/serve/model/grammar-worker',
-    'cli/serve/heartbeat-worker',
+    'cli/serve/host/heartbeat-worker',
     'cli/simulate/sweep/simulation-worker',
     'library/index',
     'library/ai-sdk',

@@ -25,8 +25,8 @@ import { budgetByDefault, servedSparsity, sparseLayers } from '../options/sparse
 import { machineIsa } from './backend.ts';
 import { keepBlockKey, storedBlockKey } from './block-key.ts';
 import { blockRoot } from './block-root.ts';
-import type { HeartbeatSettings } from './heartbeat-worker.ts';
 import { clusterToken } from './host/cluster-token.ts';
+import type { HeartbeatSettings } from './host/heartbeat-worker.ts';
 import { logRdmaDevice } from './host/rdma-device.ts';
 import { tierSettings } from './instance-tiers.ts';
 import { clusterManagerSettings } from './live-borrowing.ts';
@@ -111,7 +111,7 @@ function heartbeatThread(
   { cluster = clusterDefault, token }: Pick<ServeOptions, 'cluster' | 'token'>,
   log: (message: string) => void,
 ): HeartbeatThread {
-  const entry = new URL('./heartbeat-worker.js', import.meta.url);
+  const entry = new URL('./host/heartbeat-worker.js', import.meta.url);
   const settings: HeartbeatSettings = { nats, cluster, token: clusterToken(token) };
   return new HeartbeatThread({ entry, settings, intervalMs: heartbeatMs, log });
 }

@@ -77,7 +77,7 @@ it.skipIf(!natsInstalled && process.env.CI === undefined)(
     bus.subscribe('beat.gateway', (bytes) => void received.push(decode(bytes)));
     await bus.flush();
     const log: string[] = [];
-    const entry = new URL('../../../dist/cli/serve/heartbeat-worker.js', import.meta.url);
+    const entry = new URL('../../../dist/cli/serve/host/heartbeat-worker.js', import.meta.url);
     const settings = { ...own, nats: { urls: server.url } };
     const thread = new HeartbeatThread({ entry, settings, intervalMs: 10, log: (line) => void log.push(line) });
     expect(thread.nextNumber()).toBe(1);

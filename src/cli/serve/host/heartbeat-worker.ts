@@ -1,9 +1,9 @@
 // Entry of the heartbeat thread of a gateway: connects to NATS, and repeats the gateway's announcements while its event loop stalls.
 import { parentPort, workerData } from 'node:worker_threads';
-import { AuthenticatedBus } from '../../runtime/bus/authenticated-bus.ts';
-import { connectNats } from '../../runtime/bus/nats-bus.ts';
-import type { NatsServers } from '../../runtime/bus/nats-connection.ts';
-import { type HeartbeatThreadData, repeatHeartbeats } from '../../runtime/processes/heartbeat-thread.ts';
+import { AuthenticatedBus } from '../../../runtime/bus/authenticated-bus.ts';
+import { connectNats } from '../../../runtime/bus/nats-bus.ts';
+import type { NatsServers } from '../../../runtime/bus/nats-connection.ts';
+import { type HeartbeatThreadData, repeatHeartbeats } from '../../../runtime/processes/heartbeat-thread.ts';
 
 /** How the thread reaches its cluster. */
 export interface HeartbeatSettings {
