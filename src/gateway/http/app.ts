@@ -110,8 +110,7 @@ export function createApp(
   const { logger } = options;
   const models = servedModelsOf(options);
   const { keys, choicesMax: queueMax } = options;
-  const { connectionsMax = connectionsMaxDefault } = options;
-  const connections = new CallerConnections(() => (keys.areSeveral ? Math.ceil(connectionsMax / 2) : undefined));
+  const connections = connectionsOf(options);
   const usage = new CallerUsage({ nowMs: () => performance.now(), queueMax, sharesQueue: () => keys.areSeveral });
   const contexts = new Contexts();
   const shared = { ...options, metrics, usage };
@@ -183,6 +182,11 @@ function claimConnection(
     if (outgoing !== undefined) outgoing.shouldKeepAlive = false;
     throw error;
   }
+}
+
+/** With several keys, each may have half of all connections. */
+function connectionsOf({ keys, connectionsMax = connectionsMaxDefault }: GatewaySettings): CallerConnections {
+  return new CallerConnections(() => (keys.areSeveral ? Math.ceil(connectionsMax / 2) : undefined));
 }
 
 function addClusterRoutes(app: Hono<Env>, options: ServedOptions, models: ServedModels): void {

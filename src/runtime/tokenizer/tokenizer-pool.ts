@@ -71,6 +71,7 @@ export class TokenizerPool {
   }
 
   #runNext(): void {
+    if (this.#waiting.length === 0) return;
     const idle = [...this.#threads].find(({ running }) => running === undefined);
     const thread = idle ?? (this.#threads.size < this.#options.threadsMax ? this.#start() : undefined);
     const pending = thread === undefined ? undefined : this.#waiting.shift();
@@ -79,7 +80,8 @@ export class TokenizerPool {
     const { timeoutMs } = this.#options;
     thread.running = pending;
     const expire = (): void => void this.#end(thread, `it takes longer than ${timeoutMs / 1000} s`);
-    thread.timer = setTimeout(expire, timeoutMs).unref();
+    thread.timer = setTimeout(expire, timeoutMs);
+    thread.worker.ref();
     thread.worker.postMessage({ call, text, addSpecial } satisfies TokenizeCall);
   }
 
@@ -88,8 +90,6 @@ export class TokenizerPool {
     const worker = new Worker(entry, { workerData: settings });
     const thread: Thread = { worker, running: undefined, timer: undefined };
     this.#threads.add(thread);
-    // An idle thread does not keep the process alive.
-    worker.unref();
     worker.on('message', (result: TokenizeResult) => {
       const pending = this.#take(thread);
       if (pending === undefined) return;
@@ -107,6 +107,8 @@ export class TokenizerPool {
     const { running } = thread;
     clearTimeout(thread.timer);
     thread.running = undefined;
+    // An idle thread does not keep the process alive.
+    thread.worker.unref();
     return running;
   }
 
@@ -128,7 +130,7 @@ export class TokenizerPool {
     const thread = [...this.#threads].find(({ running }) => running === pending);
     if (thread === undefined) return;
     clearTimeout(thread.timer);
-    thread.timer = setTimeout(() => void this.#end(thread, 'its request ended'), this.#options.graceMs).unref();
+    thread.timer = setTimeout(() => void this.#end(thread, 'its request ended'), this.#options.graceMs);
   }
 
   /** Its text fails. Does nothing for a thread that has been removed. */
