@@ -110,7 +110,6 @@ export function createApp(
   const { logger } = options;
   const models = servedModelsOf(options);
   const { keys, choicesMax: queueMax } = options;
-  const connections = connectionsOf(options);
   const usage = new CallerUsage({ nowMs: () => performance.now(), queueMax, sharesQueue: () => keys.areSeveral });
   const contexts = new Contexts();
   const shared = { ...options, metrics, usage };
@@ -129,14 +128,7 @@ export function createApp(
     });
   }
   if (options.corsOrigins.length > 0) app.use(allowOrigins(options.corsOrigins));
-  for (const path of ['/v1/*', '/api/*', '/metrics', '/tokenize', '/detokenize']) {
-    app.use(path, async (c, next) => {
-      const caller = keys.callerOf(authorizationOf(c.req.header('authorization'), c.req.header('x-api-key')));
-      c.set('caller', caller);
-      claimConnection(c.env as NodeObjects | undefined, caller, connections);
-      await next();
-    });
-  }
+  identifyCallers(app, keys, connectionsOf(options));
   for (const [path, what] of adminRoutes) {
     app.use(path, async (c, next) => {
       requireAdmin(c.get('caller'), what);
@@ -161,6 +153,18 @@ export function createApp(
   );
   app.onError((error, c) => errorResponse(c, error, logger));
   return app;
+}
+
+/** Every request to the API has a caller, and its connection counts for that caller. */
+function identifyCallers(app: Hono<Env>, keys: ApiKeys, connections: CallerConnections): void {
+  for (const path of ['/v1/*', '/api/*', '/metrics', '/tokenize', '/detokenize']) {
+    app.use(path, async (c, next) => {
+      const caller = keys.callerOf(authorizationOf(c.req.header('authorization'), c.req.header('x-api-key')));
+      c.set('caller', caller);
+      claimConnection(c.env as NodeObjects | undefined, caller, connections);
+      await next();
+    });
+  }
 }
 
 /** The objects of Node behind a request; absent in tests without a server. */
