@@ -54,10 +54,6 @@ export function joinCommand(): Command {
   addPagesFlags(command)
     .optionsGroup(groups.scheduling)
     .option('--role-switch', 'Allow gateways to change the role of this mixed instance (default: off)')
-    .option(
-      '--recheck',
-      'Refuse an arriving prompt that would miss its SLO, with gateways that use --admission (default: off)',
-    )
     .optionsGroup(groups.tiers)
     .option('--host-memory <size>', 'Cache blocks in this much host memory (default: none)')
     .option('--ssd <folder>', 'Cache blocks on SSD in this folder, also across restarts (default: none)')

@@ -53,7 +53,7 @@ function flagFor(name: string): string {
 }
 
 /** Options of instances that compute. */
-const computeOptions = ['threads', 'kvMemory', 'recheck', 'pinMemory', 'borrow', 'roleSwitch'] as const;
+const computeOptions = ['threads', 'kvMemory', 'pinMemory', 'borrow', 'roleSwitch'] as const;
 
 /** @param given options of the store by name @param tiers its tiers, own or of all instances @throws UsageError */
 export function refuseStoreOptions(given: Readonly<Record<string, unknown>>, tiers: TierOptions): void {

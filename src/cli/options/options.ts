@@ -156,7 +156,6 @@ export const joinOptionsSchema = modelOptionsSchema.extend({
   probeHost: z.string().min(1).default('127.0.0.1'),
   role: z.enum([...instanceRoles, 'attention']).default('mixed'),
   shard,
-  recheck: z.boolean().default(false),
   watchdog,
   drainTimeout,
   roleSwitch: z.boolean().default(false),

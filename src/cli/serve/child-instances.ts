@@ -72,7 +72,7 @@ export class ChildInstances {
 }
 
 function flagsOf(options: ServeOptions, own: InstanceOptions, instances: number): readonly string[] {
-  const { model, weights, inputs, kvType, context, eviction, cluster, pinMemory, admission, transport } = options;
+  const { model, weights, inputs, kvType, context, eviction, cluster, pinMemory, transport } = options;
   const threads = own.threads ?? Math.max(1, Math.floor(options.threads / instances));
   const kvMemory = own.kvMemory ?? options.kvMemory;
   const { logLevel, logFormat, stepMs, watchdog, drainTimeout } = options;
@@ -92,12 +92,11 @@ function flagsOf(options: ServeOptions, own: InstanceOptions, instances: number)
     transport,
   };
   const given = { ...shared, threads, kvMemory, stepMs, role: own.role };
-  const recheck = admission === 'none' ? [] : ['--recheck'];
   const handsOff = options.roleSwitch || options.instances?.some(({ role }) => role === 'decode') === true;
   const workers = own.role === 'prefill' ? undefined : servedAttentionWorkers(options);
   const start = options.warmUp === false ? ['--no-warm-up'] : [];
   const switches = own.role === 'mixed' && handsOff && workers === undefined ? ['--role-switch'] : [];
-  return [...asFlags(given), ...start, ...recheck, ...switches, ...(workers === undefined ? [] : dopFlags(options))];
+  return [...asFlags(given), ...start, ...switches, ...(workers === undefined ? [] : dopFlags(options))];
 }
 
 /** Each instance has attention workers of its own. */

@@ -258,8 +258,8 @@ function createPipeline(
   return new PipelineRunner(sliced, () => opened ?? createTransfer());
 }
 
-function handOffOf({ sendsAtEnd, rechecksAdmission }: InstanceSettings, receivePages: number): HandOffConfig {
-  return { layerWise: sendsAtEnd !== true, receiveTokens: 0, receivePages, rechecksAdmission };
+function handOffOf({ sendsAtEnd }: InstanceSettings, receivePages: number): HandOffConfig {
+  return { layerWise: sendsAtEnd !== true, receiveTokens: 0, receivePages, rechecksAdmission: true };
 }
 
 /** Pages of the reference backend belong to its thread. */

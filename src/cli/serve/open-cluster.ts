@@ -190,9 +190,9 @@ function joinedSettings(
   const isOwn = rules === undefined && !boundsOutputs(own.sparse);
   const context = contextTokens(files, isOwn ? options : { ...options, kvMemory: undefined });
   budgetRange(own.sparse, files, context);
-  const { recheck: rechecksAdmission, pinMemory, stepMs } = options;
+  const { pinMemory, stepMs } = options;
   return {
-    ...instanceSettings(options, defaultInstance, path, context, 1, { rechecksAdmission, pinMemory, stepMs }),
+    ...instanceSettings(options, defaultInstance, path, context, 1, { pinMemory, stepMs }),
     tiers: tierSettings(options, 0, 1),
     warmsGrammars: options.warmUp ?? true,
     ...own,

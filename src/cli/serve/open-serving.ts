@@ -89,7 +89,6 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
   const files = openModel(path);
   try {
     const { lending } = serving;
-    const rechecksAdmission = admission.kind !== 'none';
     const computing = instances.filter(computes);
     const shared = { ...options, hostMemory: serving.hostMemory };
     const { context, home } = contexts(files, shared, computing, lending, serving.sparsity);
@@ -103,7 +102,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
       instances: instances.map((own, i) => ({
         ...{ role: own.role, keepsRole: own.role !== 'prefill' && serving.attentionWorkers !== undefined },
         settings: {
-          ...instanceSettings(options, own, path, context, computing.length, { rechecksAdmission, pinMemory, stepMs }),
+          ...instanceSettings(options, own, path, context, computing.length, { pinMemory, stepMs }),
           tiers: tierSettings(tiers.options, i, instances.length, own),
           record: serving.records?.[i],
           sendsAtEnd: serving.sendsAtEnd,
@@ -266,11 +265,7 @@ export function instanceSettings(
   model: string,
   context: number,
   instances: number,
-  {
-    rechecksAdmission = false,
-    pinMemory = 0,
-    stepMs,
-  }: { readonly rechecksAdmission?: boolean; readonly pinMemory?: number; readonly stepMs?: number | undefined } = {},
+  { pinMemory = 0, stepMs }: { readonly pinMemory?: number; readonly stepMs?: number | undefined } = {},
 ): InstanceSettings {
   return {
     model,
@@ -285,6 +280,5 @@ export function instanceSettings(
     pinShare: pinMemory,
     eviction: options.eviction,
     warmsUp: options.warmUp ?? true,
-    rechecksAdmission,
   };
 }

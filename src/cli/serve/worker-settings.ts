@@ -19,8 +19,6 @@ export interface InstanceSettings {
   readonly kvBytes: number | undefined;
   /** Instances that share the memory of the machine. */
   readonly instances: number;
-  /** Refuses received prompts that would miss their decode SLO. */
-  readonly rechecksAdmission: boolean;
   /** Maximum predicted time of a step that decodes and prefills; undefined: the default. */
   readonly stepUs?: number | undefined;
   /** Share of the KV memory for pinned prefixes. */

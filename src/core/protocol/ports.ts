@@ -60,6 +60,8 @@ export interface GenerationRequest {
   readonly sloClass?: string;
   /** TBT objective, derived by the conductor; undefined: none. */
   readonly tbtUsMax?: number;
+  /** The instance that decodes it judges it once more when its prompt arrives. */
+  readonly rechecks?: boolean;
   /** Tokens that each KV head keeps in sparse layers; undefined: those of the server's default. */
   readonly kvBudget?: number | 'full';
   /** Requests of different salts share no prefix. */

@@ -61,6 +61,7 @@ export const request = z.strictObject({
   trace: text.exactOptional(),
   sloClass: text.exactOptional(),
   tbtUsMax: figure.exactOptional(),
+  rechecks: z.boolean().exactOptional(),
   resumed: z.strictObject({ tokens, scored: count }).optional(),
 });
 

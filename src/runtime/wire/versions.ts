@@ -10,7 +10,7 @@ export interface WireVersions {
  * Those of this release. An addition that older processes may ignore, or need not receive, raises `max` alone: a sender
  * uses no more than the common version, and readers of announcements ignore unknown fields. Any other change raises both.
  */
-export const wireVersions: WireVersions = { min: 18, max: 18 };
+export const wireVersions: WireVersions = { min: 19, max: 19 };
 export const wireVersion: number = wireVersions.max;
 
 /** As announcements and records state them; releases before ranges state one version, or none. */

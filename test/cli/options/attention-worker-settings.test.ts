@@ -35,7 +35,7 @@ test('an attention worker has a shard and a token, and refuses options without e
     ['dop', '1,2'],
     ['sparse', 'pyramid'],
     ['eviction', 'lru'],
-    ['recheck', true],
+    ['pinMemory', 0.1],
     ['logFormat', 'json'],
   ] as const)
     expect(() => workerOf({ ...flags, [name]: value })).toThrow(

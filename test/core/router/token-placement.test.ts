@@ -2,7 +2,10 @@
 
 import { expect, test } from 'vitest';
 import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
+import { admissionKinds } from '../../../src/core/router/admission/admission-policy.ts';
+import { TokenAdmission } from '../../../src/core/router/admission/token-admission.ts';
 import { TokenPlacement } from '../../../src/core/router/placement/token-placement.ts';
+import { batchLimits } from '../../../src/core/scheduler/executor/token-limits.ts';
 import { greedy } from '../instance-world.ts';
 
 const root = { modelFingerprint: 'm', weightForm: 'q8', inputForm: 'bf16', kvType: 'bf16', rope: '' };
@@ -80,4 +83,17 @@ test('one instance computes the prompt of a request with a KV budget', () => {
   };
   expect(mayPipeline(false)).toEqual([true, false, true]);
   expect(mayPipeline(true)).toEqual([false, false, true]);
+});
+
+test('a request states whether its decode instance judges it once more: by the policy of its gateway, never for jobs', () => {
+  const slo = { ttft: { us: 1e6 }, tbt: { us: 1e5 } };
+  const one = { id: 'r', prompt: new Int32Array(9), maxTokens: 1, sampling: greedy, stopTokenIds: [], priority: 0 };
+  for (const kind of admissionKinds) {
+    const admission = new TokenAdmission({ kind, slo, decodeUs: 1 }, 2, batchLimits);
+    admission.config([]);
+    const forwarded = (batch: boolean) => admission.forwarded({ ...one, salt: '', batch });
+    expect(forwarded(false).rechecks).toBe(kind === 'none' ? undefined : true);
+    expect(forwarded(true).rechecks).toBeUndefined();
+    expect(forwarded(false).tbtUsMax).toBe(1e5);
+  }
 });

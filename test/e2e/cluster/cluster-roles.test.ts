@@ -22,7 +22,7 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
     const members = new Map<keyof typeof roles, RunningProcess>();
     let gateways: RunningServer[] = [];
     const join = async (name: keyof typeof roles) =>
-      members.set(name, await startInstance(['--nats', nats.url, '--name', name, '--role', roles[name], '--recheck']));
+      members.set(name, await startInstance(['--nats', nats.url, '--name', name, '--role', roles[name]]));
     const gateway = (which: number) => {
       const server = gateways[which];
       if (server === undefined) throw new Error(`no gateway ${which}`);

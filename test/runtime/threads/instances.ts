@@ -18,7 +18,7 @@ const model = fileURLToPath(new URL('../../../models/kvasir-tiny/kvasir-tiny-q8_
 
 export const liveSettings: InstanceSettings = {
   ...{ model, weights: 'native', inputs: 'bf16', threads: 1, contextTokens: 512 },
-  ...{ kvBytes: 32 * 2 ** 20, instances: 1, eviction: 'lru', rechecksAdmission: false, pinShare: 0, warmsUp: false },
+  ...{ kvBytes: 32 * 2 ** 20, instances: 1, eviction: 'lru', pinShare: 0, warmsUp: false },
 };
 
 /** Root of block identities of the model. */

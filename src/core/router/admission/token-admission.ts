@@ -104,13 +104,14 @@ export class TokenAdmission implements AdmissionModel<GenerationRequest> {
     return (request.resumed?.tokens.length ?? 0) + (this.#outputs.get(request)?.count ?? 0);
   }
 
-  /** The request as its instance receives it: with its TBT bound. */
+  /** The request as its instance receives it: with its TBT bound, and whether its decode instance judges it once more. */
   forwarded(request: GenerationRequest): GenerationRequest {
     const counter = { count: 0 };
     this.#outputs.set(request, counter);
     this.#counting.set(request.id, counter);
     const tbtUsMax = this.slo(request, 1)?.tbtUs ?? Number.POSITIVE_INFINITY;
-    return tbtUsMax === Number.POSITIVE_INFINITY ? request : { ...request, tbtUsMax };
+    const bounded = tbtUsMax === Number.POSITIVE_INFINITY ? request : { ...request, tbtUsMax };
+    return this.#settings.kind === 'none' || request.batch === true ? bounded : { ...bounded, rechecks: true };
   }
 
   /** Takes an event of an attempt, before the conductor does. */

@@ -76,6 +76,8 @@ export interface Executor<Request, S extends RunningRequest, Plan, Result> {
   priorityOf(request: Request): number;
   /** TBT objective of a request; Infinity: none. */
   tbtUsMax(request: Request): number;
+  /** True if the decode instance judges the request once more when its prompt arrives. */
+  rechecks(request: Request): boolean;
   /** The plan of sequences with planned rows, in the order of their results. @param range the layers of one sequence, whose blocks hold these layers alone */
   plan(requests: readonly S[], range?: LayerRange): Plan;
   /** True if blocks or a creditor's answer were missing for the request at this place of the plan, so that nothing of it was computed. */

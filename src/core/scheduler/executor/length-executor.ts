@@ -123,6 +123,10 @@ export class LengthExecutor implements Executor<LengthRequest, RunningLengths, u
     request.deliveredAt(nowUs);
   }
 
+  rechecks(): boolean {
+    return true;
+  }
+
   priorityOf({ trace }: LengthRequest): number {
     return trace.batch === true ? Number.NEGATIVE_INFINITY : (trace.priority ?? 0);
   }

@@ -60,6 +60,10 @@ export class TokenExecutor implements Executor<GenerationRequest, RunningGenerat
 
   firstTokenDelivered(): void {}
 
+  rechecks({ rechecks }: GenerationRequest): boolean {
+    return rechecks === true;
+  }
+
   priorityOf({ priority, batch }: GenerationRequest): number {
     return batch === true ? Number.NEGATIVE_INFINITY : priority;
   }

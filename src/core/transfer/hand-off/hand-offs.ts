@@ -168,9 +168,9 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
       this.#waitsForWorker = false;
       this.receiver.grant();
     }
-    const { requests, capacityTokens } = this.#context;
+    const { requests, executor, capacityTokens } = this.#context;
     for (const { id, request, firstEvents, inParts } of this.receiver.takeReceived()) {
-      const late = this.#check?.refusal(request, capacityTokens);
+      const late = executor.rechecks(request) ? this.#check?.refusal(request, capacityTokens) : undefined;
       if (late !== undefined) {
         this.receiver.freeBuffer(id);
         this.#context.notify(id, late);
