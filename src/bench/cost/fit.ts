@@ -46,7 +46,9 @@ export const rooflineRanges: Ranges<FittedEfficiency> = {
   reduceUs: [0, 30, 2],
 };
 
-export type FittedEfficiency = { readonly [Name in keyof Efficiency]-?: number };
+export type FittedEfficiency = {
+  readonly [Name in Exclude<keyof Efficiency, 'computeShard' | 'memoryShard'>]-?: number;
+};
 
 const frontRanges: Ranges<FrontendTimes> = { requestUs: [500, 10_000, 0], tokenUs: [0, 6, 2] };
 

@@ -12,6 +12,7 @@ import {
   searchConstants,
   tableRanges,
 } from '../../bench/cost/fit.ts';
+import { kernelEfficiency } from '../../bench/cost/kernel-fit.ts';
 import { type FrontendTimes, fittedFrontend, type ServingPoint, simulatePoint } from '../../bench/cost/points.ts';
 import { scatterSvg } from '../../bench/cost/scatter.ts';
 import { round } from '../../bench/statistics.ts';
@@ -30,6 +31,7 @@ import {
 } from '../options/cost-model.ts';
 import { readOptions } from '../options/options.ts';
 import { hardwareSpec, modelSpec } from '../options/specs.ts';
+import { readMeasuredTables } from '../simulate/measured-tables.ts';
 import { checkOutputs, writeOutput } from '../simulate/outputs/output-file.ts';
 import { readServingPoints } from '../simulate/silicon-points.ts';
 import { printTable } from '../terminal/table.ts';
@@ -40,6 +42,7 @@ const schema = z.object({
   plot: z.string().optional(),
   fit: z.coerce.number().int().min(0).default(0),
   machines: z.string().optional(),
+  fitKernels: z.boolean().default(false),
   cost: list(z.enum(costKinds), ['table', 'roofline']),
 });
 
@@ -53,9 +56,14 @@ export function costCommand(): Command {
       '--fit <n>',
       'Fit constants of the first model with this number of random draws, leaving out a model or parallel size each time',
     )
+    .option('--fit-kernels', 'Print the efficiency of A100, H100 and H200 that fits the measured kernels alone')
     .option('--json', 'Print one JSON object')
     .action(({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
-      const { tables, plot, fit, cost, machines } = readOptions(schema, flags);
+      const { tables, plot, fit, cost, machines, fitKernels } = readOptions(schema, flags);
+      if (fitKernels) {
+        const found = fittedSystems.map((hardware) => ({ hardware, ...fittedKernels(tables, hardware, machines) }));
+        return json === true ? console.log(JSON.stringify(found)) : printTable(found, 'Efficiency by measured kernels');
+      }
       checkOutputs({ plot });
       const points = readServingPoints(tables);
       const servers = new Servers(tables, machines);
@@ -79,6 +87,22 @@ export function costCommand(): Command {
       );
       printTable([{ ...found.found.overheads, ...found.found.front }], 'Constants fitted to all points');
     });
+}
+
+const fittedSystems = ['a100x8', 'h100x8', 'h200x8'] as const;
+
+/** Rounded: shares to thousandths, shards to thousands of weights, times to tenths of a microsecond. */
+function fittedKernels(tables: string, hardware: string, machines: string | undefined) {
+  const measured = readMeasuredTables(tables, { hardware, precision: 'bf16', kvType: 'bf16' });
+  const { operationsPerSecond, ...device } = hardwareSpec(hardware, machines);
+  const found = kernelEfficiency(measured, { ...device, operationsPerSecond: operationsPerSecond.bf16 });
+  const digits = (name: string) => (name.endsWith('Shard') ? -3 : name.endsWith('Us') ? 1 : 3);
+  return Object.fromEntries(
+    Object.entries(found).map(([name, value = 0]) => {
+      const scale = 10 ** digits(name);
+      return [name, Math.round(value * scale) / scale];
+    }),
+  );
 }
 
 /** The server of each point, with cached tables and kernel times. */

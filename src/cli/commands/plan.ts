@@ -7,7 +7,13 @@ import { readConfig, readOptions } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';
 import { dopPlot } from '../simulate/dop-plot.ts';
 import { checkOutputs, writeOutput } from '../simulate/outputs/output-file.ts';
-import { type PlanObserver, type PlanTrial, planClusters, type RawFlags } from '../simulate/plan-clusters.ts';
+import {
+  type PlanObserver,
+  type PlanTrial,
+  planClusters,
+  planFeatures,
+  type RawFlags,
+} from '../simulate/plan-clusters.ts';
 import { type DopCurves, type DopPlan, dopCurves, planDopFromFlags } from '../simulate/plan-dop.ts';
 import { addRunFlags, givenFlags } from '../simulate/simulated-run.ts';
 import { bar } from '../terminal/bars.ts';
@@ -19,6 +25,11 @@ import { UsageError } from '../usage-error.ts';
 const schema = z.object({
   hardware: z.string().transform((names) => [...new Set(names.split(',').map((name) => name.trim()))]),
   instancesMax: numeric(z.number().int().min(1).max(1024)).default(16),
+  features: z
+    .string()
+    .default('')
+    .transform((names) => (names === 'all' ? [...planFeatures] : names.split(',').filter((name) => name !== '')))
+    .pipe(z.array(z.enum(planFeatures, `write all, or some of ${planFeatures.join(', ')}`))),
   within: numeric(z.number().positive().max(1)).default(0.99),
 });
 
@@ -28,6 +39,10 @@ export function planCommand(): Command {
     .optionsGroup(groups.cluster)
     .option('--hardware <names>', 'Try these entries of specs/hardware.yaml, separated by commas')
     .option('--within <share>', 'Keep this share of the requests within their SLO (default: 0.99)')
+    .option(
+      '--features <names>',
+      `Also try clusters with one of these: all, or some of ${planFeatures.join(',')} (default: none)`,
+    )
     .option('--instances-max <n>', 'Try clusters of at most this number of instances (default: 16)')
     .optionsGroup(groups.output)
     .option('--json', 'Print one JSON object with all figures');
@@ -38,7 +53,7 @@ export function planCommand(): Command {
   return addHelpAll(addDopPlanFlags(addInstanceFlags(addRunFlags(command))), ...rare).action(
     async (
       config: string | undefined,
-      { json, hardware, within, instancesMax, ...given }: { json?: boolean } & Record<string, unknown>,
+      { json, hardware, within, instancesMax, features, ...given }: { json?: boolean } & Record<string, unknown>,
     ) => {
       const flags = givenFlags(given);
       if (config !== undefined) flags.config = config;
@@ -50,7 +65,7 @@ export function planCommand(): Command {
       if (hardware === undefined) throw new UsageError('Cannot plan without hardware: use --hardware NAME,NAME...');
       if (options.ttftSlo === undefined || options.tbtSlo === undefined)
         throw new UsageError('Cannot plan without an SLO: use --ttft-slo and --tbt-slo');
-      const settings = readOptions(schema, { hardware, within, instancesMax });
+      const settings = readOptions(schema, { hardware, within, instancesMax, features });
       const stepMs = options.stepMs ?? stepMsOf(options.tbtSlo);
       if (stepMs !== undefined) flags.stepMs = stepMs;
       const progress = new PlanProgress();
@@ -63,7 +78,7 @@ export function planCommand(): Command {
       }
       for (const { hardware: name, why } of leftOut) console.error(`Left out ${name}: ${why}`);
       printTable(
-        frontier.map((trial) => rowOf(trial, trial === winner)),
+        frontier.map((trial) => rowOf(trial, trial === winner, settings.features.length > 0)),
         'Clusters, each the cheapest for its share of requests within the SLO',
       );
       console.log(
@@ -194,9 +209,9 @@ class PlanProgress {
 }
 
 function figuresOf({ unit, decodeUnit, prefill, decode, mixed, machines, pricePerHour, share, ...times }: PlanTrial) {
-  const { hardware, tp } = unit;
+  const { hardware, tp, pp, feature } = unit;
   return {
-    ...{ hardware, tp, decodeHardware: decodeUnit.hardware, decodeTp: decodeUnit.tp },
+    ...{ hardware, tp, ...(feature && { feature, pp }), decodeHardware: decodeUnit.hardware, decodeTp: decodeUnit.tp },
     ...{ prefill, decode, mixed, machines },
     pricePerHour: Number(pricePerHour.toFixed(2)),
     withinSlo: share,
@@ -204,14 +219,15 @@ function figuresOf({ unit, decodeUnit, prefill, decode, mixed, machines, pricePe
   };
 }
 
-function rowOf(trial: PlanTrial, isCheapest: boolean) {
-  const { ttftMs, tbtMs, withinSlo, hardware, tp, decodeHardware, decodeTp, ...rest } = figuresOf(trial);
+function rowOf(trial: PlanTrial, isCheapest: boolean, showsFeatures: boolean) {
+  const { ttftMs, tbtMs, withinSlo, hardware, tp, pp, feature, decodeHardware, decodeTp, ...rest } = figuresOf(trial);
   const rounded = (ms: number) => Number(ms.toFixed(1));
   const isSplit = decodeHardware !== hardware;
   const { prefill, decode, mixed, machines, pricePerHour } = rest;
   return {
     hardware: isSplit ? `${hardware} + ${decodeHardware}` : hardware,
     tp: isSplit ? `${tp} + ${decodeTp}` : tp,
+    ...(showsFeatures && { with: feature === undefined ? '' : feature === 'pp' ? `pp ${pp}` : feature }),
     ...{ prefill, decode, mixed, machines, 'price/hour': pricePerHour.toFixed(2) },
     withinSlo: `${bar(withinSlo, 8)} ${percent(withinSlo)}`,
     ttftMsP99: rounded(ttftMs.p99),

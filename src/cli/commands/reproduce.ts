@@ -1,6 +1,6 @@
 // `kvasir reproduce`: runs the sweeps behind the tables of published pages, and prints the tables or writes them into the pages.
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
-import { isAbsolute, join } from 'node:path';
+import { basename, isAbsolute, join } from 'node:path';
 import { Command } from 'commander';
 import { z } from 'zod';
 import { readOptions } from '../options/options.ts';
@@ -55,9 +55,15 @@ export function reproduceCommand(): Command {
         const lines = await reproduce(figure, traces, jobs);
         console.log(`\n## ${figure.table.title}\n\n${lines.join('\n')}`);
         const page = packageFile(figure.table.page);
-        if (write) writeOutput(page, withTable(readFileSync(page, 'utf8'), figure.name, lines));
+        if (write)
+          writeOutput(page, withTable(readFileSync(page, 'utf8'), figure.name, [commandOf(figure), '', ...lines]));
       }
     });
+}
+
+/** The line above a table that states its command. */
+function commandOf({ name, traces }: PublishedFigure): string {
+  return `\`kvasir reproduce ${name}${traces.length === 0 ? '' : ' --traces FOLDER'}\`:`;
 }
 
 function rowOf({ name, table, traces, path, content }: PublishedFigure) {
@@ -69,12 +75,12 @@ function rowOf({ name, table, traces, path, content }: PublishedFigure) {
 function publishedFigures(): readonly PublishedFigure[] {
   const folder = packageFile('experiments/figures');
   if (!existsSync(folder)) throw new UsageError('Cannot find experiments/figures: use a clone of the repository');
-  const files = readdirSync(folder).filter((file) => file.endsWith('.yaml'));
+  const files = readdirSync(folder, { recursive: true, encoding: 'utf8' }).filter((file) => file.endsWith('.yaml'));
   return files.toSorted().map((file) => {
     const path = join(folder, file);
     const content = readYaml(path) as PublishedFigure['content'];
     return {
-      name: file.replace('.yaml', ''),
+      name: basename(file, '.yaml'),
       table: figureTableOf(content, path),
       traces: tracesOf(content),
       path,
@@ -113,11 +119,11 @@ async function reproduce(figure: PublishedFigure, traces: string | undefined, jo
   return markdownTable(figure.table, sweep, results);
 }
 
-/** Trace files, wherever they are in a sweep file. */
+/** Trace files and folders of measured tables, wherever they are in a sweep file. */
 function traceFilesOf(value: unknown): readonly string[] {
   if (typeof value !== 'object' || value === null) return [];
   return Object.entries(value).flatMap(([name, part]) =>
-    name === 'trace' && typeof part === 'string' ? [part] : traceFilesOf(part),
+    (name === 'trace' || name === 'tables') && typeof part === 'string' ? [part] : traceFilesOf(part),
   );
 }
 
@@ -131,8 +137,9 @@ function withPaths(value: unknown, traces: string | undefined): unknown {
   if (typeof value !== 'object' || value === null) return value;
   const located = Object.entries(value).map(([name, part]) => {
     if (typeof part !== 'string' || isAbsolute(part)) return [name, withPaths(part, traces)];
-    if (name === 'config') return [name, packageFile(part)];
-    return [name, name === 'trace' && traces !== undefined ? join(traces, part) : part];
+    if (name === 'config' || name === 'machines') return [name, packageFile(part)];
+    const inFolder = traces !== undefined && (name === 'trace' || name === 'tables');
+    return [name, inFolder ? join(traces, part) : part];
   });
   return Object.fromEntries(located);
 }

@@ -162,7 +162,7 @@ export function withBorrowing(
     seed: options.seed,
     remoteAttentionPermilleMax: Math.round(options.remoteAttentionShare * 1000),
     queryRowBytes: queryRowBytes({ layers, heads, headDim }),
-    layers,
+    ...{ layers, sendsKeys: options.remoteAttention === 'ring' },
     hostTokenUs: instances.map(({ hostMemory }) => hostMemory?.tokenUs ?? 0),
   };
   // Stores are the last instances.

@@ -9,6 +9,7 @@ const loanOptions = [
   'lendHost',
   'lowWater',
   'remoteAttentionShare',
+  'remoteAttention',
   'lookAheadMs',
   'leaseMs',
   'settleMs',

@@ -5,6 +5,8 @@ import { defaultLendingTimes, type LendingTimes } from '../../core/lending/times
 
 /** The lending options, as `borrowFields` of borrow-options.ts parses them. */
 export interface BorrowOptions {
+  /** Of simulated instances; undefined: `dist`. */
+  readonly remoteAttention?: 'dist' | 'ring' | undefined;
   readonly borrow: boolean;
   readonly lendShare: number;
   readonly lowWater: number;

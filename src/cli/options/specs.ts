@@ -24,6 +24,8 @@ const efficiencySchema = z.strictObject({
   layerUs: microseconds.default(assumedEfficiency.layerUs),
   attentionCompute: share.optional(),
   attentionMemory: share.optional(),
+  computeShard: z.number().min(0).optional(),
+  memoryShard: z.number().min(0).optional(),
   sequenceUs: microseconds.optional(),
   reduceUs: microseconds.optional(),
 });

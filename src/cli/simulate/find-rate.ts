@@ -1,57 +1,11 @@
 // `kvasir simulate --find-rate`: the highest rate that keeps a share of the requests within their SLO.
-import { rateOf } from '../options/workload-options.ts';
 import { UsageError } from '../usage-error.ts';
 import { withoutOutputs } from './outputs/run-outputs.ts';
 import { runSimulation, type SimulationOptions } from './simulated-run.ts';
+import { type FoundRate, findRate, scaling } from './sweep/rate-search.ts';
 import { searchAhead } from './sweep/search-ahead.ts';
 import { SimulationThreads } from './sweep/simulation-threads.ts';
 import { estimateOf } from './sweep/sweep-rows.ts';
-
-/** Ratio of the two rates that enclose the result. */
-const precision = 1.01;
-/** Largest factor between the first rate and a simulated one. */
-const factorMax = 2 ** 12;
-
-export interface FoundRate {
-  /** The highest rate that met the SLO share. */
-  readonly rate: number;
-  /** A rate above it that did not. */
-  readonly above: number;
-  readonly tried: number;
-  /** The rates that were tried, in this order. */
-  readonly rates: readonly number[];
-}
-
-/**
- * Doubles or halves `firstRate` until a rate meets the share and its double does not, then bisects on a logarithmic scale. Assumes that
- * every rate below one that meets the share meets it too.
- * @throws Error if no rate within `factorMax` of the first meets the share, or every one does
- */
-export async function findRate(firstRate: number, trial: (rate: number) => Promise<boolean>): Promise<FoundRate> {
-  const rates: number[] = [];
-  const meetsShare = (rate: number) => {
-    rates.push(rate);
-    return trial(rate);
-  };
-  let low = firstRate;
-  let high = firstRate;
-  const up = await meetsShare(firstRate);
-  for (let factor = 2; factor <= factorMax; factor *= 2) {
-    const next = up ? firstRate * factor : firstRate / factor;
-    const met = await meetsShare(next);
-    if (up) [low, high] = met ? [next, next] : [low, next];
-    else [low, high] = met ? [next, high] : [next, next];
-    if (met !== up) break;
-  }
-  if (low === high)
-    throw new Error(`Cannot find a rate: ${up ? 'every rate' : 'no rate'} from ${firstRate} to ${low} meets the share`);
-  while (high / low > precision) {
-    const middle = Math.sqrt(low * high);
-    if (await meetsShare(middle)) low = middle;
-    else high = middle;
-  }
-  return { rate: low, above: high, tried: rates.length, rates };
-}
 
 /**
  * Finds the highest rate of a synthetic workload, or speed of a trace, that keeps `share` of the requests within the SLO, and runs it. Every
@@ -100,14 +54,3 @@ export async function runAtHighestRate(options: SimulationOptions, share: number
 }
 
 export type HighestRate = Awaited<ReturnType<typeof runAtHighestRate>>;
-
-/** The options at a rate, which scales the times of one workload; the rate of a trace is its speed. */
-function scaling(options: SimulationOptions) {
-  const { trace, speed, workload } = options;
-  const own = trace === undefined ? (options.rate ?? rateOf(workload)) : 1;
-  return {
-    parameter: trace === undefined ? 'rate' : 'speed',
-    first: own * speed,
-    scaled: (rate: number): SimulationOptions => ({ ...options, speed: rate / own }),
-  } as const;
-}

@@ -25,9 +25,17 @@ export type RawFlags = Readonly<Record<string, unknown>>;
 
 interface PlanUnit extends Unit {
   readonly hardware: string;
-  /** Devices that share each layer. */
+  /** Devices that share each layer, and groups of them that share out the layers. */
   readonly tp: number;
+  readonly pp: number;
+  readonly feature: PlanFeature | undefined;
+  /** Flags of the feature. */
+  readonly flags: RawFlags;
 }
+
+/** What a cluster may use besides more instances; each is tried alone. */
+export const planFeatures = ['borrow', 'cpp', 'tiers', 'store', 'pp'] as const;
+export type PlanFeature = (typeof planFeatures)[number];
 
 type Latency = Readonly<Record<'mean' | 'p50' | 'p90' | 'p99', number>>;
 
@@ -48,6 +56,8 @@ export type PlanTrial = Trial<PlanUnit, Figures>;
 
 export interface PlanSettings extends SearchLimits {
   readonly hardware: readonly string[];
+  /** Undefined: none. */
+  readonly features?: readonly PlanFeature[];
   /** Flags of `kvasir simulate` besides hardware and roles. */
   readonly flags: RawFlags;
 }
@@ -69,7 +79,7 @@ export async function planClusters(settings: PlanSettings, observer: PlanObserve
     if (requests === 0) throw new UsageError('Cannot plan: the workload has no request');
     return { share: withinSlo / requests, ttftMs, tbtMs };
   };
-  const pairs = hardwarePairs(units);
+  const pairs = hardwarePairs(units.filter(({ feature }) => feature === undefined));
   const trials = await searchAhead<PlanInput, Figures, readonly PlanTrial[]>(
     (trial) => searchPlans(units, settings, (unit, shape, decodeUnit) => trial({ unit, shape, decodeUnit }), pairs),
     {
@@ -95,7 +105,7 @@ function noPlanMessage(trials: readonly PlanTrial[], { within, instancesMax }: P
 }
 
 /** Candidate instances, and unusable hardware with the reason. */
-function unitsOf({ hardware, flags }: PlanSettings) {
+function unitsOf({ hardware, flags, features = [] }: PlanSettings) {
   const options = readOptions(simulationSchema, flags);
   modelSpec(options.model, options.models);
   const leftOut: { hardware: string; why: string }[] = [];
@@ -103,15 +113,64 @@ function unitsOf({ hardware, flags }: PlanSettings) {
     const { devices, pricePerHour } = hardwareSpec(name, options.machines);
     if (pricePerHour === undefined) throw new UsageError(`Cannot plan with ${name}: its entry has no pricePerHour`);
     const fitting = fittingTensorParallels(name, devices, options, (why) => leftOut.push({ hardware: name, why }));
-    return fitting.map((tp): PlanUnit => {
-      const perMachine = devices / (tp * options.pp);
+    const plain = fitting.map((tp) => unitOf(name, tp, options.pp));
+    const staged = features.includes('pp') && flags.pp === undefined ? stagedUnits(name, devices, options) : [];
+    const featured = plain.flatMap((unit) => features.flatMap((feature) => featuredUnits(unit, feature, options)));
+    return [...plain, ...staged, ...featured].map((unit): PlanUnit => {
+      const perMachine = devices / (unit.tp * unit.pp);
       const instancesPerMachine = perMachine < 1 ? perMachine : Math.floor(perMachine);
-      return { hardware: name, tp, instancesPerMachine, pricePerHour };
+      return { ...unit, instancesPerMachine, pricePerHour };
     });
   });
+  // Clusters without features first: the others are then tried only at their price or below.
+  units.sort((a, b) => Number(a.feature !== undefined) - Number(b.feature !== undefined));
   const [first] = leftOut;
   if (units.length > 0 || first === undefined) return { units, leftOut };
   throw new UsageError(`Cannot plan ${options.model} on ${hardware.join(', ')}: ${first.hardware}: ${first.why}`);
+}
+
+type PlainUnit = Omit<PlanUnit, 'instancesPerMachine' | 'pricePerHour'>;
+
+function unitOf(hardware: string, tp: number, pp: number): PlainUnit {
+  return { hardware, tp, pp, feature: undefined, flags: {} };
+}
+
+/** Instances of two or four pipeline stages, on the devices that they divide. */
+function stagedUnits(hardware: string, devices: number, options: SimulationOptions): readonly PlainUnit[] {
+  return [2, 4]
+    .filter((pp) => devices % pp === 0)
+    .flatMap((pp) => {
+      const fitting = fittingTensorParallels(hardware, devices, { ...options, pp }, () => {});
+      return fitting.map((tp): PlainUnit => ({ ...unitOf(hardware, tp, pp), feature: 'pp' }));
+    });
+}
+
+/** Members of a pipeline group. */
+const groupSizes = [2, 4];
+
+/** The unit with a feature, unless the flags have it or the hardware lacks the memory for it. */
+function featuredUnits(unit: PlainUnit, feature: PlanFeature, options: SimulationOptions): readonly PlainUnit[] {
+  const { hardware, tp, pp } = unit;
+  const { devices, pricePerHour, ssd, hostLinkBytesPerSecond } = hardwareSpec(hardware, options.machines);
+  if (feature === 'borrow')
+    return options.borrow ? [] : [{ ...unit, feature, flags: { borrow: true }, instancesMin: 2 }];
+  if (feature === 'cpp')
+    return options.cppGroup === undefined
+      ? groupSizes.map((size) => ({ ...unit, feature, flags: { cppGroup: String(size) }, prefillMin: size }))
+      : [];
+  if (hostLinkBytesPerSecond === undefined || ssd === undefined) return [];
+  const { kvBytesPerToken } = createCostModel({ ...options, hardware, tp, pp });
+  const blocksOn = (machines: number) =>
+    String(Math.floor((ssd.bytes * machines) / (options.blockTokens * kvBytesPerToken)));
+  if (feature === 'tiers')
+    return options.ssdCacheBlocks === undefined
+      ? [{ ...unit, feature, flags: { ssdCacheBlocks: blocksOn((tp * pp) / devices) } }]
+      : [];
+  if (feature === 'store' && options.store === 0 && pricePerHour !== undefined) {
+    const flags = { store: '1', storeHardware: hardware, storeSsdBlocks: blocksOn(1) };
+    return [{ ...unit, feature, flags, addedPricePerHour: pricePerHour }];
+  }
+  return [];
 }
 
 /** Pairs of different hardware for prefill and decode. */
@@ -153,11 +212,12 @@ function halvingsOf(devices: number): readonly number[] {
 
 function flagsOf(
   flags: RawFlags,
-  { hardware, tp }: PlanUnit,
+  { hardware, tp, pp, feature, flags: featured }: PlanUnit,
   { prefill, decode, mixed }: Shape,
   decodeUnit: PlanUnit,
 ): RawFlags {
-  const own = { ...flags, hardware, tp: String(tp) };
+  const stages = feature === 'pp' ? { pp: String(pp) } : {};
+  const own = { ...flags, ...featured, ...stages, hardware, tp: String(tp) };
   // The cluster of the config file is ignored.
   const none = (...roles: readonly string[]) =>
     flags.config === undefined ? {} : Object.fromEntries(roles.map((role) => [role, '0']));
@@ -186,7 +246,10 @@ function quoted(word: string): string {
 }
 
 function describe(unit: PlanUnit, { prefill, decode, mixed }: Shape, decodeUnit: PlanUnit): string {
-  const of = ({ hardware, tp }: PlanUnit) => `of ${hardware} (tp ${tp})`;
+  const of = ({ hardware, tp, pp, feature }: PlanUnit) => {
+    const more = feature === undefined ? '' : feature === 'pp' ? `, pp ${pp}` : `, ${feature}`;
+    return `of ${hardware} (tp ${tp}${more})`;
+  };
   if (mixed > 0) return `${mixed} mixed ${of(unit)}`;
   if (decodeUnit === unit) return `${prefill} prefill + ${decode} decode ${of(unit)}`;
   return `${prefill} prefill ${of(unit)} + ${decode} decode ${of(decodeUnit)}`;

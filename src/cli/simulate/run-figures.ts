@@ -2,7 +2,7 @@
 
 import type { ClosedLoopFigures } from '../../sim/report/closed-loop-figures.ts';
 import type { Group, Groups } from '../../sim/report/groups.ts';
-import { latencyMs } from '../../sim/report/histogram.ts';
+import { latencyMs, percentilesMs } from '../../sim/report/histogram.ts';
 import type { LendingReport } from '../../sim/report/lending-report.ts';
 import type { InstanceWork, Outcome } from '../../sim/report/outcome.ts';
 import type { Retries } from '../../sim/workload/retries.ts';
@@ -25,6 +25,7 @@ export function reportOf(outcome: Outcome, wallSeconds: number) {
     tpotMs: latencyMs(outcome.tpotUs),
     queueMs: latencyMs(outcome.queueUs),
     e2eMs: latencyMs(outcome.e2eUs),
+    percentiles: { ttftMs: percentilesMs(outcome.ttftUs), tbtMs: percentilesMs(outcome.tbtUs) },
     withinSlo,
     goodputRequestsPerSecond: ratio(withinSlo, servedSeconds),
     predictions: {
@@ -101,6 +102,17 @@ export interface RunFigures {
   readonly seed: number;
   readonly pricePerHour: number | undefined;
   readonly lending?: LendingReport | undefined;
+  /** Of a run that searched for it: the highest rate (of a trace: speed) with this share of the requests within SLO. */
+  readonly highestRate?:
+    | {
+        readonly parameter: 'rate' | 'speed';
+        readonly share: number;
+        readonly rate: number;
+        /** A rate above it that has a smaller share. */
+        readonly above: number;
+        readonly tried: number;
+      }
+    | undefined;
   readonly faults?: Readonly<Record<string, number>> | undefined;
   readonly handlers?: Readonly<Record<string, number>> | undefined;
 }

@@ -70,6 +70,7 @@ export const simulationSchema = z.object({
   placement: z.enum(placementKinds).optional(),
   policy: z.string().optional(),
   balancingThreshold: numeric(z.number().min(1)).default(balancingThresholdDefault),
+  remoteAttention: z.enum(['dist', 'ring']).optional(),
   queue: count(1).default(1_000_000),
   findRate: numeric(z.number().positive().max(1)).optional(),
   check: z.boolean().default(false),
@@ -117,6 +118,14 @@ export function addRunFlags(command: Command): Command {
       'Fetch a prefix from another instance if it is this many times as long as the local one (default: 1.5)',
     )
     .option('--queue <n>', 'Accept at most this number of requests at once in the cluster (default: 1000000)');
+  command
+    .optionsGroup(groups.lending)
+    .addOption(
+      new Option(
+        '--remote-attention <kind>',
+        'Send queries to borrowed keys and values (dist), or these to every step (ring, as Ring Attention) (default: dist)',
+      ).choices(['dist', 'ring']),
+    );
   return addBorrowFlags(addTransformFlags(addWorkloadFlags(addFaultFlags(addSloFlags(command)))));
 }
 

@@ -56,6 +56,20 @@ export function partialsUs(
   return wayUs + Math.max(hostReadUs, (creditorUs * 1000) / Math.max(1, sharePermille));
 }
 
+/**
+ * Keys and values that travel to the rows of a step if the step computes all of its attention (Ring Attention): those of
+ * each decoding sequence, and of one prompt.
+ */
+export function keysSent({ rows, keyRows, decodeRows, decodeKeys }: RemoteKeys): number {
+  const promptRows = rows - decodeRows;
+  return decodeKeys + (promptRows > 0 ? (keyRows - decodeKeys) / promptRows : 0);
+}
+
+/** Time until the keys and values of other instances have arrived, layer by layer, beside the attention to them. */
+export function ringUs({ layers, oneWayUs, bytesPerUs }: QueryLink, bytes: number): number {
+  return layers * oneWayUs + bytes / bytesPerUs;
+}
+
 /** All creditors work in parallel with the local attention: the longer time counts. */
 export function distributedUs(localUs: number, localAttentionUs: number, remoteUs: number): number {
   return Math.round(localUs + Math.max(0, remoteUs - localAttentionUs));

@@ -17,6 +17,9 @@ import type { Efficiency, ExpertShape, InstanceShape, ModelShape } from './shape
 /** Assumed, not fitted: used where no measured table exists. */
 export const assumedEfficiency: Efficiency = { compute: 0.6, memory: 0.8, link: 0.7, stepUs: 500, layerUs: 10 };
 
+/** Matrix products of a layer: queries, keys and values; output; gate and up; down. */
+const layerProducts = 4;
+
 /** Predicts the steps of one instance in integer microseconds. */
 export interface StepCostModel {
   stepUs(shape: StepShape): number;
@@ -70,9 +73,13 @@ export class RooflineCost implements StepCostModel {
     const { compute, memory, attentionCompute = compute, attentionMemory = memory } = efficiency;
     const operationsPerUs = (device.operationsPerSecond * compute * tp) / 1e6;
     const bytesPerUs = (device.memoryBytesPerSecond * memory * tp) / 1e6;
-    this.#weightsUs = (everyRow * weightBytes) / bytesPerUs;
+    // A product of w weights on a device reaches w / (w + shard) of the efficiency: it takes as long as one of w + shard.
+    const shards = model.layers * layerProducts * tp;
+    const memoryWeights = everyRow + shards * (efficiency.memoryShard ?? 0);
+    const computeWeights = everyRow + shards * (efficiency.computeShard ?? 0);
+    this.#weightsUs = (memoryWeights * weightBytes) / bytesPerUs;
     this.#headUs = (headWeights * weightBytes) / bytesPerUs;
-    this.#rowUs = (2 * everyRow) / operationsPerUs;
+    this.#rowUs = (2 * computeWeights) / operationsPerUs;
     this.#experts = expertTimes(model.experts, parts.expertImbalance ?? 1, {
       weightsUs: (experts * weightBytes) / bytesPerUs,
       rowUs: (2 * experts) / operationsPerUs,

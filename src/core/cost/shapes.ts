@@ -75,6 +75,12 @@ export interface Efficiency {
   /** Attention: `compute` of prefill rows, and `memory` of decode rows. Undefined: as in linear layers. */
   readonly attentionCompute?: number | undefined;
   readonly attentionMemory?: number | undefined;
+  /**
+   * Weights of a matrix on one device at which a product reaches half of `compute`, or of `memory`: smaller shards reach
+   * less. Undefined: 0.
+   */
+  readonly computeShard?: number | undefined;
+  readonly memoryShard?: number | undefined;
   /** Overhead of a row with logits: sampling, bookkeeping of its sequence. Undefined: 0. */
   readonly sequenceUs?: number | undefined;
   /** Time of an all-reduce beside `linkUs` and its bytes. Undefined: 0. */

@@ -89,6 +89,8 @@ export interface ClusterLendingConfig {
   /** Of one row over all layers: its query and its partial result. */
   readonly queryRowBytes: number;
   readonly layers: number;
+  /** Remote keys and values travel to the rows at every step, as in Ring Attention. Undefined: rows travel to them. */
+  readonly sendsKeys?: boolean | undefined;
   /** (instances): time to move a token's keys and values between devices and host memory; undefined where no host memory is lent. */
   readonly hostTokenUs?: readonly number[] | undefined;
 }

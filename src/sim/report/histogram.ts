@@ -82,6 +82,12 @@ export function latencyMs(histogram: Histogram): Latency {
   };
 }
 
+/** The distribution of a histogram of microseconds: milliseconds by percentile. */
+export function percentilesMs(histogram: Histogram): Readonly<Record<string, number>> {
+  const shown = [5, 10, 25, 50, 75, 90, 95, 99, 100];
+  return Object.fromEntries(shown.map((percent) => [`p${percent}`, histogram.percentile(percent / 100) / 1000]));
+}
+
 /** Values below 2^10 have a bucket each. */
 function bucketOf(value: number): number {
   if (value < perDoubling) return value;

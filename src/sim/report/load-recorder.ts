@@ -85,10 +85,14 @@ export class LoadRecorder {
     }
   }
 
-  /** The run is over: drops samples after its end, and adds its end as the last sample. */
+  /**
+   * The run is over: drops samples after its end, or less than half an interval before it (rates over so short a time are
+   * far above the others), and adds its end as the last sample.
+   */
   close(): void {
     const endUs = this.#simulation.nowUs;
-    this.#samples = this.#samples.filter(({ atUs }) => atUs < endUs);
+    const lastUs = endUs - this.#intervalUs / 2;
+    this.#samples = this.#samples.filter(({ atUs }, i) => atUs < endUs && (i === 0 || atUs <= lastUs));
     this.#samples.push(this.#sample(endUs));
   }
 

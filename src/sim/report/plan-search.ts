@@ -13,6 +13,11 @@ export interface Unit {
   readonly instancesPerMachine: number;
   /** Of one machine. */
   readonly pricePerHour: number;
+  /** Of what a cluster has besides its instances: a store. */
+  readonly addedPricePerHour?: number;
+  /** Fewest instances, and fewest that prefill, with which a cluster can run. */
+  readonly instancesMin?: number;
+  readonly prefillMin?: number;
 }
 
 export interface TrialResult {
@@ -155,7 +160,7 @@ class PlanSearch<U extends Unit, K extends TrialResult> {
   /** Levels at most as expensive as the cheapest so far. */
   #affordable(unit: U): readonly number[] {
     return levelsOf(unit, this.#limits.instancesMax).filter(
-      (level) => machinesOf(unit, level) * unit.pricePerHour <= this.#pricePerHour,
+      (level) => this.#priceOf(unit, { prefill: 0, decode: 0, mixed: level }, unit) <= this.#pricePerHour,
     );
   }
 
@@ -167,10 +172,13 @@ class PlanSearch<U extends Unit, K extends TrialResult> {
 
   #priceOf(unit: U, shape: Shape, decodeUnit: U): number {
     const [machines, decodeMachines] = this.#machines(unit, shape, decodeUnit);
-    return machines * unit.pricePerHour + decodeMachines * decodeUnit.pricePerHour;
+    const { addedPricePerHour = 0 } = unit;
+    return machines * unit.pricePerHour + decodeMachines * decodeUnit.pricePerHour + addedPricePerHour;
   }
 
   async #meetsTarget(unit: U, shape: Shape, decodeUnit = unit): Promise<boolean> {
+    const { instancesMin = 0, prefillMin = 0 } = unit;
+    if (shape.prefill + shape.decode + shape.mixed < instancesMin || shape.prefill < prefillMin) return false;
     const result = await this.#runTrial(unit, shape, decodeUnit);
     const [own, others] = this.#machines(unit, shape, decodeUnit);
     const pricePerHour = this.#priceOf(unit, shape, decodeUnit);

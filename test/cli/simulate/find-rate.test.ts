@@ -1,9 +1,10 @@
 // The search for the highest rate, against a cluster with a known limit.
 import { describe, expect, it } from 'vitest';
 import { readOptions } from '../../../src/cli/options/options.ts';
-import { findRate, runAtHighestRate } from '../../../src/cli/simulate/find-rate.ts';
+import { runAtHighestRate } from '../../../src/cli/simulate/find-rate.ts';
 import { withoutOutputs } from '../../../src/cli/simulate/outputs/run-outputs.ts';
 import { runSimulation, simulationSchema } from '../../../src/cli/simulate/simulated-run.ts';
+import { findRate } from '../../../src/cli/simulate/sweep/rate-search.ts';
 
 describe('the highest rate', () => {
   it.each([

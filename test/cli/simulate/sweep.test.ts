@@ -1,12 +1,12 @@
 // Sweeps: the points of a file, their rows, errors, and the continuation of an interrupted sweep; and searches that run ahead.
 import { appendFileSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { afterAll, describe, expect, it } from 'vitest';
-import { findRate } from '../../../src/cli/simulate/find-rate.ts';
 import { reportOfRun } from '../../../src/cli/simulate/simulated-run.ts';
 import { figureTableOf, markdownTable, withTable } from '../../../src/cli/simulate/sweep/figure-table.ts';
+import { findRate } from '../../../src/cli/simulate/sweep/rate-search.ts';
 import { runSweep, SweepJournal, SweepProgress } from '../../../src/cli/simulate/sweep/run-sweep.ts';
 import { searchAhead } from '../../../src/cli/simulate/sweep/search-ahead.ts';
 import { simulate, sweep as sweepOver } from '../../../src/cli/simulate/sweep/sim-api.ts';
@@ -40,6 +40,21 @@ describe('the points of a sweep', () => {
       [3, 4, 'split', '2'],
     ]);
     expect(points[6].options).toMatchObject({ prefill: 1, decode: 1, rate: 2, seed: 3, ttftSlo: { us: 2_000_000 } });
+  });
+
+  it('have the flags of a choice beside another one, which replace those of both', () => {
+    const size = [
+      { name: 'small', mixed: 1 },
+      { name: 'large', mixed: 4 },
+    ];
+    const system = [{ name: 'own' }, { name: 'joined', tp: 4, by: { large: { mixed: 2, tp: 2 } } }];
+    const { points } = sweepOf({ base: { ...base, hardware: 'h100x8' }, grid: { size, system } }, 'a.yaml');
+    expect(points.map(({ options: { mixed, tp } }) => [mixed, tp])).toEqual([
+      [1, undefined],
+      [1, 4],
+      [4, undefined],
+      [2, 2],
+    ]);
   });
 
   it.each([
@@ -156,6 +171,25 @@ describe('a table of a page', () => {
     expect(() => withTable(page, 'b', [])).toThrow('Cannot find the table b');
   });
 
+  it('compares runs seed by seed, with the range over the seeds, beside figures of other sources', async () => {
+    const cells = { '': "{completed / completed@'2'|n1} {ttftMsMean - 5 * 0|n0~} {simulatedSeconds|n1~}" };
+    const figure = {
+      ...{ ...content.figure, cells, above: [] },
+      after: { change: "{requests@'2' / requests@'1' * 100 - 100|n0} %" },
+      beside: { published: { slow: '1.5' } },
+    };
+    const swept = sweepOf(content, 'a.yaml');
+    const { results } = await runSweep(swept, { jobs: 1 });
+    const [head, , slow, fast] = markdownTable(figureTableOf({ ...content, figure }, 'a.yaml'), swept, results);
+    expect(head).toBe('| load | 1 | 2 | change | published |');
+    expect(slow).toMatch(/^\| slow \| 1\.0 0 [\d.]+ \([\d.]+ to [\d.]+\) \| .* \| 0 % \| 1\.5 \|$/);
+    expect(fast).toMatch(/\| 0 % \| \|$/);
+    const unknown = figureTableOf({ ...content, figure: { ...figure, after: { a: "{requests@'9'|n0}" } } }, 'a.yaml');
+    expect(() => markdownTable(unknown, swept, results)).toThrow(
+      "Cannot compare with '9': no entry of the grid has it",
+    );
+  });
+
   it('is refused with the wrong entry', () => {
     const wrong = { ...content, figure: { ...content.figure, rows: 3 } };
     expect(() => figureTableOf(wrong, 'a.yaml')).toThrow('Cannot read a.yaml: figure.rows');
@@ -163,8 +197,11 @@ describe('a table of a page', () => {
 
   it('of every file of experiments/figures can be run, and has its place on its page', () => {
     const root = new URL('../../../', import.meta.url);
-    const files = readdirSync(new URL('experiments/figures', root)).filter((file) => file.endsWith('.yaml'));
+    const folder = new URL('experiments/figures', root);
+    const found = readdirSync(folder, { recursive: true, encoding: 'utf8' });
+    const files = found.filter((file) => file.endsWith('.yaml'));
     expect(files.length).toBeGreaterThan(5);
+    expect(new Set(files.map((file) => basename(file))).size).toBe(files.length);
     for (const file of files) {
       const figure = readYaml(fileURLToPath(new URL(`experiments/figures/${file}`, root))) as {
         base: { config?: string };
@@ -180,7 +217,7 @@ describe('a table of a page', () => {
       );
       const text = readFileSync(new URL(page, root), 'utf8');
       expect(text).toContain(lines[0]);
-      expect(withTable(text, file.replace('.yaml', ''), lines)).toContain(lines[0]);
+      expect(withTable(text, basename(file, '.yaml'), lines)).toContain(lines[0]);
     }
   });
 });
@@ -190,6 +227,11 @@ describe('simulations from a program', () => {
     const { wallSeconds: _, ...report } = await reportOfRun(sweepOf({ base }, 'a.yaml').points[0].options);
     const flags = { workload: 'plain', requests: 5, ttftSlo: '2s', tbtSlo: '100ms', seed: 3 };
     expect(await simulate(flags)).toMatchObject(report);
+    const prompts = { requests: 20, input: '20000', output: '2', ttftSlo: '5s', tbtSlo: '1s', findRate: 0.9 };
+    const searched = await simulate({ ...flags, ...prompts });
+    const { rate = 0, above = 0 } = searched.highestRate ?? {};
+    expect(above / rate).toBeLessThan(1.011);
+    expect(searched.withinSlo).toBeGreaterThanOrEqual(18);
     const runs = await sweepOver({ base, grid: { rate: [1] } }, { jobs: 1 });
     expect(runs).toMatchObject([{ settings: { rate: '1' }, seed: 3, report: { requests: 5 } }]);
     expect(() => simulate({ rate: -1 })).toThrow('Cannot use --rate -1');

@@ -86,6 +86,23 @@ describe('the efficiency of a hardware entry', () => {
     expect(stepUs({ sequenceUs: 10 }) - assumedUs).toBe(320);
   });
 
+  it('falls with the size of a shard, by as much for each device', () => {
+    const layersUs = (tensorParallel: number, changes: object, rows: number) => {
+      const efficiency = { ...assumedEfficiency, layerUs: 0, stepUs: 0, ...changes };
+      const shape = { ...decodeShape(rows, 0), logitRows: 0 };
+      return new RooflineCost(shapeOf('llama3-70b', { tensorParallel, efficiency })).stepUs(shape);
+    };
+    for (const [changes, rows, rate, scale] of [
+      [{ memoryShard: 3e6 }, 1, device.memoryBytesPerSecond * assumedEfficiency.memory, 2],
+      [{ computeShard: 3e6 }, 8192, device.operationsPerSecond * assumedEfficiency.compute, 2 * 8192],
+    ] as const)
+      for (const tensorParallel of [4, 8]) {
+        const addedUs = layersUs(tensorParallel, changes, rows) - layersUs(tensorParallel, {}, rows);
+        // Each of the four products of 80 layers takes as long as one with three million weights more.
+        expect(addedUs / ((4 * 80 * 3e6 * scale) / (rate / 1e6))).toBeCloseTo(1, 2);
+      }
+  });
+
   it('separates attention from linear layers', () => {
     const keysUs = (changes: object) =>
       stepUs(changes) - stepUs({ ...changes, attentionMemory: 1e9, attentionCompute: 1e9 });

@@ -77,6 +77,23 @@ describe('the search for the cheapest cluster', () => {
     expect(tried).toBeLessThan(all / 2);
   });
 
+  it('counts what a cluster has besides its instances, and tries none that cannot run', async () => {
+    const plain: Candidate = {
+      ...{ instancesPerMachine: 1, pricePerHour: 4 },
+      corners: [{ prefill: 0, decode: 0, mixed: 4, share: 1 }],
+    };
+    const smaller = { prefill: 0, decode: 0, mixed: 2, share: 1 };
+    const cheaper: Candidate = { ...plain, addedPricePerHour: 7, instancesMin: 2, prefillMin: 0, corners: [smaller] };
+    const { trials, cheapest } = await search([plain, cheaper]);
+    expect(cheapest).toMatchObject({ unit: cheaper, mixed: 2, pricePerHour: 15 });
+    const sizes = trials.map(({ unit, mixed, prefill, decode }) => (unit === cheaper ? mixed + prefill + decode : 2));
+    expect(Math.min(...sizes)).toBe(2);
+    const dearer = { ...cheaper, addedPricePerHour: 9 };
+    expect((await search([plain, dearer])).cheapest).toMatchObject({ unit: plain, pricePerHour: 16 });
+    const grouped = { ...cheaper, prefillMin: 3 };
+    expect((await search([grouped])).trials.every(({ prefill }) => prefill >= 3)).toBe(true);
+  });
+
   it('finds the result of exhaustive search over pairs of hardware for prefill and decode', async () => {
     const unit = fc.record({
       instancesPerMachine: fc.constantFrom(0.5, 1, 2),

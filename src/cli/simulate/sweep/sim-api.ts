@@ -1,7 +1,8 @@
 // `kvasir/sim`: simulations from a program, without a command line.
 import type { z } from 'zod';
 import { readOptions } from '../../options/options.ts';
-import { type Report, reportOfRun, simulationSchema } from '../simulated-run.ts';
+import { type Report, simulationSchema } from '../simulated-run.ts';
+import { sweptReport } from './rate-search.ts';
 import { runSweep } from './run-sweep.ts';
 import { type SweepDefinition, sweepOf } from './sweep-file.ts';
 import type { SweepResult } from './sweep-rows.ts';
@@ -17,7 +18,7 @@ export type SimulationFlags = Partial<z.input<typeof simulationSchema>> & { read
  * @throws Error whose message names the flag that is wrong
  */
 export function simulate(flags: SimulationFlags): Promise<Report> {
-  return reportOfRun(readOptions(simulationSchema, flags));
+  return sweptReport(readOptions(simulationSchema, flags));
 }
 
 /** A run of a sweep. */

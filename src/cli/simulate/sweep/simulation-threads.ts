@@ -3,7 +3,8 @@ import { existsSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { Worker } from 'node:worker_threads';
 import { UsageError } from '../../usage-error.ts';
-import { type Report, reportOfRun, type SimulationOptions } from '../simulated-run.ts';
+import type { Report, SimulationOptions } from '../simulated-run.ts';
+import { sweptReport } from './rate-search.ts';
 
 export interface SimulationCall {
   readonly call: number;
@@ -74,7 +75,7 @@ export class SimulationThreads {
       next = this.#leftMs > 0 ? this.#queue.shift() : undefined
     ) {
       const startedMs = performance.now();
-      await reportOfRun(next.options).then(next.resolve, next.reject);
+      await sweptReport(next.options).then(next.resolve, next.reject);
       this.#leftMs -= performance.now() - startedMs;
     }
     this.#isBusy = false;

@@ -45,7 +45,6 @@ const refused: Readonly<Record<string, string>> = {
   timeline: 'each run would write the same file',
   requestsOut: 'each run would write the same file',
   clientsPlot: 'each run would write the same file',
-  findRate: 'a run has one rate: state several in the grid',
   chaos: 'it runs no workload',
   seeds: 'state `seeds` beside `base` and `grid`',
 };
@@ -72,7 +71,7 @@ export function sweepOf(content: unknown, path: string): Sweep {
   }
   const { base, grid, seeds } = parsed.data;
   const points = combinationsOf(Object.entries(grid)).flatMap((combination, index) => {
-    const flags = { ...flagsOf(base), ...Object.assign({}, ...combination.map(({ flags: own }) => own)) };
+    const flags = { ...flagsOf(base), ...flagsOfAll(combination) };
     const settings = Object.fromEntries(combination.map(({ name, shown }) => [name, shown]));
     return Array.from({ length: seeds }, (_, i) => pointOf(path, { index, settings, flags }, i));
   });
@@ -92,6 +91,7 @@ interface GridChoice {
   readonly name: string;
   readonly shown: string;
   readonly flags: Flags;
+  readonly beside: Readonly<Record<string, Flags>>;
 }
 
 /** Every choice of a value for each entry. */
@@ -105,11 +105,19 @@ function combinationsOf(
   );
 }
 
-/** A mapping sets several flags together: its `name` is shown. */
+/** A mapping sets several flags together: its `name` is shown. Its `by` has further flags beside choices of these names. */
 function choiceOf(name: string, value: z.infer<typeof gridValue>, place: number): GridChoice {
-  if (typeof value !== 'object') return { name, shown: String(value), flags: flagsOf({ [name]: value }) };
-  const { name: shown = place + 1, ...flags } = value;
-  return { name, shown: String(shown), flags: flagsOf(flags) };
+  if (typeof value !== 'object') return { name, shown: String(value), flags: flagsOf({ [name]: value }), beside: {} };
+  const { name: shown = place + 1, by = {}, ...flags } = value;
+  return { name, shown: String(shown), flags: flagsOf(flags), beside: besideSchema.parse(by) };
+}
+
+const besideSchema = z.record(z.string(), z.record(z.string(), z.unknown()));
+
+/** Flags of later choices replace those of earlier ones. */
+function flagsOfAll(combination: readonly GridChoice[]): Flags {
+  const besides = combination.flatMap(({ beside }) => combination.map(({ shown }) => flagsOf(beside[shown] ?? {})));
+  return Object.assign({}, ...combination.map(({ flags }) => flags), ...besides);
 }
 
 function flagsOf(given: Flags): Flags {

@@ -9,6 +9,9 @@ export type SweepResult = { readonly report: Report } | { readonly error: string
 const figures = {
   requests: ({ requests }) => requests,
   completed: ({ completed }) => completed,
+  refused: ({ requests, completed }) => requests - completed,
+  // Undefined without `find-rate`.
+  highestRate: ({ highestRate }) => highestRate?.rate,
   // Undefined without an SLO.
   withinSlo: ({ withinSlo, requests, settings }) => (hasSlo(settings) ? perRequest(withinSlo, requests) : undefined),
   requestsPerSecond: ({ completed, simulatedSeconds }) => perSecond(completed, simulatedSeconds),

@@ -87,7 +87,12 @@ export class ClusterLending {
     this.#busy = new Uint8Array(instances.length);
     this.#creditorLostUs = new Float64Array(instances.length).fill(Number.POSITIVE_INFINITY);
     this.attention = new RemoteAttention(
-      { costs, hostTokenUs, remoteAttentionPermilleMax: config.remoteAttentionPermilleMax },
+      {
+        costs,
+        hostTokenUs,
+        remoteAttentionPermilleMax: config.remoteAttentionPermilleMax,
+        sendsKeys: config.sendsKeys === true,
+      },
       this,
     );
     this.#progress = new LendingProgress(config.times);

@@ -1,6 +1,6 @@
 // Remote attention in a simulated cluster, and its effect on the steps of creditors and debtors.
 
-import { partialsUs, type QueryLink, remoteAttentionUs } from '../../../core/cost/dist-attention.ts';
+import { keysSent, partialsUs, type QueryLink, remoteAttentionUs, ringUs } from '../../../core/cost/dist-attention.ts';
 import type { StepCostModel } from '../../../core/cost/roofline.ts';
 import { unboundedPermille } from '../../../core/lending/lending-policy.ts';
 import type { RemoteWork } from '../../../core/protocol/lending-effects.ts';
@@ -19,6 +19,8 @@ interface AttentionConfig {
   readonly hostTokenUs: readonly number[];
   /** Share of a step, in thousandths, that a creditor spends on all its debtors while it has work of its own. */
   readonly remoteAttentionPermilleMax: number;
+  /** Remote keys and values travel to the rows at every step. */
+  readonly sendsKeys: boolean;
 }
 
 interface AttentionHost {
@@ -62,6 +64,9 @@ export class RemoteAttention {
   readonly #states: readonly Map<number, CreditorState>[];
   /** (instances): the current share of debtors in its steps, in thousandths. */
   readonly #taken: Int32Array;
+  /** (instances): keys and values that travel to each of its steps. */
+  readonly #keyBytes: Float64Array;
+  /** Queries and partial results, or the keys and values that travel instead. */
   queryBytes = 0;
 
   constructor(config: AttentionConfig, host: AttentionHost) {
@@ -70,11 +75,13 @@ export class RemoteAttention {
     this.#loads = config.costs.map(() => []);
     this.#states = config.costs.map(() => new Map<number, CreditorState>());
     this.#taken = new Int32Array(config.costs.length);
+    this.#keyBytes = new Float64Array(config.costs.length);
   }
 
   /** Counts the query bytes of a debtor's steps. */
   stepsEnded(debtor: number, steps: number, rowBytes: number): void {
     for (const { work } of this.#loads[debtor]) this.queryBytes += work.rows * steps * rowBytes;
+    this.queryBytes += this.#keyBytes[debtor] * steps;
   }
 
   /** Share of debtors in a step of the instance, in thousandths. */
@@ -106,6 +113,7 @@ export class RemoteAttention {
   }
 
   waitOf(debtor: number, remote: readonly RemoteWork[]): RemoteWait {
+    if (this.#config.sendsKeys) return this.#ringWait(debtor, remote);
     const { hostTokenUs } = this.#config;
     const sentRows = remote.reduce((sum, { rows }) => sum + rows, 0);
     let keyRows = 0;
@@ -126,9 +134,26 @@ export class RemoteAttention {
     return { keyRows, decodeKeys, remoteUs };
   }
 
+  /** The debtor computes all attention: the keys and values of all creditors share its NIC. */
+  #ringWait(debtor: number, remote: readonly RemoteWork[]): RemoteWait {
+    const others = remote.filter(({ creditor }) => creditor !== debtor);
+    const bytes = this.#keyBytesOf(debtor, others);
+    const remoteUs = others.map(({ creditor }) => ringUs(this.#host.linkOf(debtor, creditor), bytes));
+    return { keyRows: 0, decodeKeys: 0, remoteUs: Math.max(0, ...remoteUs) };
+  }
+
+  #keyBytesOf(debtor: number, remote: readonly RemoteWork[]): number {
+    return remote.reduce((sum, work) => sum + keysSent(work), 0) * this.#config.costs[debtor].kvBytesPerToken;
+  }
+
   /** A step of the debtor begins with this work at creditors; none: its steps have ended. Returns the changes for creditors. */
   update(debtor: number, all: readonly RemoteWork[], stepUs: number): readonly LoadChange[] {
-    const remote = all.filter(({ creditor }) => creditor !== debtor);
+    const others = all.filter(({ creditor }) => creditor !== debtor);
+    if (this.#config.sendsKeys) {
+      this.#keyBytes[debtor] = this.#keyBytesOf(debtor, others);
+      return [];
+    }
+    const remote = others;
     const before = this.#loads[debtor];
     if (before.length === remote.length && before.every((load, i) => this.#isSame(debtor, load, remote[i]))) return [];
     const changes = new Map<number, LoadChange>();
