@@ -81,8 +81,12 @@ export class Instance<
     return this.#state.effects;
   }
 
-  /** Components handle events first; the instance handles the others. */
+  /** Ends of steps are the instance's own, as most events are. Components handle the others first. */
   #receive(event: InstanceEvent<Request, Result>): Handled {
+    if (event.kind === 'stepDone' || event.kind === 'stepAborted' || event.kind === 'stepFailed') {
+      this.#commit(event);
+      return undefined;
+    }
     for (const component of this.#state.hooks.handle) {
       const handled = component.handle(event);
       if (handled !== undefined && handled !== 'shared') return handled;
@@ -100,11 +104,6 @@ export class Instance<
         break;
       case 'requestSnapshot':
         for (const effect of this.#publisher.snapshot()) this.#state.emit(effect);
-        break;
-      case 'stepDone':
-      case 'stepAborted':
-      case 'stepFailed':
-        this.#commit(event);
         break;
       case 'wake':
       case 'creditorCut':

@@ -69,7 +69,9 @@ export class ConductorDriver {
 
   /** @param restarted no instance is known yet */
   #create(restarted: boolean): Conductor<LengthRequest> {
-    const { config, sloOf, messageCounts, instances } = this.#host;
+    const { config, sloOf, instances } = this.#host;
+    // Without faults no message is late or an orphan, so that none is counted.
+    const messageCounts = config.faults && this.#host.messageCounts;
     const capacityTokens = instances.map((instance) => instance.capacityTokens);
     const longestTokens = instances.map(({ capacityTokens, components }) =>
       Math.max(capacityTokens, components.sparseKv?.longestTokens ?? 0),

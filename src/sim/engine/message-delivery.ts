@@ -97,7 +97,8 @@ export class MessageDelivery {
 
   /** The instance's step has ended: delivers the deferred events before its end. */
   deliverDeferred(index: InstanceIndex): void {
-    for (const event of this.#deferred[index].splice(0)) this.#host.deliverToInstance(index, event);
+    const deferred = this.#deferred[index];
+    if (deferred.length > 0) for (const event of deferred.splice(0)) this.#host.deliverToInstance(index, event);
   }
 
   /** Drops the events that a failed instance has not received and the messages that it has not sent. */
