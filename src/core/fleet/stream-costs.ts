@@ -10,6 +10,8 @@ interface Stream {
   tokens: number;
 }
 
+/** First tokens that arrive within this time are of one step. */
+const sameStepUs = 2_000;
 /** Gaps are observed at most this often: one step of an engine shows in the gaps of all its streams. */
 const observeEveryUs = 10_000;
 
@@ -47,7 +49,10 @@ export class StreamCosts {
     this.#prefilling++;
   }
 
-  /** Tokens have arrived. Returns the time that the prefill took, with the first ones. */
+  /**
+   * Tokens have arrived. Returns the time that the prefill took, with the first ones: 0 where it shared the steps of an
+   * earlier one.
+   */
   received(nowUs: number, id: RequestId, tokens: number): number | undefined {
     const stream = this.#streams.get(id);
     if (stream === undefined) return undefined;
@@ -59,7 +64,8 @@ export class StreamCosts {
       if (this.#prefilling === 0 && lastUs >= this.#decodingSinceUs) this.#observe(nowUs, (nowUs - lastUs) / tokens);
       return undefined;
     }
-    const prefillUs = nowUs - Math.max(stream.forwardedUs, this.#lastFirstTokenUs);
+    const shared = nowUs - this.#lastFirstTokenUs < sameStepUs;
+    const prefillUs = shared ? 0 : nowUs - Math.max(stream.forwardedUs, this.#lastFirstTokenUs);
     this.#lastFirstTokenUs = nowUs;
     this.#endPrefill(nowUs);
     return prefillUs;

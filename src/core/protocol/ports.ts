@@ -147,7 +147,8 @@ export type GenerationEvent =
   /**
    * Prefill began; `cachedTokens` of the prompt came from the prefix cache. `ahead`: some of them are still in
    * transfer. `keptTokens`: prompt tokens that sparse layers keep, averaged over these layers; undefined: all.
-   * `prefillUs`: the prefill has ended and took this time; an instance that cannot announce its starts reports them so.
+   * `prefillUs`: the prefill has ended and took this time, 0 where it shared the steps of another one; an instance that
+   * cannot announce its starts reports them so.
    */
   | {
       readonly kind: 'started';

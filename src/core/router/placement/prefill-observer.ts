@@ -60,8 +60,8 @@ export class PrefillObserver {
     if (event.kind === 'started' && instance !== prompt.instance) {
       // The decode instance reports the start after the prefill has ended.
       if (prompt.startedUs === undefined) this.forget(id);
-    } else if (event.kind === 'started' && event.ahead === true) {
-      // The observed time would include the wait for its prefix.
+    } else if (event.kind === 'started' && (event.ahead === true || event.prefillUs === 0)) {
+      // The observed time would include the wait for its prefix, or its steps are those of another prefill.
       this.#prompts.delete(id);
     } else if (event.kind === 'started') {
       prompt.startedUs = nowUs - (event.prefillUs ?? 0);
