@@ -21,9 +21,12 @@ export class PrefillTimes implements PrefillPredictor {
   #steps: StepCost | undefined;
   #chunks: ChunkedPrefill;
   #ratio: number | undefined;
+  /** The mean ratio of all, until one changes. */
+  readonly #known: { mean: number | undefined };
 
-  private constructor(all: readonly PrefillTimes[], chunkTokens: number) {
+  private constructor(all: readonly PrefillTimes[], known: { mean: number | undefined }, chunkTokens: number) {
     this.#all = all;
+    this.#known = known;
     this.#chunkTokens = chunkTokens;
     this.#chunks = new ChunkedPrefill(guess, chunkTokens);
   }
@@ -31,10 +34,11 @@ export class PrefillTimes implements PrefillPredictor {
   /** (instances): instances of one kind share one object. @param kinds (instances): equal for equal hardware @param chunkTokens maximum rows of a step */
   static of(kinds: readonly number[], chunkTokens: number): readonly PrefillTimes[] {
     const all: PrefillTimes[] = [];
+    const known = { mean: undefined };
     const times = new Map<number, PrefillTimes>();
-    for (const kind of kinds) if (!times.has(kind)) times.set(kind, new PrefillTimes(all, chunkTokens));
+    for (const kind of kinds) if (!times.has(kind)) times.set(kind, new PrefillTimes(all, known, chunkTokens));
     all.push(...times.values());
-    return kinds.map((kind) => times.get(kind) ?? new PrefillTimes(all, chunkTokens));
+    return kinds.map((kind) => times.get(kind) ?? new PrefillTimes(all, known, chunkTokens));
   }
 
   prefillUs(tokens: number, cachedTokens: number): number {
@@ -46,7 +50,7 @@ export class PrefillTimes implements PrefillPredictor {
     if (this.#steps === undefined) {
       this.#steps = new StepCost();
       this.#chunks = new ChunkedPrefill(this.#steps, this.#chunkTokens);
-      this.#ratio = undefined;
+      this.#setRatio(undefined);
     }
     this.#steps.setCoefficients(coefficients);
   }
@@ -59,17 +63,28 @@ export class PrefillTimes implements PrefillPredictor {
   /** A prompt was computed; where step costs are reported, while its instance had no other request. */
   observe(tokens: number, cachedTokens: number, us: number): void {
     const ratio = this.#ratio ?? this.#mean();
-    this.#ratio = ratio + newestWeight * (us / this.#chunks.prefillUs(tokens, cachedTokens) - ratio);
+    this.#setRatio(ratio + newestWeight * (us / this.#chunks.prefillUs(tokens, cachedTokens) - ratio));
   }
 
   /** Discards the measurements: another instance has taken its place. */
   reset(): void {
     this.#steps = undefined;
     this.#chunks = new ChunkedPrefill(guess, this.#chunkTokens);
-    this.#ratio = undefined;
+    this.#setRatio(undefined);
+  }
+
+  #setRatio(ratio: number | undefined): void {
+    this.#ratio = ratio;
+    this.#known.mean = undefined;
   }
 
   #mean(): number {
+    const mean = this.#known.mean ?? this.#computeMean();
+    this.#known.mean = mean;
+    return mean;
+  }
+
+  #computeMean(): number {
     const learned = this.#all.flatMap((times) => times.#ratio ?? []);
     return learned.length === 0 ? 1 : learned.reduce((sum, ratio) => sum + ratio, 0) / learned.length;
   }

@@ -36,8 +36,8 @@ export interface FleetClusterOptions {
   log(message: string): void;
 }
 
-/** Ranks of all engines together. */
-const slotsMax = 256;
+/** Data-parallel ranks of all engines together. */
+const ranks = { least: 64, perEngine: 16 };
 const attemptsMax = 4;
 /** An engine with streams of which none advances for so long is down, whatever it answers. */
 const stallUsMax = 120_000_000;
@@ -78,11 +78,13 @@ export class FleetCluster extends ConductorDriver {
   readonly #hashKey: Uint32Array;
   readonly #slots: Slot[] = [];
   readonly #engines: readonly ExternalEngine[];
+  readonly #slotsMax: number;
   readonly #handOffs = new Map<RequestId, RunningHandOff>();
   #model: string | undefined;
   #contextTokens: number | undefined;
 
   constructor(options: FleetClusterOptions) {
+    const slotsMax = Math.max(ranks.least, options.engines.length * ranks.perEngine);
     const hashKey = webcrypto.getRandomValues(new Uint32Array(4));
     super({
       placement: new TokenPlacement(hashKey),
@@ -91,6 +93,7 @@ export class FleetCluster extends ConductorDriver {
     });
     this.#hashKey = hashKey;
     this.#model = options.model;
+    this.#slotsMax = slotsMax;
     const slots = Array.from({ length: slotsMax }, (_, slot) => slot);
     this.placement.begin(root, slots);
     this.startConductor(
@@ -138,7 +141,8 @@ export class FleetCluster extends ConductorDriver {
     const { models, contextTokens, sources } = description;
     const model = this.#model ?? models[0];
     if (!models.includes(model)) throw new Error(`it serves ${models.join(', ')}, and the fleet serves ${model}`);
-    if (this.#slots.length + sources.length > slotsMax) throw new Error(`the fleet has at most ${slotsMax} ranks`);
+    if (this.#slots.length + sources.length > this.#slotsMax)
+      throw new Error(`the fleet has at most ${this.#slotsMax} data-parallel ranks`);
     this.#model = model;
     this.#contextTokens = Math.max(this.#contextTokens ?? 0, contextTokens ?? 0) || undefined;
     for (const rank of sources.keys()) this.#join(engine, dialect, description, rank);
