@@ -56,6 +56,16 @@ export const sanitized = {
   linkFlags: [sanitizers],
 };
 
+/** The same with all kernels, for the suites of `npm run sanitize`. */
+export const sanitizedWhole = {
+  ...sanitized,
+  folder: join(buildFolder, 'sanitized', 'whole'),
+  what: 'the native part with all kernels under sanitizers',
+  families: Object.keys(families),
+  flags: ['-O1', '-g1', sanitizers, '-fno-sanitize-recover=all'],
+  kernelFlags: [],
+};
+
 /** For test programs that detect races between threads. */
 export const raced = {
   folder: join(buildFolder, 'raced', 'build'),

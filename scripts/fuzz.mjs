@@ -89,6 +89,12 @@ function sanitizerLibraries() {
   return status === 0 ? preload : undefined;
 }
 
+/** The environment of a node whose addon at `addon` is under sanitizers; undefined when the compiler has none that work. */
+export function sanitizerEnvironment(addon) {
+  const preload = sanitizerLibraries();
+  return preload === undefined ? undefined : { ...environment(preload), KVASIR_NATIVE: addon };
+}
+
 function environment(preload) {
   if (preload === '') return process.env;
   // Node frees nothing at exit. The quarantine of freed memory is small, so that the memory of a case can be measured.

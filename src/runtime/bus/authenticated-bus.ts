@@ -1,7 +1,8 @@
-// A bus whose messages carry a MAC under the cluster token, a number and a time: a client of the server without the token can neither forge
-// nor replay them.
+// A bus whose messages and records carry a MAC under the cluster token and a number, messages also a time: a client of the server without
+// the token can neither forge nor replay them.
 import { createHash, createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
-import type { Bus, Records, Snapshots, Subject } from './bus.ts';
+import { AuthenticatedRecords, AuthenticatedSnapshots } from './authenticated-records.ts';
+import type { Bus, Subject } from './bus.ts';
 
 const macBytes = 16;
 const senderBytes = 12;
@@ -24,10 +25,9 @@ export interface AuthenticatedBusOptions {
   readonly now?: () => number;
 }
 
-/** The records are those of the inner bus. */
 export class AuthenticatedBus implements Bus {
-  readonly records: Records;
-  readonly snapshots: Snapshots;
+  readonly records: AuthenticatedRecords;
+  readonly snapshots: AuthenticatedSnapshots;
   readonly durable: boolean;
   readonly #inner: Bus;
   readonly #key: Buffer;
@@ -44,8 +44,8 @@ export class AuthenticatedBus implements Bus {
     this.#key = createHash('sha256').update(`kvasir bus 1\0${cluster}\0${token}`).digest();
     this.#log = log;
     this.#now = now;
-    this.records = inner.records;
-    this.snapshots = inner.snapshots;
+    this.records = new AuthenticatedRecords(inner.records, 'records', { key: this.#key, now });
+    this.snapshots = new AuthenticatedSnapshots(inner.snapshots, 'snapshots', { key: this.#key, now });
     this.durable = inner.durable;
   }
 

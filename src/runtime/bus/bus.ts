@@ -31,6 +31,8 @@ export interface StoredRecord {
 /** Key-value store that outlives its writers and a restart of the server. Keys are subjects without wildcards. */
 export interface Records {
   read(key: Subject): Promise<StoredRecord | undefined>;
+  /** True if there is a record that `read` ignores, because it has not the token of the cluster; undefined: `read` ignores none. */
+  isForeign?(key: Subject): Promise<boolean>;
   /**
    * Compare-and-set: writes if the record still has that revision (undefined: if the record is absent). Returns the new revision, or undefined
    * if another writer came first. After a rejection the write may have happened: read again.

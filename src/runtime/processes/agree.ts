@@ -72,7 +72,10 @@ async function agreed(bus: Bus, own: JoiningProcess): Promise<Agreed> {
     }
     if (verdict.kind === 'discover') continue;
     if (verdict.kind === 'wait') {
-      if (nowUs() - startedUs > restoreUsMax) throw new Error(`Cannot join the cluster: ${recordLost}`);
+      const waitedUs = nowUs() - startedUs;
+      if (waitedUs > foreignUsMax && (await bus.records.isForeign?.(agreementKey)) === true)
+        throw new Error(`Cannot join the cluster: ${recordForeign}`);
+      if (waitedUs > restoreUsMax) throw new Error(`Cannot join the cluster: ${recordLost}`);
       await new Promise((resolve) => setTimeout(resolve, restorePollMs));
       continue;
     }
@@ -82,6 +85,10 @@ async function agreed(bus: Bus, own: JoiningProcess): Promise<Agreed> {
   }
 }
 
+/** Processes with this token have replaced a record without it by then. */
+const foreignUsMax = 1_000_000;
+const recordForeign =
+  'it has another token than this one was given, or its record is of another release: all processes need the same --token';
 const recordLost = 'its record is lost, and the running processes do not restore it: all must be of one release';
 
 interface KnownRecord {

@@ -39,7 +39,10 @@ export async function examineCluster(bus: Bus, probe: Probe = probePages): Promi
     pages === undefined ? [] : [probe(pages).then((why) => [name, why] as const)],
   );
   const reached = new Map(await Promise.all(probed));
-  const record = recordOf(stored?.value);
+  const isForeign = stored === undefined && (await bus.records.isForeign?.(agreementKey)) === true;
+  const record = isForeign
+    ? { unreadable: 'it was written without the token of this process' }
+    : recordOf(stored?.value);
   const findings = [
     ...recordFindings(record, announced),
     ...versionFindings(announced),

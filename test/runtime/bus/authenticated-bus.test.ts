@@ -113,6 +113,43 @@ test('messages that overtake one another are accepted within the window alone', 
   expect(received).toEqual(['1099', '1000', '76']);
 });
 
+test('records without the token, under another key, or replayed count as absent, and members overwrite them', async () => {
+  const [a, b, raw] = [open(), open(), hub.connect()];
+  const text = async (bus: AuthenticatedBus, key = 'lease') => {
+    const stored = await bus.records.read(key);
+    return stored && new TextDecoder().decode(stored.value);
+  };
+  const first = await a.records.write('lease', bytes('first'), undefined);
+  const genuine = (await raw.records.read('lease'))?.value ?? bytes('');
+  expect([await text(a), await text(b)]).toEqual(['first', 'first']);
+  expect(await b.records.write('lease', bytes('late'), undefined)).toBeUndefined();
+  // Without the token: changed in any byte, under another key, of another cluster, or short.
+  await raw.records.write('other', genuine, undefined);
+  expect([await text(a, 'other'), await text(open(undefined, 'other'))]).toEqual([undefined, undefined]);
+  let revision = first;
+  for (const forged of [...genuine.keys()].map((i) => genuine.with(i, (genuine[i] ?? 0) ^ 1)).concat(bytes('short'))) {
+    revision = await raw.records.write('lease', forged, revision);
+    expect([await text(b), await b.records.isForeign('lease')]).toEqual([undefined, true]);
+  }
+  revision = await a.records.write('lease', bytes('second'), undefined);
+  expect([await text(b), await b.records.isForeign('lease')]).toEqual(['second', false]);
+  nowMs += 60_001;
+  revision = await a.records.write('lease', bytes('third'), revision);
+  expect(await text(b)).toBe('third');
+  // A replay: a process that has read a later one ignores it.
+  await raw.records.write('lease', genuine, revision);
+  expect([await text(b), await b.records.isForeign('lease')]).toEqual([undefined, true]);
+});
+
+test('stored snapshots carry a MAC too', async () => {
+  const [a, b, raw] = [open(), open(), hub.connect()];
+  await a.snapshots.put('part', bytes('blocks'));
+  expect(new TextDecoder().decode((await b.snapshots.read('part'))?.value)).toBe('blocks');
+  const sealed = (await raw.snapshots.read('part'))?.value ?? bytes('');
+  await raw.records.write('part', sealed, undefined);
+  expect(await b.records.read('part')).toBeUndefined();
+});
+
 test('without a given token, processes of a host share one that only their user can read', () => {
   const folder = mkdtempSync(join(tmpdir(), 'kvasir-token-'));
   expect(clusterToken('given by the operator', folder)).toBe('given by the operator');
