@@ -126,13 +126,13 @@ PageReceiver::FrameOutcome PageReceiver::receive_pages(BufferedReader& reader, R
     if (!open) {
       discarded.resize(std::min<size_t>(header.bytes, size_t{1} << 16));
       BufferedReader::Parts parts;
-      parts.add(discarded.data(), std::min(discarded.size(), header.bytes - done));
+      parts.add(discarded.data(), std::min<uint64_t>(discarded.size(), header.bytes - done));
       got = reader.receive_parts(parts, false);
     }
     if (got == 0 || got == Connection::kBroken || ended) return FrameOutcome::broken;
     if (got == Connection::kWouldBlock) {
       if (std::chrono::steady_clock::now() >= stalled) return FrameOutcome::broken;
-      reader.connection().await_bytes(std::min(kWakeBytes, header.bytes - done));
+      reader.connection().await_bytes(std::min<uint64_t>(kWakeBytes, header.bytes - done));
       continue;
     }
     done += static_cast<size_t>(got);
