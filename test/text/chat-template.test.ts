@@ -77,6 +77,13 @@ describe('chat templates', () => {
     );
   });
 
+  test('lists have append, as in other engines than jinja2', () => {
+    const template = new ChatTemplate(
+      '{% set a = [] %}{% for m in messages %}{% do a.append(m.role) %}{% endfor %}{{ a }}',
+    );
+    expect(template.render({ messages: [{ role: 'user', content: 'x' }] })).toBe("['user']");
+  });
+
   test.skipIf(!hasShared)('SmolLM2 (needs ../shared/models)', () => {
     const { chatTemplate } = openText(`${sharedModels}/SmolLM2-135M-Instruct/SmolLM2-135M-Instruct.Q4_1.gguf`);
     const messages = [{ role: 'user', content: 'What is the capital of France?' }];

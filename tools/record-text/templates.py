@@ -6,7 +6,7 @@ import sys
 from datetime import datetime
 
 import jinja2
-from jinja2.ext import Extension, loopcontrols
+from jinja2.ext import Extension, do, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
@@ -27,7 +27,7 @@ def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=Fa
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols, do])
 environment.filters["tojson"] = tojson
 environment.globals["raise_exception"] = raise_exception
 environment.globals["strftime_now"] = lambda form: datetime(2024, 11, 30, 12, 5, 9).strftime(form)
@@ -218,6 +218,7 @@ end""",
 {% endfor %}{{ '漢字😀x'.find('x') }} {{ 'a\r\nb\n\nc'.splitlines() }} {{ 'aaa'.count('aa') }} {{ 'aBC dE'|capitalize }} {{ 'ab cd'|title }}""",
     "lists": """{{ messages|map(attribute='role')|join(', ') }} {{ messages|map(attribute='role')|unique|list }} {{ messages|selectattr('role', 'eq', 'user')|list|length }} {{ messages|rejectattr('role', 'equalto', 'user')|map(attribute='content')|map('trim')|join('/') }} {{ messages|selectattr('role', 'in', ['user', 'tool'])|list|count }} {{ [' a ', 'b ']|map('trim')|list }} {{ [1, 2, 3]|select('odd')|list }} {{ [1, 0, none]|reject('none')|list }} {{ [0, 1]|select|list }} {{ messages|selectattr('tool_calls', 'defined')|list|length }} {{ ['a', none, true, 1]|join('-') }} {{ [3, 1, 2]|sort }} {{ [3, 1]|sort(reverse=true) }} {{ ['b', 'A']|sort|first }} {{ messages[-1].role }} {{ messages[:1]|length }} {{ messages[-2:]|length }} {{ []|first is defined }}""",
     "json": """{{ messages|tojson }} {{ {'a': [1, none, true], 'é': '"'}|tojson(indent=2) }} {{ [1]|tojson(separators=(',', ':')) }} {{ 'x\\n</b>'|tojson }}""",
+    "tuples, tests with an argument, do": """{% for message in messages %}{% if loop.index is divisibleby 2 %}even {% endif %}{% if loop.index0 is not divisibleby(3) %}{{ loop.index0 }} {% endif %}{% if message.role is in ('user',) %}U{% elif message.role is not eq 'assistant' and loop.length is ge 2 %}S{% else %}A{% endif %}{% do message.role %}{% endfor %}{{ (1,) }}{{ () }}{{ (1, 'b',) }}{{ [3, 4, 6] | select('divisibleby', 3) | list }}{% for (a, b) in [(1, (2,))] %}{{ a }}{{ b }}{% endfor %}{{ 'is (a, )' }}{{ messages | length is sameas (messages | length) }}{{ 2 is lt (1 + 2) }}{{ 'x' if messages[0].role is eq messages[0]['role'] else 'y' }}{{ 7 is divisibleby [7, 2][0] }}""",
     "exceptions": """{% if messages|length > 2 %}{{ raise_exception('at most two messages') }}{% endif %}{{ messages|length }}""",
     "escapes": r"""{{ 'a\d\'b' }}{{ "c\"d\\n" }}{{ '}}' }}{{ "%}" }}{% set m = {'a': {'b': '}}'}} %}{{ m.a.b }}{{ {'a': {'b': 1}}['a']['b'] }}""",
 }

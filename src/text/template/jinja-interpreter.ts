@@ -1,6 +1,7 @@
 // Evaluates chat templates as jinja2 does, where Hugging Face's JavaScript library evaluates them differently.
 
 import { Environment, Interpreter } from '@huggingface/jinja';
+import { testFilters, tupleFilter } from './jinja-expressions.ts';
 import { withFilter } from './jinja-source.ts';
 import {
   booleanValue,
@@ -186,6 +187,12 @@ export class JinjaInterpreter extends Library {
         return method(text, positional, (named?.value as Map<string, Value> | undefined) ?? new Map());
       });
     }
+    // jinja2's sandbox refuses it; templates written for other engines use it.
+    if (object.type === 'ArrayValue' && name === 'append' && !isSlice)
+      return functionValue(([item = undefinedValue()]) => {
+        (object.value as Value[]).push(item);
+        return textValue('');
+      });
     const rest = computed === undefined ? node : { ...node, property: known(computed) };
     return super.evaluateMemberExpression({ ...rest, object: known(object) }, environment);
   }
@@ -279,6 +286,12 @@ export class JinjaInterpreter extends Library {
         ),
       );
     },
+    [tupleFilter]: ({ operand, environment }) =>
+      this.evaluate({ type: 'TupleLiteral', value: (itemsOf(operand) ?? []).map(known) } as Node, environment),
+    [testFilters[0]]: ({ operand, args: [test, argument], environment }) =>
+      booleanValue(this.#testOf(test, argument, environment)(operand)),
+    [testFilters[1]]: ({ operand, args: [test, argument], environment }) =>
+      booleanValue(!this.#testOf(test, argument, environment)(operand)),
     select: (call) => this.#selected(call, undefined, true),
     reject: (call) => this.#selected(call, undefined, false),
     selectattr: (call) => this.#selected(call, call.args[0], true),
@@ -298,6 +311,7 @@ export class JinjaInterpreter extends Library {
   #testOf(test: Value | undefined, argument: Value | undefined, environment: Environment): (value: Value) => boolean {
     if (test === undefined) return (value) => (value as unknown as { __bool__(): Value }).__bool__().value === true;
     const name = pythonText(test);
+    if (name === 'divisibleby' && argument !== undefined) return (value) => modulo(value, argument)?.value === 0;
     const operator = testOperators[name];
     if (operator !== undefined) {
       const evaluated = { type: 'BinaryExpression', operator: { value: operator }, right: known(argument as Value) };
@@ -317,13 +331,20 @@ const testOperators: Readonly<Record<string, string | undefined>> = {
   '==': '==',
   eq: '==',
   equalto: '==',
+  sameas: '==',
   '!=': '!=',
   ne: '!=',
   in: 'in',
   '<': '<',
   lt: '<',
+  lessthan: '<',
+  '<=': '<=',
+  le: '<=',
   '>': '>',
   gt: '>',
+  greaterthan: '>',
+  '>=': '>=',
+  ge: '>=',
 };
 
 export function filterName(filter: Members): string {

@@ -1,5 +1,7 @@
 // Prepares the source of a chat template: what the library's lexer reads differently from jinja2 is written another way.
 
+import { rewriteExpression } from './jinja-expressions.ts';
+
 /** Names the filter that stands for `{% with %}`; the interpreter evaluates it as a scope. */
 export const withFilter = '__with__';
 
@@ -62,9 +64,12 @@ class Output {
     this.lineStarting = lineStarting;
     const name = open === '{%' ? /^\s*(\w+)/.exec(body)?.[1] : undefined;
     if (name === 'generation' || name === 'endgeneration') return;
-    if (name === 'with') this.#done += `{% filter ${withFilter}(${escaped(body.replace(/^\s*with/, ''))}) %}`;
+    // A statement without a result.
+    const done = name === 'do' ? body.replace(/^\s*do\b/, ' set __do__ =') : body;
+    if (name === 'with')
+      this.#done += `{% filter ${withFilter}(${rewriteExpression(escaped(body.replace(/^\s*with/, '')))}) %}`;
     else if (name === 'endwith') this.#done += '{% endfilter %}';
-    else this.#done += `${open}${escaped(body)} ${closes[open]}`;
+    else this.#done += `${open}${rewriteExpression(escaped(done))} ${closes[open]}`;
   }
 
   /** Text that may contain tags. */
