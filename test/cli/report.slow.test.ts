@@ -72,6 +72,11 @@ describe('files of a run', () => {
       if (state === 'finished') expect(placements.length).toBeGreaterThan(0);
       expect(parts.some(([kind]) => kind === 'decode')).toBe(state === 'finished');
     }
+    // Long prompts have a part for each of their chunks, which follow one another.
+    const chunks = requests.map(({ parts }) => parts.filter(([kind]) => kind === 'prefill'));
+    expect(chunks.some((list) => list.length > 4)).toBe(true);
+    for (const list of chunks)
+      for (const [i, [, from]] of list.entries()) expect(from).toBeGreaterThanOrEqual(list[i - 1]?.[2] ?? 0);
   });
 
   it('hold the steps of the window, one after the other on each instance', () => {

@@ -1,12 +1,18 @@
 // `kvasir simulate --recording`: frames and requests of a run, for the page of `kvasir dashboard`.
-import type { RequestId } from '../../../core/protocol/ids.ts';
+import type { InstanceIndex, RequestId } from '../../../core/protocol/ids.ts';
 import type { InstanceRole } from '../../../core/protocol/instance-report.ts';
 import type { InstanceSnapshot } from '../../../core/protocol/ports.ts';
-import type { PlacementTrace, PromptBlockCounts, RequestTrace } from '../../../core/protocol/request-trace.ts';
+import type {
+  PlacementTrace,
+  PromptBlockCounts,
+  RequestTrace,
+  StepTrace,
+} from '../../../core/protocol/request-trace.ts';
 import type { LengthRequest } from '../../../core/scheduler/executor/length-request.ts';
 import type { LatencyBounds } from '../../../gateway/dashboard/class-latencies.ts';
 import { type DashboardFrame, dashboardFrame } from '../../../gateway/dashboard/frame.ts';
 import { requestRow } from '../../../gateway/dashboard/request-rows.ts';
+import type { StepListener } from '../../../sim/engine/executor.ts';
 import type { Simulation } from '../../../sim/engine/simulation.ts';
 import type { EndEvent, RequestListener } from '../../../sim/engine/simulation-config.ts';
 
@@ -31,6 +37,8 @@ export class Recording implements RequestListener {
   readonly #options: RecordingOptions;
   readonly #placements = new Map<RequestId, PlacementTrace[]>();
   readonly #blocks = new Map<RequestId, PromptBlockCounts>();
+  /** Steps of prompts, of the requests that become rows. */
+  readonly #chunks = new Map<RequestId, StepTrace[]>();
   readonly #requests: RequestTrace[] = [];
   readonly #refusals = new Map<string, readonly [reason: string, sloClass: string, requests: number]>();
   /** The last ones that ended. */
@@ -38,6 +46,7 @@ export class Recording implements RequestListener {
   #frames: DashboardFrame[] = [];
   #intervalUs = firstIntervalUs;
   #nextUs = 0;
+  #simulation: Simulation | undefined;
 
   constructor(options: RecordingOptions) {
     this.#options = options;
@@ -49,12 +58,31 @@ export class Recording implements RequestListener {
     else known.push(placement);
   }
 
+  /** Called before the instance receives the end of its step. */
+  readonly addSteps: StepListener = (instance, startedUs, { rows, decodeRows }, stepUs) => {
+    if (rows === decodeRows || this.#requests.length >= requestsMax) return;
+    const endedUs = stepUs.reduce((sum, us) => sum + us, startedUs);
+    const batch = this.#simulation?.cluster.instances[instance]?.inFlight ?? [];
+    for (const { id, sequence } of batch) {
+      if (sequence.planned <= 1) continue;
+      const chunk: StepTrace = {
+        ...{ kind: 'step', instance: instance as InstanceIndex, startedUs, endedUs },
+        ...{ from: sequence.computed, rows: sequence.planned, aborted: false },
+      };
+      const known = this.#chunks.get(id);
+      if (known === undefined) this.#chunks.set(id, [chunk]);
+      else known.push(chunk);
+    }
+  };
+
   found(id: RequestId, blocks: PromptBlockCounts): void {
     this.#blocks.set(id, { ...blocks });
   }
 
   ended(id: RequestId, nowUs: number, request: LengthRequest, event: EndEvent): void {
-    const trace = traceOf(id, nowUs, request, event, this.#placements.get(id) ?? [], this.#blocks.get(id));
+    const found = { placements: this.#placements.get(id) ?? [], blocks: this.#blocks.get(id) };
+    const trace = traceOf(id, nowUs, request, event, { ...found, steps: this.#chunks.get(id) ?? [] });
+    this.#chunks.delete(id);
     this.#placements.delete(id);
     this.#blocks.delete(id);
     if (this.#requests.length < requestsMax) this.#requests.push(trace);
@@ -68,6 +96,7 @@ export class Recording implements RequestListener {
 
   /** Takes the frames that are due before `timeUs`. */
   advance(simulation: Simulation, timeUs: number): void {
+    this.#simulation = simulation;
     const most = Math.max(8, Math.min(framesMax, Math.floor(rowsMax / this.#options.instances.length)));
     while (this.#nextUs < timeUs && timeUs !== Number.POSITIVE_INFINITY) {
       simulation.advance(this.#nextUs);
@@ -117,8 +146,7 @@ function traceOf(
   nowUs: number,
   { trace, startedUs, firstTokenUs, lastTokenUs, outputs, cachedTokens }: LengthRequest,
   event: EndEvent,
-  placements: readonly PlacementTrace[],
-  blocks: PromptBlockCounts | undefined,
+  found: Pick<RequestTrace, 'placements' | 'blocks' | 'steps'>,
 ): RequestTrace {
   const isRefused = event.kind === 'failed' && event.cause !== undefined;
   return {
@@ -128,10 +156,8 @@ function traceOf(
     ...{ promptTokens: trace.inputTokens, maxTokens: trace.outputTokens, outputTokens: outputs },
     ...{
       cachedTokens: startedUs === undefined ? undefined : cachedTokens,
-      blocks,
-      steps: [],
+      ...found,
       stepsOmitted: 0,
-      placements,
     },
     ...{ submittedUs: trace.arrivalUs, startedUs, firstTokenUs, prefilledUs: undefined },
     lastTokenUs: firstTokenUs === undefined ? undefined : lastTokenUs,

@@ -98,8 +98,18 @@ export class RunOutputs {
 
   /** The observers to create the simulation with. */
   get listeners(): Pick<SimulationConfig, 'stepListener' | 'transferListener' | 'requestListener'> {
-    const { requestListener, ...listeners } = this.#timeline?.listeners ?? {};
-    return { ...listeners, requestListener: both(both(this.#requests?.recorder, requestListener), this.#recording) };
+    const { requestListener, stepListener, ...listeners } = this.#timeline?.listeners ?? {};
+    const addSteps = this.#recording?.addSteps;
+    const steps: SimulationConfig['stepListener'] = (...run) => {
+      stepListener?.(...run);
+      addSteps?.(...run);
+    };
+    const hasSteps = stepListener !== undefined || addSteps !== undefined;
+    return {
+      ...listeners,
+      stepListener: hasSteps ? steps : undefined,
+      requestListener: both(both(this.#requests?.recorder, requestListener), this.#recording),
+    };
   }
 
   /** To be advanced before the simulation; undefined if no output needs the state over time. */
