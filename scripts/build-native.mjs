@@ -30,12 +30,20 @@ const families = {
   amx: ['-mamx-tile', '-mamx-int8', '-mamx-bf16', ...avx512],
 };
 
+/** Overflows of buffers on the stack, and of buffers with a known size in calls of libc, end the process. */
+const hardening = ['-fstack-protector-strong', '-U_FORTIFY_SOURCE', '-D_FORTIFY_SOURCE=3'];
+
+/** Folders that compute on operands that their callers have checked, in loops that canaries would slow down. */
+const checkedFolders = ['attention', 'bench', 'linear', 'ops', 'simd', 'sparse'];
+
 /** The addon of the server. */
 export const optimised = {
   folder: buildFolder,
   what: 'the native kernels',
   families: Object.keys(families),
   flags: [],
+  /** Of sources that read models, messages, pages and the disk. */
+  hostFlags: hardening,
   linkFlags: [],
 };
 
@@ -217,7 +225,10 @@ function planUnits(compiler, sources, variant) {
     const family = suffix in families ? suffix : undefined;
     if (family !== undefined && !usable.includes(family)) continue;
     const kernelFlags = isKernel(source) ? (variant.kernelFlags ?? []) : [];
-    const own = [...variant.flags, ...kernelFlags, ...defines, ...(family === undefined ? [] : families[family])];
+    const isHost = family === undefined && !checkedFolders.includes(relative(sourceFolder, source).split(/[/\\]/)[0]);
+    const hostFlags = isHost ? (variant.hostFlags ?? []) : [];
+    const familyFlags = family === undefined ? [] : families[family];
+    const own = [...variant.flags, ...hostFlags, ...kernelFlags, ...defines, ...familyFlags];
     const flags = [...baseFlags, ...floatFlags, ...own];
     const usesHeaders = usesNodeApi(source);
     const includes = usesHeaders ? nodeApiIncludes() : [];

@@ -6,6 +6,7 @@ import { expect, it } from 'vitest';
 import { root } from '../../scripts/root.mjs';
 
 const folder = join(root, 'build', 'objects');
+const addon = join(root, 'build', 'kvasir.node');
 const built = existsSync(folder) ? readdirSync(folder) : [];
 const objects = built.filter((name) => /[._](avx2|avx512|amx)\.cc-\w+\.o$/.test(name));
 const hasNm = process.platform === 'linux' && spawnSync('nm', ['--version']).status === 0;
@@ -21,3 +22,8 @@ it.skipIf(objects.length === 0 || !hasNm)(
     }
   },
 );
+
+it.skipIf(!existsSync(addon) || !hasNm)('the addon has stack canaries (needs a compiled addon and nm)', () => {
+  const { stdout } = spawnSync('nm', ['-D', '--undefined-only', addon], { encoding: 'utf8' });
+  expect(stdout).toMatch(/ __stack_chk_fail\b/);
+});
