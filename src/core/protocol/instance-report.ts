@@ -13,6 +13,45 @@ export interface InstanceReport {
   /** Number of the last KV event batch sent. */
   readonly kvEventNumber: number;
   readonly requests: readonly ReportedRequest[];
+  /** Requests of other gateways on the instance; undefined: there is no other gateway. */
+  readonly others?: PlacedLoad | undefined;
+}
+
+/** Load that conductors have placed on an instance. */
+export interface PlacedLoad {
+  /** Prompts without a first token, one entry for each priority: their number, and their tokens that are not known to be cached. */
+  readonly prefills: readonly { readonly priority: number; readonly prompts: number; readonly tokens: number }[];
+  /** Requests that decode, or whose prompt memory is promised for, and their tokens. */
+  readonly rows: number;
+  readonly tokens: number;
+}
+
+/** A request as its instance counts it. */
+export interface PlacedRequest {
+  readonly priority: number;
+  readonly promptTokens: number;
+  readonly cachedTokens: number;
+  /** Output tokens sent to the client. */
+  readonly outputs: number;
+  /** Memory is promised to its prompt, which other instances compute. */
+  readonly receiving: boolean;
+}
+
+export function placedLoad(requests: Iterable<PlacedRequest>): PlacedLoad {
+  const prefills = new Map<number, { readonly priority: number; prompts: number; tokens: number }>();
+  let [rows, tokens] = [0, 0];
+  for (const { priority, promptTokens, cachedTokens, outputs, receiving } of requests) {
+    if (outputs > 0 || receiving) {
+      rows++;
+      tokens += promptTokens + outputs;
+      continue;
+    }
+    const sum = prefills.get(priority) ?? { priority, prompts: 0, tokens: 0 };
+    sum.prompts++;
+    sum.tokens += Math.max(1, promptTokens - cachedTokens);
+    prefills.set(priority, sum);
+  }
+  return { prefills: [...prefills.values()], rows, tokens };
 }
 
 export interface ReportedRequest {

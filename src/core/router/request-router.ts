@@ -1,6 +1,7 @@
 // Routes requests: sends each attempt to its instances, follows its phases, and counts the attempts of every instance.
 
 import type { InstanceIndex, RequestId } from '../protocol/ids.ts';
+import type { PlacedLoad } from '../protocol/instance-report.ts';
 import type { CountedMessage } from '../protocol/message-counts.ts';
 import type { PinOrder } from '../protocol/pin-order.ts';
 import type { GenerationEvent, SharedPrefix } from '../protocol/ports.ts';
@@ -78,6 +79,12 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
 
   loads(nowUs: number): PoolLoads | undefined {
     return this.#admission.loads(nowUs, this.#placer.meanWaitUs(nowUs));
+  }
+
+  /** The load that other conductors have placed on an instance, by its report. */
+  observeOthers(instance: InstanceIndex, others: PlacedLoad | undefined): void {
+    this.#placer.setOthers(instance, others);
+    this.#admission.setOthers(instance, others);
   }
 
   /** True when the prefix index has the block of the digest at `words[at..at+4]` for the instance. */

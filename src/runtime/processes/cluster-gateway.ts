@@ -404,14 +404,14 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
   onStatus(peer: Peer<InstanceAnnouncement>, bytes: Uint8Array): void {
     const instance = this.#slotOf(peer);
     if (instance === undefined) return;
-    const { snapshot, number, kvEventNumber, requests, unreachable = [] } = readStatus(bytes);
+    const { snapshot, number, kvEventNumber, requests, others, unreachable = [] } = readStatus(bytes);
     const slot = this.#slots[instance];
     slot.snapshot = withEarlier(slot.earlier, this.#withLinkIndices(snapshot));
     this.admission.observe(instance, snapshot);
     this.placement.observe(instance, snapshot);
     this.#transfers?.observe(instance, snapshot);
     this.#onUnreachable(instance, unreachable);
-    const report = { incarnation: slot.incarnation, number, kvEventNumber, requests };
+    const report = { incarnation: slot.incarnation, number, kvEventNumber, requests, others };
     this.feed({ kind: 'report', instance, report });
   }
 

@@ -1,7 +1,7 @@
 // An instance that serves the gateways of a cluster: passes their commands to its thread, and the thread's outputs to the gateways.
 import { type Agreement, identityOf } from '../../core/membership/agreement.ts';
 import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts';
-import type { InstanceRole } from '../../core/protocol/instance-report.ts';
+import { type InstanceRole, type PlacedRequest, placedLoad } from '../../core/protocol/instance-report.ts';
 import type { KvEventBatch } from '../../core/protocol/kv-events.ts';
 import type { PinState } from '../../core/protocol/pin-order.ts';
 import type {
@@ -10,6 +10,7 @@ import type {
   InstanceSnapshot,
   LendingSnapshot,
 } from '../../core/protocol/ports.ts';
+import { sizeOf } from '../../core/protocol/request-size.ts';
 import { assertNever } from '../../util/assert-never.ts';
 import { ArchiveDriver, limitSnapshot } from '../snapshots/archive-driver.ts';
 import { emptySnapshot } from '../snapshots/metric-snapshots.ts';
@@ -60,7 +61,13 @@ type Gateway = Peer<GatewayAnnouncement>;
 
 const drainPollMs = 20;
 
-interface Progress {
+interface Progress extends PlacedRequest {
+  /** Batch jobs delay no other request. */
+  readonly batch: boolean;
+  readonly priority: number;
+  readonly promptTokens: number;
+  /** Of the prompt, once it has started. */
+  cachedTokens: number;
   /** Output tokens sent to the gateway. */
   outputs: number;
   /** Memory is reserved, and the prompt has not been received. */
@@ -276,9 +283,10 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
 
   #countOutputs(localId: RequestId, owner: Owner<RequestId>, event: GenerationEvent): void {
     if (event.kind === 'finished' || event.kind === 'failed') this.#forget(localId, owner);
-    if (event.kind !== 'tokens') return;
     const progress = owner.client.requests.get(owner.id);
-    if (progress !== undefined) progress.outputs += event.tokens.length;
+    if (progress === undefined) return;
+    if (event.kind === 'started') progress.cachedTokens = event.cachedTokens;
+    if (event.kind === 'tokens') progress.outputs += event.tokens.length;
   }
 
   #forget(localId: RequestId, { client, id }: Owner<RequestId>): void {
@@ -301,7 +309,7 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
     if (refusal !== undefined) throw new Error(refusal);
     for (const [peer, client] of this.#clients)
       if (peer.member.name === name && peer.member.incarnation === incarnation && peer.session === session)
-        return this.#addRequest(client, request.id, receiving);
+        return this.#addRequest(client, request, receiving);
     return undefined;
   }
 
@@ -311,9 +319,11 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
     if (progress !== undefined) progress.receiving = false;
   }
 
-  #addRequest(client: Client, id: RequestId, receiving: boolean): RequestId {
+  #addRequest(client: Client, request: GenerationRequest, receiving: boolean): RequestId {
+    const { id, priority, batch = false } = request;
     const localId = localIdOf(client.peer, id);
-    client.requests.set(id, { outputs: 0, receiving });
+    const { promptTokens } = sizeOf(request);
+    client.requests.set(id, { batch, priority, promptTokens, cachedTokens: 0, outputs: 0, receiving });
     this.#owners.set(localId, { client, id });
     return localId;
   }
@@ -423,7 +433,7 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
       this.#send(client.peer, { ...noOutputs, events: [[id, failed]] });
       return;
     }
-    const localId = this.#addRequest(client, id, false);
+    const localId = this.#addRequest(client, request, false);
     const { name, incarnation } = client.peer.member;
     const targets = this.#peers.targetsOf(localId, { name, incarnation }, command);
     this.#options.thread.send({ kind: 'submit', request: { ...request, id: localId }, ...targets });
@@ -441,7 +451,8 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
 
   status(peer: Gateway): Uint8Array {
     const client = this.#clients.get(peer);
-    const requests = Array.from(client?.requests ?? [], ([id, progress]) => ({ id, ...progress }));
+    const requests = Array.from(client?.requests ?? [], ([id, { outputs, receiving }]) => ({ id, outputs, receiving }));
+    const others = [...this.#clients.values()].filter((each) => each !== client);
     if (client !== undefined) client.reports++;
     const { lending, links, activationLinks, ...rest } = this.#snapshot;
     const snapshot = {
@@ -453,7 +464,9 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
     const kvEventNumber = this.#kvEventNumber;
     const { unreachable } = this.#reachability;
     const number = client?.reports ?? 0;
-    return encode({ snapshot, number, kvEventNumber, requests, unreachable } satisfies InstanceStatus);
+    const online = others.flatMap((each) => [...each.requests.values()].filter(({ batch }) => !batch));
+    const placed = others.length > 0 && { others: placedLoad(online) };
+    return encode({ snapshot, number, kvEventNumber, requests, unreachable, ...placed } satisfies InstanceStatus);
   }
 
   #send(peer: Gateway, outputs: InstanceOutputs): void {

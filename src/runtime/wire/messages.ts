@@ -4,7 +4,7 @@ import type { Announcement } from '../../core/membership/liveness.ts';
 import type { PrefixFetch, PrefixMessage } from '../../core/protocol/events.ts';
 import { grammarCharactersMax } from '../../core/protocol/grammar.ts';
 import type { PinId, RequestId } from '../../core/protocol/ids.ts';
-import type { InstanceRole, ReportedRequest } from '../../core/protocol/instance-report.ts';
+import type { InstanceRole, PlacedLoad, ReportedRequest } from '../../core/protocol/instance-report.ts';
 import type { GenerationEvent, GenerationRequest, InstanceSnapshot, PinOrder } from '../../core/protocol/ports.ts';
 import { digestWords } from '../../util/blake2s.ts';
 import { oneLine } from '../../util/one-line.ts';
@@ -216,6 +216,13 @@ const status = z.strictObject({
   kvEventNumber: count,
   requests: z.array(z.strictObject({ id, outputs: count, receiving: z.boolean() })),
   unreachable: z.array(name).max(1024).optional(),
+  others: z
+    .strictObject({
+      prefills: z.array(z.strictObject({ priority: finite, prompts: count, tokens: count })).max(4096),
+      rows: count,
+      tokens: count,
+    })
+    .exactOptional(),
 });
 
 const handOff = z.discriminatedUnion('kind', [
@@ -399,6 +406,8 @@ export interface InstanceStatus {
   readonly requests: readonly ReportedRequest[];
   /** Names of the instances to which it cannot send pages. */
   readonly unreachable?: readonly string[] | undefined;
+  /** Requests of other gateways; undefined: there is none. */
+  readonly others?: PlacedLoad;
 }
 
 export interface GatewayAnnouncement extends Announcement {

@@ -2,6 +2,7 @@
 
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { placedLoad } from '../../../src/core/protocol/instance-report.ts';
 import type { StepShape } from '../../../src/core/protocol/step-shape.ts';
 import { type Loads, overload } from '../../../src/core/router/admission/admission-policy.ts';
 import { DecodeForecast } from '../../../src/core/router/admission/decode-forecast.ts';
@@ -212,6 +213,24 @@ describe('the decode pool', () => {
         for (const { decoding } of added) pool.remove(decoding);
       }),
     );
+  });
+
+  it('counts what other conductors placed, by the report of the instance', () => {
+    const requests = [
+      { priority: 1, promptTokens: 100, cachedTokens: 60, outputs: 0, receiving: false },
+      { priority: 1, promptTokens: 50, cachedTokens: 0, outputs: 0, receiving: false },
+      { priority: 0, promptTokens: 300, cachedTokens: 0, outputs: 7, receiving: false },
+      { priority: 0, promptTokens: 200, cachedTokens: 0, outputs: 0, receiving: true },
+    ];
+    const { prefills, rows, tokens } = placedLoad(requests);
+    expect(prefills).toEqual([{ priority: 1, prompts: 2, tokens: 90 }]);
+    expect([rows, tokens]).toEqual([2, 507]);
+    const pool = new DecodePool([member, member]);
+    pool.setOthers(0, rows, tokens);
+    expect(pool.choose(100)).toBe(1);
+    expect(pool.countNow(0, 5).load(0, 100)).toMatchObject({ tbtUs: 3_000 + 607, memory: 607 / 10_000 });
+    pool.setOthers(0, 0, 0);
+    expect(pool.choose(100)).toBe(0);
   });
 
   it('counts each request with the probability that its output continues', () => {

@@ -283,6 +283,19 @@ describe('prefill queues of several priorities', () => {
     expect(queues.stretch(0, 0, 1)).toBe(1);
   });
 
+  test('count prefills of other conductors by priority, until the next report', () => {
+    const queues = new PrefillQueues(1);
+    queues.setOthers(0, [
+      { priority: 0, workUs: 3_000 },
+      { priority: 1, workUs: 500 },
+    ]);
+    expect([-1, 0, 1, 2].map((priority) => waitOf(queues, 0, priority))).toEqual([3_500, 3_500, 500, 0]);
+    queues.add(0, 0, 1_000, 1);
+    expect(waitOf(queues, 0, 1)).toBe(1_500);
+    queues.setOthers(0, []);
+    expect(waitOf(queues, 0, 1)).toBe(1_000);
+  });
+
   const prefill = fc.record({ us: fc.integer({ min: 1, max: 1000 }), priority: fc.integer({ min: -2, max: 2 }) });
   test('give a prompt of higher priority no longer wait, whatever is below it', () => {
     fc.assert(

@@ -1,7 +1,7 @@
 // Admission control: chooses the decode instance of a request, and refuses requests that would miss their SLO (Mooncake, section 6).
 
 import type { InstanceIndex } from '../../protocol/ids.ts';
-import type { InstanceRole } from '../../protocol/instance-report.ts';
+import type { InstanceRole, PlacedLoad } from '../../protocol/instance-report.ts';
 import type { GenerationEvent } from '../../protocol/ports.ts';
 import type { Refusal } from '../../protocol/refusals.ts';
 import type { Prediction } from '../../protocol/request-trace.ts';
@@ -283,7 +283,16 @@ export class AdmissionController<Request> {
     this.#pool.remove(decoding);
   }
 
+  /** Requests of other conductors decode on the instance. */
+  setOthers(
+    instance: InstanceIndex,
+    { rows, tokens }: Pick<PlacedLoad, 'rows' | 'tokens'> = { rows: 0, tokens: 0 },
+  ): void {
+    this.#pool.setOthers(instance, rows, tokens);
+  }
+
   instanceFailed(instance: InstanceIndex): void {
+    this.#pool.setOthers(instance, 0, 0);
     this.#pool.instanceFailed(instance);
   }
 

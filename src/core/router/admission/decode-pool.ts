@@ -66,6 +66,9 @@ export class DecodePool {
   /** (members): requests that decode or are on their way, and their tokens. */
   readonly #requests: Int32Array;
   readonly #tokens: Float64Array;
+  /** (members): requests that other conductors placed, and their tokens. */
+  readonly #othersRows: Float64Array;
+  readonly #othersTokens: Float64Array;
   /** (members): tokens on their way. */
   readonly #arrivingTokens: Float64Array;
   /** (members): 1 for instances that are up, that decode, and that take hand-offs. */
@@ -91,6 +94,8 @@ export class DecodePool {
     this.#requests = new Int32Array(members.length);
     this.#tokens = new Float64Array(members.length);
     this.#arrivingTokens = new Float64Array(members.length);
+    this.#othersRows = new Float64Array(members.length);
+    this.#othersTokens = new Float64Array(members.length);
     this.#counted = {
       rows: new Float64Array(members.length),
       keys: new Float64Array(members.length),
@@ -111,7 +116,9 @@ export class DecodePool {
    */
   choose(tokens: number, eligible?: Uint8Array): number | undefined {
     const stepUs = (i: number, { steps }: DecodeMember): number =>
-      steps.predictUs(decodeShape(this.#requests[i] + 1, this.#tokens[i] + tokens));
+      steps.predictUs(
+        decodeShape(this.#requests[i] + this.#othersRows[i] + 1, this.#tokens[i] + this.#othersTokens[i] + tokens),
+      );
     return this.#shortest(tokens, stepUs, eligible);
   }
 
@@ -176,6 +183,12 @@ export class DecodePool {
     this.#adjust(decoding, 1);
   }
 
+  /** Requests of other conductors count at every time, and in the memory of every priority. */
+  setOthers(member: number, rows: number, tokens: number): void {
+    this.#othersRows[member] = rows;
+    this.#othersTokens[member] = tokens;
+  }
+
   instanceFailed(member: number): void {
     this.#up[member] = 0;
   }
@@ -223,7 +236,10 @@ export class DecodePool {
 
   #count(nowUs: number, atUs: number, priority: number, share: Share): this {
     const { rows, keys, decodedUs, heldKeys, heldUs, tbtUsMax } = this.#counted;
-    for (const each of [rows, keys, decodedUs, heldKeys, heldUs]) each.fill(0);
+    for (const each of [decodedUs, heldUs]) each.fill(0);
+    rows.set(this.#othersRows);
+    keys.set(this.#othersTokens);
+    heldKeys.set(this.#othersTokens);
     tbtUsMax.fill(Number.POSITIVE_INFINITY);
     for (const decoding of this.#decoding) {
       const { member, hasStarted, decodeStartUs } = decoding;

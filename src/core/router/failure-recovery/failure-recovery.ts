@@ -149,6 +149,7 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
       );
       return;
     }
+    this.#router.observeOthers(instance, report.others);
     if (verdict === 'restarted') this.#retryAll(instance, new Set(report.requests.map(({ id }) => id)));
     for (const reported of report.requests) this.#reportedRequest(instance, reported);
     if (verdict !== 'current') this.#routeWaiting(instance);

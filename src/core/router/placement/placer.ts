@@ -11,6 +11,7 @@ import { GroupPrefixes } from '../../pipeline/group-prefixes.ts';
 import type { PipelinePredictor } from '../../pipeline/pipeline-predictor.ts';
 import type { GroupPrefix, PrefixFetch } from '../../protocol/events.ts';
 import type { InstanceIndex } from '../../protocol/ids.ts';
+import type { PlacedLoad } from '../../protocol/instance-report.ts';
 import type { BlockChain, KvEventBatch, KvSnapshot } from '../../protocol/kv-events.ts';
 import type { SharedPrefix } from '../../protocol/ports.ts';
 import type { PlacementCandidate, PromptBlockCounts } from '../../protocol/request-trace.ts';
@@ -309,6 +310,15 @@ export class Placer<Request> {
     computing.clear();
   }
 
+  /** Prefills that other conductors have placed on the instance. */
+  setOthers(instance: InstanceIndex, { prefills }: Pick<PlacedLoad, 'prefills'> = { prefills: [] }): void {
+    const predictor = this.#predictors[this.#view.kind[instance]];
+    const works = prefills.map(({ priority, prompts, tokens }) => {
+      return { priority, workUs: prompts * predictor.prefillUs(tokens / prompts, 0) };
+    });
+    this.#queues.setOthers(instance, works);
+  }
+
   /** @param isUp the instance has not failed */
   setTakesPrompts(instance: InstanceIndex, takes: boolean, isUp: boolean): void {
     this.#takesPrompts[instance] = takes;
@@ -316,6 +326,7 @@ export class Placer<Request> {
   }
 
   instanceFailed(instance: InstanceIndex): void {
+    this.#queues.setOthers(instance, []);
     this.#view.up[instance] = 0;
     this.#isIndexChecked = false;
     this.#index?.removeInstance(instance);

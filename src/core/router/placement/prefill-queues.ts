@@ -13,6 +13,12 @@ const laterShareMax = 0.9;
 /** Priorities without a pending prefill that are remembered. */
 const idleClassesMax = 16;
 
+/** Predicted work of one priority that other conductors sent. */
+interface OtherWork {
+  readonly priority: number;
+  readonly workUs: number;
+}
+
 /** The prefills of one priority. */
 interface PriorityClass {
   readonly priority: number;
@@ -40,6 +46,8 @@ export class PrefillQueues {
   /** Longest step, which ends before a prefill of higher priority starts. */
   readonly #stepUs: () => number;
   readonly #pending: Int32Array;
+  /** (instances): prefills of other conductors. */
+  readonly #others: (readonly OtherWork[])[];
   /** (instances): start of the running prefill of any priority. */
   readonly #sinceUs: Float64Array;
   /** (instances): time of prefills of lower priority before a higher one interrupted them. */
@@ -52,6 +60,7 @@ export class PrefillQueues {
     this.#instances = instances;
     this.#stepUs = stepUs;
     this.#pending = new Int32Array(instances);
+    this.#others = Array.from({ length: instances }, () => []);
     this.#sinceUs = new Float64Array(instances);
     this.#interruptedUs = new Float64Array(instances);
     this.#tookUs = new Float64Array(instances).fill(priorUs);
@@ -78,6 +87,11 @@ export class PrefillQueues {
     this.#classes.push(created);
     this.#classes.sort((a, b) => b.priority - a.priority);
     return created;
+  }
+
+  /** Prefills of other conductors that have not ended on the instance, by its latest report. */
+  setOthers(instance: number, others: readonly OtherWork[]): void {
+    this.#others[instance] = others;
   }
 
   /** A prefill was sent. */
@@ -107,8 +121,11 @@ export class PrefillQueues {
       tookUs += this.#interruptedUs[instance];
       this.#interruptedUs[instance] = 0;
     }
-    this.#tookUs[instance] = this.#tookUs[instance] * decay + tookUs;
-    this.#predictedUs[instance] = this.#predictedUs[instance] * decay + predictedUs;
+    // Beside prefills of other conductors, the time is not that of this prefill.
+    if (this.#others[instance].length === 0) {
+      this.#tookUs[instance] = this.#tookUs[instance] * decay + tookUs;
+      this.#predictedUs[instance] = this.#predictedUs[instance] * decay + predictedUs;
+    }
     this.#sinceUs[instance] = nowUs;
     for (const each of this.#classes) each.sinceUs[instance] = nowUs;
     this.remove(instance, predictedUs, priority);
@@ -153,12 +170,13 @@ export class PrefillQueues {
   predict(nowUs: number, out: Float64Array, priority = Number.NEGATIVE_INFINITY, up?: Uint8Array): void {
     const laterShare = this.#laterShare(nowUs, priority, up);
     for (let i = 0; i < out.length; i++) {
-      if (this.#pending[i] === 0) {
+      if (this.#pending[i] === 0 && this.#others[i].length === 0) {
         out[i] = 0;
         continue;
       }
       const slowness = this.slowness(i);
       out[i] = this.#waitUs(i, nowUs, slowness, priority);
+      for (const other of this.#others[i]) if (other.priority >= priority) out[i] += slowness * other.workUs;
       if (laterShare > 0) out[i] /= 1 - Math.min(laterShareMax, slowness * laterShare);
     }
   }
