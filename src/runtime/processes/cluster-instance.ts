@@ -266,13 +266,13 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
     }
   }
 
-  /** Each gateway that collects traces receives the steps with rows of its own requests. */
+  /** Each gateway receives the steps with rows of its own requests: all if it collects traces, else those of prompts. */
   #addSteps(byClient: OutputsByClient, steps: readonly StepTrace[]): void {
     for (const { rows, ...step } of steps) {
       const rowsOf = new Map<Client, StepTrace['rows'][number][]>();
       for (const [localId, from, count] of rows) {
         const owner = this.#owners.get(localId);
-        if (owner?.client.peer.member.traces !== true) continue;
+        if (owner === undefined || (count <= 1 && !owner.client.peer.member.traces)) continue;
         const own = rowsOf.get(owner.client) ?? [];
         own.push([owner.id, from, count]);
         rowsOf.set(owner.client, own);
@@ -404,7 +404,7 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
     this.#session.announce();
   }
 
-  /** Steps are recorded while a gateway collects traces. */
+  /** Every step is recorded while a gateway collects traces, else steps of prompts. */
   #updateTraces(): void {
     const on = [...this.#clients.keys()].some(({ member }) => member.traces);
     if (on === this.#traces) return;

@@ -31,7 +31,15 @@ describe('the highest rate', () => {
   });
 
   it('of a workload meets the share, and a slightly higher rate does not', async () => {
-    const flags = { workload: 'arxiv', requests: '60', mixed: '2', ttftSlo: '5s', tbtSlo: '100ms', seed: '4' };
+    const flags = {
+      workload: 'arxiv',
+      requests: '60',
+      mixed: '2',
+      ttftSlo: '5s',
+      tbtSlo: '100ms',
+      seed: '4',
+      findRate: '0.9',
+    };
     const options = readOptions(simulationSchema, flags);
     const { found, parameter, simulation } = await runAtHighestRate(options, 0.9);
     const { withinSlo, requests } = simulation.outcome;

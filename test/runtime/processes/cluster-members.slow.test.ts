@@ -128,7 +128,8 @@ describe('a cluster over a bus', () => {
     expect(await unpinned).toEqual({ kind: 'unpinned' });
     // Pinned pages are in use; those of the closed gateway become cache.
     const used = () => second.snapshot().pages.used;
-    await until(() => used() > 0);
+    // Three pins of three pages: an earlier snapshot has fewer.
+    await until(() => used() >= 9);
     const before = used();
     first.close();
     await until(() => used() < before);
@@ -258,7 +259,7 @@ describe.skipIf(loadNative() === undefined)('prompts that are prefilled in one p
   const hasPrefilled = (cluster: ClusterGateway) =>
     cluster.instances().map(({ computedPromptTokens }) => computedPromptTokens > 0);
 
-  /** Each token of prompt and output is in a step of the trace, and gateways without traces have no steps. */
+  /** Each token of prompt and output is in a step of the trace; gateways without traces have steps of prompts alone. */
   const checkSteps = (traced: ClusterGateway, other: ClusterGateway): void => {
     let checked = 0;
     for (const [i, prompt] of prompts.entries()) {
@@ -276,7 +277,8 @@ describe.skipIf(loadNative() === undefined)('prompts that are prefilled in one p
       expect(trace?.blocks).toBeDefined();
       expect(trace?.prefilledUs).toBeDefined();
       expect(placed?.prefillUs).toBeDefined();
-      expect(other.requestTrace(`r${i}`)?.steps).toEqual([]);
+      const rows = other.requestTrace(`r${i}`)?.steps.map((step) => step.rows) ?? [];
+      expect(rows.every((count) => count > 1)).toBe(true);
     }
     expect(checked).toBeGreaterThan(0);
   };

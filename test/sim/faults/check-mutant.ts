@@ -58,7 +58,7 @@ export class Mutants {
 
   constructor() {
     writeFileSync(join(this.#folder, 'package.json'), '{"type":"module"}');
-    const filter = (path: string) => !/\.(d\.ts|map|tsbuildinfo)$/.test(path);
+    const filter = (path: string) => !/\.(d\.ts|tsbuildinfo)$/.test(path);
     cpSync(join(root, 'dist'), this.#compiled, { recursive: true, filter });
   }
 

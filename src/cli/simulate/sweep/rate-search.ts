@@ -49,22 +49,22 @@ export async function findRate(firstRate: number, trial: (rate: number) => Promi
   return { rate: low, above: high, tried: rates.length, rates };
 }
 
-/** The options at a rate, which scales the times of one workload; the rate of a trace is its speed. */
+/** The options of a trial at a rate, which scales the times of one workload; the rate of a trace is its speed. */
 export function scaling(options: SimulationOptions) {
   const { trace, speed, workload } = options;
   const own = trace === undefined ? (options.rate ?? rateOf(workload)) : 1;
   return {
     parameter: trace === undefined ? 'rate' : 'speed',
     first: own * speed,
-    scaled: (rate: number): SimulationOptions => ({ ...options, speed: rate / own }),
+    scaled: (rate: number): SimulationOptions => ({ ...options, speed: rate / own, findRate: undefined }),
   } as const;
 }
 
 /** A run of a sweep; with `findRate` the run at the highest rate, whose trials run one after another. */
 export async function sweptReport(options: SimulationOptions): Promise<Report> {
-  const { findRate: share, ...plain } = options;
+  const { findRate: share } = options;
   if (share === undefined) return reportOfRun(options);
-  const { scaled, first, parameter } = scaling({ ...plain, findRate: undefined });
+  const { scaled, first, parameter } = scaling(options);
   if (options.ttftSlo === undefined) throw new UsageError('Cannot find a rate without --ttft-slo and --tbt-slo');
   let best: Report | undefined;
   let bestRate = 0;
