@@ -9,6 +9,12 @@ export function propertySchema(schema: unknown, key: string): unknown {
   return isObject(properties) && Object.hasOwn(properties, key) ? properties[key] : undefined;
 }
 
+/** The arguments that a tool's schema describes, in its order. */
+export function propertyNames(schema: unknown): readonly string[] {
+  const properties = isObject(schema) ? schema.properties : undefined;
+  return isObject(properties) ? Object.keys(properties) : [];
+}
+
 /** The types that a schema allows; undefined: any. */
 function typesOf(schema: unknown): ReadonlySet<string> | undefined {
   if (!isObject(schema)) return undefined;

@@ -1,6 +1,6 @@
 // Reads sections of tool calls from an output in a model's call format.
 
-import { isTextOnly, propertySchema, typedValue } from './argument-schema.ts';
+import { isTextOnly, propertyNames, propertySchema, typedValue } from './argument-schema.ts';
 import { type CallFormat, type JsonShape, markerOf, type NamedShape, type PairsShape } from './call-format.ts';
 import { type CharSource, isSpace, type Reading } from './char-source.ts';
 import { jsonString, jsonValue } from './json-reader.ts';
@@ -10,6 +10,9 @@ import type { Tool } from './tool.ts';
 
 const nameCharacter = /[\w.-]/;
 const nameCharactersMax = 128;
+/** What may be before the `=` of a Python argument. */
+const keyCharacter = /[^"'()[\]{},=]/;
+const identifier = /^[\p{L}_][\p{L}\p{N}_]*$/u;
 /** Members that models write in place of those of their template. */
 const nameKeys: readonly string[] = ['name', 'function'];
 const argumentKeys: readonly string[] = ['arguments', 'parameters'];
@@ -264,24 +267,44 @@ export class CallReader {
     this.#begin(name);
     source.take();
     const schema = this.#tools.get(name)?.parameters;
-    let before = '{';
-    for (;;) {
+    const names = propertyNames(schema);
+    const given = new Set<string>();
+    let isWhole = false;
+    while (!isWhole) {
       yield* source.skipSpace();
       const ch = yield* source.peek();
-      if (ch === undefined) return true;
-      if (ch === ')' || ch === ',') source.take();
-      if (ch === ')') break;
-      if (ch === ',') continue;
-      const key = (yield* this.#until('='))?.trim();
-      const value = key === undefined ? undefined : yield* pythonText(source);
-      if (key === undefined || value === undefined) return true;
-      this.#sink.add(
-        `${before}${JSON.stringify(key)}: ${pythonLiteral(value) ?? typedValue(value, propertySchema(schema, key))}`,
-      );
-      before = ', ';
+      if (ch === undefined) break;
+      if (ch === ')' || ch === ',') {
+        source.take();
+        isWhole = ch === ')';
+        continue;
+      }
+      const named = yield* this.#pythonKey(names);
+      const value = yield* pythonText(source);
+      if (value === undefined) break;
+      // A positional argument belongs to the next property; one too many is dropped.
+      const key = named ?? names.find((each) => !given.has(each));
+      if (key === undefined) continue;
+      const json = pythonLiteral(value) ?? typedValue(value, propertySchema(schema, key));
+      this.#sink.add(`${given.size === 0 ? '{' : ', '}${JSON.stringify(key)}: ${json}`);
+      given.add(key);
     }
-    this.#sink.add(before === '{' ? '{}' : '}');
+    if (given.size === 0) this.#sink.add('{}');
+    else if (isWhole) this.#sink.add('}');
     return true;
+  }
+
+  /** Moves behind the `=` of a named argument; undefined before a positional one. @param names of the tool's arguments */
+  *#pythonKey(names: readonly string[]): Reading<string | undefined> {
+    const source = this.#source;
+    let text = '';
+    let ch = yield* source.peek();
+    for (; ch !== undefined && keyCharacter.test(ch); ch = yield* source.peek(text.length)) text += ch;
+    const key = text.trim();
+    if (ch !== '=' || (yield* source.peek(text.length + 1)) === '=') return undefined;
+    if (!identifier.test(key) && !names.includes(key)) return undefined;
+    yield* source.accept('=', text.length);
+    return key;
   }
 
   *#endComes(): Reading<boolean> {

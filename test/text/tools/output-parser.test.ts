@@ -187,6 +187,23 @@ describe('malformed calls', () => {
       expect(parse([output], newParser(format))).toEqual({ text: output, reasoning: '', calls: [] });
   });
 
+  it('positional arguments of Python calls take the next properties, and one too many is dropped', () => {
+    const { format } = callsOf('pythonic');
+    const callsIn = (output: string) => {
+      const parsed = [parse([output], newParser(format)), parse([...output], newParser(format))];
+      expect(parsed[1]).toEqual(parsed[0]);
+      return [parsed[0]?.text, ...(parsed[0]?.calls ?? []).map((each) => JSON.parse(each.arguments) as unknown)];
+    };
+    expect(callsIn("[get_weather('Oslo'), add()] bye")).toEqual([' bye', { place: 'Oslo' }, {}]);
+    expect(callsIn('[get_weather("a=b", days=3), add(1, 2)] x = 1')).toEqual([
+      ' x = 1',
+      { place: 'a=b', days: 3 },
+      { a: 1 },
+    ]);
+    expect(callsIn('[get_weather(days=3, "Oslo")]')).toEqual(['', { days: 3, place: 'Oslo' }]);
+    expect(callsIn('[get_weather("Oslo')).toEqual(['', {}]);
+  });
+
   it('values in tags get the types of the schema', () => {
     const value = (name: string, written: string) => `<parameter=${name}>\n${written}\n</parameter>\n`;
     const body = value('place', '17') + value('days', ' 3 ') + value('more', 'True') + value('other', '{"x": [1]}');
