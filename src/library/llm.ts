@@ -4,7 +4,7 @@ import { embeddingSchema, planEmbeddings } from '../gateway/embeddings/embedding
 import { planCompletion } from '../gateway/openai/completions.ts';
 import { parseBody } from '../gateway/openai/fields.ts';
 import { checkTokenId } from '../gateway/openai/params.ts';
-import { chatPrompt, tokenise } from '../gateway/openai/prompt.ts';
+import { chatPrompt, tokenizeText } from '../gateway/openai/prompt.ts';
 import { completionSchema } from '../gateway/openai/schema.ts';
 import { decodeTokens } from '../text/detokenizer.ts';
 import { type ChatOptions, type ChatRun, type FinishReason, finishReason, mergeText, startChat } from './chat.ts';
@@ -128,7 +128,7 @@ export class Llm implements AsyncDisposable {
       this.#engine.newCall();
       if (typeof input === 'string') {
         this.#tokenizer();
-        return [...(await tokenise(input, 'input', addSpecial, context.encode))];
+        return [...(await tokenizeText(input, 'input', addSpecial, context.encode))];
       }
       const toolList = tools === undefined ? {} : { tools: bodyTools(tools) };
       const body = { messages: input.map(bodyMessage), ...toolList } as Parameters<typeof chatPrompt>[0];

@@ -103,7 +103,7 @@ describe('serving', () => {
     expect(together.slice(0, 3)).toEqual(alone);
   });
 
-  it('tokenises a long text in another thread with the same ids', async () => {
+  it('tokenizes a long text in another thread with the same ids', async () => {
     const server = await serve();
     const ids = async (prompt: string) => {
       const answer = await post(server, { model, prompt, max_tokens: 1, return_token_ids: true });

@@ -11,7 +11,7 @@ import {
   throwIfDisconnected,
 } from '../openai/endpoint.ts';
 import { parseBody } from '../openai/fields.ts';
-import { refuseLongText, tokenise } from '../openai/prompt.ts';
+import { refuseLongText, tokenizeText } from '../openai/prompt.ts';
 import { list, shared } from '../openai/schema.ts';
 import { type PooledPrompt, pooledVectors } from './pooled-vectors.ts';
 
@@ -77,19 +77,27 @@ const chatBegin =
   'Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n';
 const chatEnd = '<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n';
 
+/** A chat that asks whether the document answers the query. */
+export function rankingChat({ query, instruction }: Pick<RerankBody, 'query' | 'instruction'>, text: string): string {
+  return chatHead(query, instruction) + text + chatEnd;
+}
+
+function chatHead(query: string, instruction = defaultInstruction): string {
+  return `${chatBegin}<Instruct>: ${instruction}\n<Query>: ${query}\n<Document>: `;
+}
+
 /** Each document in a chat that asks for yes or no. The instruction and the query come first: their blocks are shared. */
 async function chatsOf(
-  { query, instruction = defaultInstruction }: RerankBody,
+  body: RerankBody,
   documents: readonly string[],
   { model, encode }: PromptContext,
   signal: AbortSignal,
 ): Promise<readonly PooledPrompt[]> {
-  const begin = `${chatBegin}<Instruct>: ${instruction}\n<Query>: ${query}\n<Document>: `;
-  refuseLongText(begin, 'query', model);
+  refuseLongText(chatHead(body.query, body.instruction), 'query', model);
   const chats: PooledPrompt[] = [];
   for (const text of documents) {
     refuseLongText(text, 'documents', model);
-    chats.push({ tokens: await tokenise(begin + text + chatEnd, 'documents', false, encode) });
+    chats.push({ tokens: await tokenizeText(rankingChat(body, text), 'documents', false, encode) });
     // Other requests have their turn between two documents.
     await setImmediate();
     throwIfDisconnected(signal);
@@ -108,7 +116,7 @@ async function pairsOf(
     throw badField('instruction', `Cannot rerank: model '${model.id}' reads no instruction`, 'unsupported_parameter');
   const { contextTokens } = model;
   refuseLongText(query, 'query', model);
-  const first = await tokenise(query, 'query', true, encode);
+  const first = await tokenizeText(query, 'query', true, encode);
   if (first.length > contextTokens)
     throw new ApiError(400, `Cannot fit request: the context is ${contextTokens} tokens, 'query' has ${first.length}`, {
       code: 'context_length_exceeded',
@@ -118,7 +126,7 @@ async function pairsOf(
   const pairs: PooledPrompt[] = [];
   for (const text of documents) {
     refuseLongText(text, 'documents', model);
-    const second = await tokenise(text, 'documents', false, encode);
+    const second = await tokenizeText(text, 'documents', false, encode);
     const tokens = new Int32Array(first.length + second.length + 1);
     tokens.set(first);
     tokens.set(second, first.length);

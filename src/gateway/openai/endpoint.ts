@@ -403,7 +403,7 @@ export function streamResponse(
   });
 }
 
-/** The client may have disconnected while its prompt was tokenised. */
+/** The client may have disconnected while its prompt was tokenized. */
 export function throwIfDisconnected(signal: AbortSignal): void {
   if (signal.aborted) throw clientDisconnected();
 }

@@ -10,7 +10,7 @@ import type { ChoiceParser } from './choice-output.ts';
 import { checkGenerates, checkTokenId } from './params.ts';
 import type { ChatBody, CompletionBody } from './schema.ts';
 
-/** Turns text into token ids, long texts in another thread until `signal` aborts. Rejects with one line if a text cannot be tokenised. */
+/** Turns text into token ids, long texts in another thread until `signal` aborts. Rejects with one line if a text cannot be tokenized. */
 export type Encode = (text: string, addSpecial: boolean, signal?: AbortSignal) => Promise<Int32Array>;
 
 type PromptBody = Pick<ChatBody, 'messages'> & Partial<ChatBody>;
@@ -39,7 +39,7 @@ export async function chatPrompt(body: PromptBody, model: ServedModel, encode: E
   refuseLongText(text, 'messages', model);
   const hasBegun = hasReasoningBegun(text, body, answer);
   return {
-    tokens: await tokenise(text, 'messages', false, encode),
+    tokens: await tokenizeText(text, 'messages', false, encode),
     plan: { ...answer, hasReasoningBegun: hasBegun },
     parsing: parsingOf(answer, body, hasBegun, tokenizer),
   };
@@ -99,7 +99,12 @@ function upToFinalMessage(text: string, message: ChatMessage | undefined): strin
 }
 
 /** @throws ApiError 400 naming the field */
-export async function tokenise(text: string, field: string, addSpecial: boolean, encode: Encode): Promise<Int32Array> {
+export async function tokenizeText(
+  text: string,
+  field: string,
+  addSpecial: boolean,
+  encode: Encode,
+): Promise<Int32Array> {
   try {
     return await encode(text, addSpecial);
   } catch (error) {
@@ -145,17 +150,17 @@ async function encodeText(text: string, model: ServedModel, encode: Encode, fiel
     throw badField(field, `Cannot ${verb} text: model '${model.id}' has no tokenizer; send token ids`);
   }
   refuseLongText(text, field, model);
-  const ids = await tokenise(text, field, true, encode);
+  const ids = await tokenizeText(text, field, true, encode);
   if (ids.length === 0) throw badField(field, `Cannot ${verb}: the ${field} has no tokens`);
   return ids;
 }
 
-/** A normaliser may replace several characters by one: texts of this many times the context are still tokenised. */
+/** A normaliser may replace several characters by one: texts of this many times the context are still tokenized. */
 const normalisedShare = 4;
 /** Bytes of the longest token. */
 const longestTokens = new WeakMap<Tokenizer, number>();
 
-/** Texts that cannot fit are not tokenised, which would hold up other requests. @throws ApiError 400 with all figures */
+/** Texts that cannot fit are not tokenized, which would hold up other requests. @throws ApiError 400 with all figures */
 export function refuseLongText(text: string, field: string, { tokenizer, contextTokens }: ServedModel): void {
   const most = normalisedShare * contextTokens;
   // A token has a byte at least.

@@ -8,6 +8,7 @@ import { encoderLimits } from '../../../src/core/scheduler/executor/token-limits
 import { Engine } from '../../../src/engine/engine.ts';
 import { loadModel } from '../../../src/engine/load-model.ts';
 import { textOf } from '../../../src/engine/model-text.ts';
+import { rankingChat } from '../../../src/gateway/embeddings/rerank.ts';
 import { ReferenceBackend } from '../../../src/kernel/reference/reference.ts';
 import type { Pooling } from '../../../src/util/model-config.ts';
 import { openModel } from '../../../src/weights/open-model.ts';
@@ -196,11 +197,9 @@ describe('Qwen3-Embedding and Qwen3-Reranker', () => {
     const files = openModel(join(data, 'qwen3'));
     const { ranks, rankingRow = new Float32Array(), tokenizer, embedding } = createServedModel(files, 512, undefined);
     expect([ranks, embedding?.pooling]).toEqual([true, 'last']);
-    const [{ document, ids }] = golden.rankings as [(typeof golden.rankings)[0]];
-    // The prompt of the endpoint, which its own test spells, is that of the model card.
-    const written = `\n<Query>: ${golden.query}\n<Document>: ${document}<|im_end|>`;
-    const part = tokenizer?.encode(written, { addSpecial: false }) ?? [];
-    expect(ids.join()).toContain(part.join());
+    // The prompt of the endpoint is that of the model card.
+    for (const { document, ids } of golden.rankings)
+      expect(tokenizer?.encode(rankingChat(golden, document), { addSpecial: false })).toEqual(ids);
     const vectors = vectorsOfLast(
       files,
       golden.rankings.map((each) => each.ids),
