@@ -114,6 +114,12 @@ describe('kvasir', () => {
       ['serve', '--td', '3'],
       /Cannot use --td: it needs --admission predictive/,
     ],
+    [
+      'instances of a fleet',
+      ['serve', '--fleet', 'x', '--instances', '2'],
+      /^Cannot use --instances with --fleet: its engines compute/,
+    ],
+    ['a watchdog of a fleet', ['serve', '--fleet', 'x', '--watchdog', '9'], /^Cannot use --watchdog with --fleet/],
     ['a missing config', ['serve', '--config', join(folder, 'none.yaml')], /Cannot read config/],
   ];
   it.each(misuses)('%s: one clear line and exit code 2', async (_name, args, message) => {

@@ -21,6 +21,7 @@ import { servedPipeline } from '../options/pipeline-options.ts';
 import { admissionSettings } from '../options/slo-options.ts';
 import { servedSparsity } from '../options/sparse-options.ts';
 import { packageFile, packageVersion } from '../package-root.ts';
+import { counted } from '../terminal/fields.ts';
 import { UsageError } from '../usage-error.ts';
 import { startedAttentionWorkers } from './attention/child-attention-workers.ts';
 import { withChosenDop, withChosenDops } from './attention/choose-attention-workers.ts';
@@ -123,7 +124,8 @@ async function serveFleet(path: string, options: ServeOptions, context: ServerCo
     if (options.warmUp ?? true) fleet.warmUp();
     const gateway = await openGateway(fleet, options, context);
     const { model, cluster } = fleet;
-    console.log(`Model ${model.id}: context ${model.contextTokens} tokens, ${cluster.serving} engines serve`);
+    const engines = counted(cluster.serving, 'engine');
+    console.log(`Model ${model.id}: context ${model.contextTokens} tokens, served by ${engines}`);
     announce(model, gateway, options);
     await runUntilStopped(gateway, new Promise(() => {}), options, context);
   } finally {

@@ -13,7 +13,7 @@ import { vllmDialect } from './vllm-dialect.ts';
 
 export interface ExternalEngineOptions {
   readonly url: string;
-  /** Undefined: found out. */
+  /** Undefined: read from the engine. */
   readonly kind?: EngineKind | undefined;
   /** In place of what the engine states; `off`: its KV events are not used. */
   readonly kvEvents?: KvEventSource | 'off' | undefined;

@@ -34,11 +34,11 @@ export async function openFleet(
     await cluster.settled();
     const context = options.context ?? cluster.contextTokens ?? files.config.maxPositions;
     const name = options.servedModelName ?? cluster.model ?? located.name;
-    const text = openTextSide(files, located.path, context, name);
+    const text = openTextSide(files, located.path, context, name, 'generation');
     const close = async (): Promise<void> => {
       await Promise.all([cluster.close(), text.close()]);
     };
-    return { ...text, model: { ...text.model, embedding: undefined }, cluster, close };
+    return { ...text, cluster, close };
   } finally {
     files.close();
   }

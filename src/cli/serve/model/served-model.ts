@@ -48,8 +48,16 @@ function layerGroups({ layers, attention }: ModelConfig): readonly LayerGroup[] 
   ].filter((group) => group.layers > 0);
 }
 
+/** What an endpoint serves of a model: `generation` has neither embeddings nor rankings. */
+export type ServedTasks = 'all' | 'generation';
+
 /** @param name model id for clients; undefined: the file or folder name */
-export function createServedModel(files: ModelFiles, context: number, name: string | undefined): ServedModel {
+export function createServedModel(
+  files: ModelFiles,
+  context: number,
+  name: string | undefined,
+  tasks: ServedTasks = 'all',
+): ServedModel {
   const text = textOf(files);
   const { config, generationDefaults: defaults } = files;
   return {
@@ -63,8 +71,7 @@ export function createServedModel(files: ModelFiles, context: number, name: stri
     bosToken: text?.bosToken,
     eosToken: text?.eosToken,
     eosIds: eosIdsOf(files, text?.tokenizer),
-    ...vectorsOf(config),
-    ...rankingOf(files, text?.tokenizer),
+    ...(tasks === 'all' ? { ...vectorsOf(config), ...rankingOf(files, text?.tokenizer) } : onlyGeneration(config)),
     stated: defaults,
     defaults: {
       temperature: defaults.temperature ?? 1,
@@ -89,14 +96,23 @@ export function vectorsOf(config: ModelConfig): Partial<ServedModel> {
   return { generates: false, embedding: { pooling: stated ?? 'mean', poolings, columns, matryoshka } };
 }
 
+function onlyGeneration(config: ModelConfig): Partial<ServedModel> {
+  return vectorsOf(config).generates === false ? { generates: false } : {};
+}
+
+/** True if the file, its folder or its repository is called Qwen3-Reranker: no file states the use of these models. */
+function isNamedReranker({ id, path }: ModelFiles): boolean {
+  const [, repository = ''] = /^(?:.*\/)?models--[^/]*--([^/]+)\/snapshots\//.exec(path) ?? [];
+  return [id, repository].some((name) => /qwen3-reranker/i.test(name));
+}
+
 /**
- * The row of a reranker's score. Files of Qwen3-Reranker state its use nowhere but in their name.
+ * The row of a reranker's score.
  * @throws UsageError for a reranker without the tokens of its answers
  */
 function rankingOf(files: ModelFiles, tokenizer: Tokenizer | undefined): Partial<ServedModel> {
   const { config, path } = files;
-  const isNamed = config.architecture === 'qwen3' && /qwen3-reranker/i.test(path);
-  const head = config.ranking ?? (isNamed ? 'answers' : undefined);
+  const head = config.ranking ?? (config.architecture === 'qwen3' && isNamedReranker(files) ? 'answers' : undefined);
   if (head === undefined) return {};
   if (head === 'label') return { ranks: true, rankingRow: rowOf(files, 'score.weight', 0) };
   const [yes, no] = head === 'rows' ? [0, 1] : answerIds(tokenizer);

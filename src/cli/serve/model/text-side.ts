@@ -8,9 +8,9 @@ import { TokenizerPool } from '../../../runtime/tokenizer/tokenizer-pool.ts';
 import type { ModelFiles } from '../../../weights/types.ts';
 import { availableThreads } from '../host/cgroup.ts';
 import { configurationNotes } from './model-facts.ts';
-import { createServedModel } from './served-model.ts';
+import { createServedModel, type ServedTasks } from './served-model.ts';
 
-/** Longer texts are tokenised on another thread; this length takes about a millisecond. */
+/** Longer texts are tokenized on another thread; this length takes about a millisecond. */
 const inlineCharacters = 8192;
 /** A long text of one client leaves a thread for the others. */
 const tokenizerThreadsMax = 2;
@@ -30,8 +30,14 @@ export interface TextSide {
 }
 
 /** @param files may be closed afterwards @param path of the files @param name model id for clients, if it is not that of the files */
-export function openTextSide(files: ModelFiles, path: string, context: number, name: string | undefined): TextSide {
-  const model = createServedModel(files, context, name);
+export function openTextSide(
+  files: ModelFiles,
+  path: string,
+  context: number,
+  name: string | undefined,
+  tasks: ServedTasks = 'all',
+): TextSide {
+  const model = createServedModel(files, context, name, tasks);
   const { tokenizer } = model;
   const pool = new TokenizerPool({
     entry: new URL('./tokenizer-worker.js', import.meta.url),
