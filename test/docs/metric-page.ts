@@ -16,7 +16,7 @@ interface Metric {
 const introduction = [
   '`GET /metrics` of a gateway, in Prometheus text format. Metrics without the label `worker` aggregate all instances.',
   '`worker` is the name of an instance that joined as a process, else its number. Values of other processes are at most half a second old, counters go on after a restart, and instances that are lost for ten minutes are left out.',
-  'Every gateway of a cluster exports the figures of all instances: take the highest, for example `max by (worker) (kvasir_instance_up)` and `max(rate(kvasir_generated_tokens_total[5m]))`, as the dashboard for Grafana does.',
+  'Every gateway of a cluster exports the figures of all instances: take the highest, for example `max by (worker) (kvasir_instance_up)` and `max(rate(kvasir_generated_tokens_total[5m]))`, as the dashboard for Grafana does. The highest is within one cluster: give each cluster a Prometheus job of its own, and select it (`{job="…"}`).',
   'Times, responses, refusals, goodput and figures by tenant are those of the gateway itself: add them up.',
   '`transport` is how pages travel: `thread` (copied inside the process), `shared` (memory of two processes), `tcp`, `rdma`, or `none` until the other side has been reached.',
   'The [changelog](../../CHANGELOG.md#names-of-options-and-metrics) lists former names, which remain as aliases for one version.',

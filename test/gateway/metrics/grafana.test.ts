@@ -29,6 +29,11 @@ it('counts figures of instances, which every gateway exports, once', () => {
   for (const { expr } of targets) if (!ofGateway.test(expr)) expect(expr).toMatch(/\bmax(\(| by)/);
 });
 
+it('selects one cluster, a Prometheus job, in every figure', () => {
+  for (const { expr } of targets)
+    for (const [, selector] of expr.matchAll(/\bkvasir_\w+(\{[^}]*\})?/g)) expect(selector, expr).toBe('{job=~"$job"}');
+});
+
 it('queries exported metrics by their labels', () => {
   const metrics = exportedMetrics();
   expect(targets.length).toBeGreaterThan(25);
