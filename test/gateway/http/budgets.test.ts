@@ -24,12 +24,34 @@ function open(port: number): Promise<Socket> {
   });
 }
 
+/** The next response: head and whole body, or what arrives before the connection closes. */
+function wholeAnswer(socket: Socket): Promise<string> {
+  return new Promise((resolve) => {
+    let text = '';
+    const end = (): void => {
+      socket.off('data', add);
+      socket.off('close', end);
+      resolve(text);
+    };
+    const add = (bytes: Buffer): void => {
+      text += bytes.toString('latin1');
+      const [head = '', ...body] = text.split('\r\n\r\n');
+      const [, length] = /content-length: (\d+)/i.exec(head) ?? [];
+      const isWhole =
+        length === undefined ? text.endsWith('\r\n0\r\n\r\n') : body.join('\r\n\r\n').length >= Number(length);
+      if (isWhole) end();
+    };
+    socket.on('data', add);
+    socket.on('close', end);
+  });
+}
+
 it('closes connections above the limit, and serves the others', async () => {
   const options = gatewayOptions(new ScriptedPort(answering('yes')), { connectionsMax: 1 });
   const server = await listen(options, '127.0.0.1', 0);
   closing.push(() => server.drain({ waitMs: 0, timeoutMs: 0 }));
   const first = await open(server.port);
-  const answered = new Promise<string>((resolve) => first.once('data', (bytes) => resolve(bytes.toString())));
+  const answered = wholeAnswer(first);
   first.write('GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n');
   expect(await answered).toMatch(/^HTTP\/1.1 200 /);
   const second = await open(server.port);
@@ -49,7 +71,7 @@ it('closes connections above the limit of a key, and a closed one frees its plac
   const server = await listen(gatewayOptions(new ScriptedPort(answering('yes')), { keys }), '127.0.0.1', 0);
   closing.push(() => server.drain({ waitMs: 0, timeoutMs: 0 }));
   const ask = async (socket: Socket, key: string): Promise<string> => {
-    const answer = new Promise<string>((resolve) => socket.once('data', (bytes) => resolve(bytes.toString())));
+    const answer = wholeAnswer(socket);
     socket.write(`GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ${key}\r\n\r\n`);
     return answer;
   };
@@ -108,10 +130,10 @@ it('ends the connection of a client that takes nothing', async () => {
   expect(await why).toBe('closed');
 });
 
-it('refuses a text that cannot fit before it is tokenised', async () => {
-  let tokenised = 0;
+it('refuses a text that cannot fit before it is tokenized', async () => {
+  let tokenized = 0;
   const encode = async (text: string): Promise<Int32Array> => {
-    tokenised++;
+    tokenized++;
     return new Int32Array(text.length);
   };
   const { post } = gateway(answering('yes'), { encode, bodyBytesMax: 100_000 });
@@ -127,5 +149,5 @@ it('refuses a text that cannot fit before it is tokenised', async () => {
       /^Cannot fit request: the context is 100 tokens of at most \d+ bytes, the text has 4/,
     );
   }
-  expect(tokenised).toBe(0);
+  expect(tokenized).toBe(0);
 });

@@ -177,8 +177,7 @@ it('loads no model for a request with a bad field, and counts those that wait to
   const bad = await bodyOf(await complete({ max_tokens: 'many' }));
   expect([bad.error.param, state()]).toEqual(['max_tokens', 'unloaded']);
   const waiting = complete();
-  await new Promise((resolve) => setImmediate(resolve));
-  expect(state()).toBe('loading');
+  await vi.waitFor(() => expect(state()).toBe('loading'));
   const second = await complete();
   expect([second.status, (await bodyOf(second)).error.param]).toEqual([429, 'concurrent_requests']);
   load();
