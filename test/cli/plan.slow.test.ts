@@ -155,7 +155,7 @@ describe('the cheapest cluster', () => {
     expect(replayed).toMatchObject({ requests: 60, ttftMs: plan.winner.ttftMs, tbtMs: plan.winner.tbtMs });
   });
 
-  it('leaves out hardware that does not hold the model, and reports it', async () => {
+  it('leaves out hardware that does not hold the model, and features that it lacks the memory for, and reports both', async () => {
     const flags = [
       '--workload',
       'plain',
@@ -168,9 +168,9 @@ describe('the cheapest cluster', () => {
       '--tbt-slo',
       '1s',
     ];
-    const { stdout, stderr } = await kvasir('plan', '--hardware', 'single,pair', ...flags);
+    const { stdout, stderr } = await kvasir('plan', '--hardware', 'single,pair', '--features', 'tiers', ...flags);
     expect(stderr).toMatch(
-      /^Left out single: Cannot hold the model: weights take 138.0 GB .* of 1 devices of 85.9 GB is 77.3 GB\n$/,
+      /^Left out single: Cannot hold the model: weights take 138.0 GB .* of 1 devices of 85.9 GB is 77.3 GB\nLeft out pair: no SSD for --features tiers\n$/,
     );
     expect(stdout).toMatch(/--hardware pair --tp 2 --mixed 1\n$/);
   });
@@ -256,6 +256,11 @@ describe('the choice of (a, b)', () => {
   });
 
   it.each([
+    [
+      'features of clusters',
+      ['--features', 'borrow'],
+      /^Cannot use --features with --dop: it divides devices and tries no clusters/,
+    ],
     ['a multiple as TBT', ['--tbt-slo', '5x'], /^Cannot use --tbt-slo 5x with --dop: write a time, for example 100ms/],
     [
       'a TBT that no division keeps',

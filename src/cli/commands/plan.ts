@@ -3,7 +3,7 @@ import { Command, Option } from 'commander';
 import { z } from 'zod';
 import { parseSloBound } from '../../core/router/admission/slo.ts';
 import { addInstanceFlags } from '../options/cluster-options.ts';
-import { readConfig, readOptions } from '../options/options.ts';
+import { readConfig, readOptions, toFlag } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';
 import { dopPlot } from '../simulate/dop-plot.ts';
 import { checkOutputs, writeOutput } from '../simulate/outputs/output-file.ts';
@@ -28,7 +28,8 @@ const schema = z.object({
   features: z
     .string()
     .default('')
-    .transform((names) => (names === 'all' ? [...planFeatures] : names.split(',').filter((name) => name !== '')))
+    .transform((text) => text.split(',').map((name) => name.trim()))
+    .transform((names) => (names.join() === 'all' ? [...planFeatures] : names.filter((name) => name !== '')))
     .pipe(z.array(z.enum(planFeatures, `write all, or some of ${planFeatures.join(', ')}`))),
   within: numeric(z.number().positive().max(1)).default(0.99),
 });
@@ -41,7 +42,7 @@ export function planCommand(): Command {
     .option('--within <share>', 'Keep this share of the requests within their SLO (default: 0.99)')
     .option(
       '--features <names>',
-      `Also try clusters with one of these: all, or some of ${planFeatures.join(',')} (default: none)`,
+      `Also try each of these features alone: ${planFeatures.join(', ')}; all: every one (default: none)`,
     )
     .option('--instances-max <n>', 'Try clusters of at most this number of instances (default: 16)')
     .optionsGroup(groups.output)
@@ -60,6 +61,7 @@ export function planCommand(): Command {
       const options = config === undefined ? flags : { ...readConfig(config), ...flags };
       if (options.dop !== undefined) {
         const { dop } = options;
+        refuseClusterOptions({ features, within, instancesMax });
         return await runDopPlan({ ...flags, hardware: hardware ?? options.hardware }, dop, json === true);
       }
       if (hardware === undefined) throw new UsageError('Cannot plan without hardware: use --hardware NAME,NAME...');
@@ -86,6 +88,13 @@ export function planCommand(): Command {
       );
     },
   );
+}
+
+/** Refuses options of the search over clusters, which have no effect with `--dop`. */
+function refuseClusterOptions(given: RawFlags): void {
+  const wrong = Object.keys(given).find((name) => given[name] !== undefined);
+  if (wrong === undefined) return;
+  throw new UsageError(`Cannot use --${toFlag(wrong)} with --dop: it divides devices and tries no clusters`);
 }
 
 function addDopPlanFlags(command: Command): Command {

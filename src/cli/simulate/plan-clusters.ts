@@ -104,7 +104,7 @@ function noPlanMessage(trials: readonly PlanTrial[], { within, instancesMax }: P
   return `Cannot keep ${percent(within)} of the requests within SLO with ${instancesMax} instances at most${most}`;
 }
 
-/** Candidate instances, and unusable hardware with the reason. */
+/** Candidate instances, and hardware that cannot be used, or not with some features, with the reason. */
 function unitsOf({ hardware, flags, features = [] }: PlanSettings) {
   const options = readOptions(simulationSchema, flags);
   modelSpec(options.model, options.models);
@@ -114,7 +114,12 @@ function unitsOf({ hardware, flags, features = [] }: PlanSettings) {
     if (pricePerHour === undefined) throw new UsageError(`Cannot plan with ${name}: its entry has no pricePerHour`);
     const fitting = fittingTensorParallels(name, devices, options, (why) => leftOut.push({ hardware: name, why }));
     const plain = fitting.map((tp) => unitOf(name, tp, options.pp));
-    const staged = features.includes('pp') && flags.pp === undefined ? stagedUnits(name, devices, options) : [];
+    const hasStages = flags.pp !== undefined || options.pp > 1;
+    const staged = features.includes('pp') && !hasStages ? stagedUnits(name, devices, options) : [];
+    const onSsd = features.filter((feature) => ssdFeatures.includes(feature));
+    const lack = lackForSsd(name, options);
+    if (plain.length > 0 && onSsd.length > 0 && lack !== undefined)
+      leftOut.push({ hardware: name, why: `${lack} for --features ${onSsd.join(',')}` });
     const featured = plain.flatMap((unit) => features.flatMap((feature) => featuredUnits(unit, feature, options)));
     return [...plain, ...staged, ...featured].map((unit): PlanUnit => {
       const perMachine = devices / (unit.tp * unit.pp);
@@ -148,17 +153,27 @@ function stagedUnits(hardware: string, devices: number, options: SimulationOptio
 /** Members of a pipeline group. */
 const groupSizes = [2, 4];
 
+/** Features that cache blocks on SSDs. */
+const ssdFeatures: readonly PlanFeature[] = ['tiers', 'store'];
+
+/** What the hardware lacks to cache blocks on SSDs; undefined: nothing. */
+function lackForSsd(hardware: string, { machines }: SimulationOptions): string | undefined {
+  const { ssd, hostLinkBytesPerSecond } = hardwareSpec(hardware, machines);
+  if (ssd === undefined) return 'no SSD';
+  return hostLinkBytesPerSecond === undefined ? 'no hostLinkBytesPerSecond' : undefined;
+}
+
 /** The unit with a feature, unless the flags have it or the hardware lacks the memory for it. */
 function featuredUnits(unit: PlainUnit, feature: PlanFeature, options: SimulationOptions): readonly PlainUnit[] {
   const { hardware, tp, pp } = unit;
-  const { devices, pricePerHour, ssd, hostLinkBytesPerSecond } = hardwareSpec(hardware, options.machines);
+  const { devices, pricePerHour, ssd } = hardwareSpec(hardware, options.machines);
   if (feature === 'borrow')
     return options.borrow ? [] : [{ ...unit, feature, flags: { borrow: true }, instancesMin: 2 }];
   if (feature === 'cpp')
     return options.cppGroup === undefined
       ? groupSizes.map((size) => ({ ...unit, feature, flags: { cppGroup: String(size) }, prefillMin: size }))
       : [];
-  if (hostLinkBytesPerSecond === undefined || ssd === undefined) return [];
+  if (ssd === undefined || lackForSsd(hardware, options) !== undefined) return [];
   const { kvBytesPerToken } = createCostModel({ ...options, hardware, tp, pp });
   const blocksOn = (machines: number) =>
     String(Math.floor((ssd.bytes * machines) / (options.blockTokens * kvBytesPerToken)));

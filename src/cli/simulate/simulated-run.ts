@@ -123,7 +123,7 @@ export function addRunFlags(command: Command): Command {
     .addOption(
       new Option(
         '--remote-attention <kind>',
-        'Send queries to borrowed keys and values (dist), or these to every step (ring, as Ring Attention) (default: dist)',
+        'Attention over borrowed KV: send queries to the creditor (dist), or fetch its keys and values in every step (ring) (default: dist)',
       ).choices(['dist', 'ring']),
     );
   return addBorrowFlags(addTransformFlags(addWorkloadFlags(addFaultFlags(addSloFlags(command)))));

@@ -13,7 +13,7 @@ import { simulate, sweep as sweepOver } from '../../../src/cli/simulate/sweep/si
 import { SimulationThreads } from '../../../src/cli/simulate/sweep/simulation-threads.ts';
 import { sweepOf } from '../../../src/cli/simulate/sweep/sweep-file.ts';
 import { sweepPage } from '../../../src/cli/simulate/sweep/sweep-page.ts';
-import { csvOf, estimateOf, estimatesOf, jsonLinesOf } from '../../../src/cli/simulate/sweep/sweep-rows.ts';
+import { csvOf, estimateOf, estimatesOf, figureOf, jsonLinesOf } from '../../../src/cli/simulate/sweep/sweep-rows.ts';
 import { readYaml } from '../../../src/cli/yaml-file.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-sweep-'));
@@ -63,6 +63,12 @@ describe('the points of a sweep', () => {
     [{ base, grid: { rate: [1, -1] } }, 'Cannot use --rate -1'],
     [{ base: { ...base, report: 'a.html' } }, 'Cannot use report in a.yaml: each run would write the same file'],
     [{ grids: {} }, 'Unrecognized key'],
+    [{ base, grid: { rate: [1], size: [{ name: 'a', by: 3 }] } }, 'Cannot read a.yaml: grid.size.a.by: '],
+    [{ base, grid: { rate: [1], size: [{ name: 'a', by: { 1: 3 } }] } }, 'Cannot read a.yaml: grid.size.a.by.1: '],
+    [
+      { base, grid: { rate: [1], size: [{ name: 'a', by: { 2: { tp: 2 } } }, 2] } },
+      "Cannot read a.yaml: grid.size.a.by: no other entry of the grid has a choice '2'",
+    ],
   ])('of %j are refused', (content, message) => {
     expect(() => sweepOf(content, 'a.yaml')).toThrow(message);
   });
@@ -97,6 +103,16 @@ describe('a sweep', () => {
     expect(results).toMatchObject([{ report: { requests: 5 } }, { error: expect.stringContaining('Cannot use') }]);
     expect(csvOf(both, results)).toMatch(/,,"?Cannot use [^\n]*\n$/);
     expect(estimatesOf(both.points.slice(1), results.slice(1), 'requests')).toEqual([undefined]);
+  });
+
+  it('counts failed requests apart from refused ones', async () => {
+    const [point] = sweep.points;
+    const report = await reportOfRun(point.options);
+    const refused = { atPrefill: 4, atDecode: 2, byReason: { ttft: 3, memory: 2, failed: 1 } };
+    const figuresOf = (own: typeof report) =>
+      (['requests', 'completed', 'refused', 'failed'] as const).map((name) => figureOf(own, name));
+    expect(figuresOf({ ...report, requests: 11, refused })).toEqual([11, 5, 5, 1]);
+    expect(figuresOf(report)).toEqual([5, 5, 0, 0]);
   });
 
   it('has no goodput without an SLO', async () => {

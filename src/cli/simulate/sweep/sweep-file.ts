@@ -65,17 +65,37 @@ export function readSweep(path: string): Sweep {
 /** @param content of the file @param path names the file in messages @throws UsageError */
 export function sweepOf(content: unknown, path: string): Sweep {
   const parsed = fileSchema.safeParse(content);
-  if (!parsed.success) {
-    const [{ path: place, message }] = parsed.error.issues;
-    throw new UsageError(`Cannot read ${path}: ${place.length === 0 ? '' : `${place.join('.')}: `}${message}`);
-  }
+  if (!parsed.success) throw unreadable(path, [], parsed.error);
   const { base, grid, seeds } = parsed.data;
-  const points = combinationsOf(Object.entries(grid)).flatMap((combination, index) => {
+  const entries = Object.entries(grid).map(([name, values]) =>
+    values.map((value, i) => choiceOf(path, name, value, i)),
+  );
+  checkBesides(path, entries);
+  const points = combinationsOf(entries).flatMap((combination, index) => {
     const flags = { ...flagsOf(base), ...flagsOfAll(combination) };
     const settings = Object.fromEntries(combination.map(({ name, shown }) => [name, shown]));
     return Array.from({ length: seeds }, (_, i) => pointOf(path, { index, settings, flags }, i));
   });
   return { columns: Object.keys(grid), points };
+}
+
+function unreadable(path: string, place: readonly string[], { issues: [first] }: z.core.$ZodError): UsageError {
+  const whole = [...place, ...(first?.path ?? [])].map(String);
+  return new UsageError(`Cannot read ${path}: ${whole.length === 0 ? '' : `${whole.join('.')}: `}${first?.message}`);
+}
+
+/** @throws UsageError for flags beside a choice that no other entry of the grid has */
+function checkBesides(path: string, entries: readonly (readonly GridChoice[])[]): void {
+  for (const choices of entries) {
+    const others = entries.filter((entry) => entry !== choices).flatMap((entry) => entry.map(({ shown }) => shown));
+    for (const { name, shown, beside } of choices) {
+      const unknown = Object.keys(beside).find((key) => !others.includes(key));
+      if (unknown === undefined) continue;
+      throw new UsageError(
+        `Cannot read ${path}: grid.${name}.${shown}.by: no other entry of the grid has a choice '${unknown}'`,
+      );
+    }
+  }
 }
 
 function pointOf(path: string, point: Pick<SweepPoint, 'index' | 'settings' | 'flags'>, added: number): SweepPoint {
@@ -94,22 +114,24 @@ interface GridChoice {
   readonly beside: Readonly<Record<string, Flags>>;
 }
 
-/** Every choice of a value for each entry. */
-function combinationsOf(
-  entries: readonly (readonly [string, readonly z.infer<typeof gridValue>[]])[],
-): readonly (readonly GridChoice[])[] {
+/** Every combination of one choice of each entry. */
+function combinationsOf(entries: readonly (readonly GridChoice[])[]): readonly (readonly GridChoice[])[] {
   return entries.reduce<readonly (readonly GridChoice[])[]>(
-    (combinations, [name, values]) =>
-      combinations.flatMap((chosen) => values.map((value, place) => [...chosen, choiceOf(name, value, place)])),
+    (combinations, choices) => combinations.flatMap((chosen) => choices.map((choice) => [...chosen, choice])),
     [[]],
   );
 }
 
-/** A mapping sets several flags together: its `name` is shown. Its `by` has further flags beside choices of these names. */
-function choiceOf(name: string, value: z.infer<typeof gridValue>, place: number): GridChoice {
+/**
+ * A mapping sets several flags together: its `name` is shown. Its `by` has further flags beside choices of these names.
+ * @throws UsageError for a `by` that is no mapping of mappings
+ */
+function choiceOf(path: string, name: string, value: z.infer<typeof gridValue>, place: number): GridChoice {
   if (typeof value !== 'object') return { name, shown: String(value), flags: flagsOf({ [name]: value }), beside: {} };
   const { name: shown = place + 1, by = {}, ...flags } = value;
-  return { name, shown: String(shown), flags: flagsOf(flags), beside: besideSchema.parse(by) };
+  const beside = besideSchema.safeParse(by);
+  if (!beside.success) throw unreadable(path, ['grid', name, String(shown), 'by'], beside.error);
+  return { name, shown: String(shown), flags: flagsOf(flags), beside: beside.data };
 }
 
 const besideSchema = z.record(z.string(), z.record(z.string(), z.unknown()));

@@ -9,7 +9,8 @@ export type SweepResult = { readonly report: Report } | { readonly error: string
 const figures = {
   requests: ({ requests }) => requests,
   completed: ({ completed }) => completed,
-  refused: ({ requests, completed }) => requests - completed,
+  refused: ({ refused }) => refused.atPrefill + refused.atDecode - (refused.byReason.failed ?? 0),
+  failed: ({ refused }) => refused.byReason.failed ?? 0,
   // Undefined without `find-rate`.
   highestRate: ({ highestRate }) => highestRate?.rate,
   // Undefined without an SLO.
