@@ -155,6 +155,14 @@ describe('the cheapest cluster', () => {
     expect(replayed).toMatchObject({ requests: 60, ttftMs: plan.winner.ttftMs, tbtMs: plan.winner.tbtMs });
   });
 
+  it('tries no other pipeline stages beside those of an experiment', async () => {
+    const experiment = join(folder, 'stages.yaml');
+    writeFileSync(experiment, 'workload: plain\nrequests: 20\nmodel: llama3-8b\nttft-slo: 60s\ntbt-slo: 1s\npp: 2\n');
+    const flags = ['plan', experiment, '--hardware', 'pair', '--instances-max', '2', '--json'];
+    const plan = JSON.parse((await kvasir(...flags)).stdout);
+    expect(JSON.parse((await kvasir(...flags, '--features', 'pp')).stdout)).toEqual(plan);
+  });
+
   it('leaves out hardware that does not hold the model, and features that it lacks the memory for, and reports both', async () => {
     const flags = [
       '--workload',
