@@ -26,6 +26,8 @@ export class LendingProgress {
   lastStepUs = 0;
   /** When the last step ended, or the last loan. */
   #restUs = 0;
+  /** Since when there are requests that have not ended; undefined: there are none. */
+  #liveSinceUs: number | undefined;
 
   constructor(times: LendingTimes) {
     this.#times = times;
@@ -39,7 +41,8 @@ export class LendingProgress {
   /** True when all loans are returned and reported, and no request is left. @param live requests that have not ended */
   isOver(nowUs: number, live: number, totals: readonly BorrowingTotals[]): boolean {
     const lent = !totals.every(hasNoLoans);
-    if (live > 0 && nowUs - this.lastStepUs > stuckUs)
+    this.#liveSinceUs = live > 0 ? (this.#liveSinceUs ?? nowUs) : undefined;
+    if (nowUs - Math.max(this.lastStepUs, this.#liveSinceUs ?? nowUs) > stuckUs)
       throw new Error(
         `Simulation broken: ${live} requests wait for memory: no step has run since ${this.lastStepUs} us`,
       );
