@@ -22,12 +22,26 @@ export function describeIssue(
   const [name = 'options', ...inside] = first?.path ?? [];
   const value = given[String(name)];
   const { message, path } = first === undefined ? { message: 'invalid', path: [] } : innermost(first);
-  const place = [...inside, ...path].map((part) =>
-    typeof part === 'number' ? `[${part}]` : `.${flagOf(String(part))}`,
-  );
-  const what = isPlainList(value) ? '' : place.join('').replace(/^\./, '');
+  const what = isPlainList(value) ? '' : placeOf([...inside, ...path], flagOf);
   const shown = secrets.has(name) ? '' : ` ${shownValue(value)}`;
   return `Cannot use --${flagOf(String(name))}${shown}: ${what === '' ? '' : `${what}: `}${message}`;
+}
+
+/**
+ * Describes the first issue of a file that may have secrets: its place and the requirement, without any value.
+ * @param nameOf the name of a field in the file
+ */
+export function describeFileIssue(issues: readonly Issue[], nameOf: (name: string) => string): string {
+  const [first] = issues;
+  if (first === undefined) return 'invalid';
+  const { message, path } = innermost(first);
+  const what = placeOf([...first.path, ...path], nameOf);
+  return what === '' ? message : `${what}: ${message}`;
+}
+
+function placeOf(path: readonly PropertyKey[], nameOf: (name: string) => string): string {
+  const place = path.map((part) => (typeof part === 'number' ? `[${part}]` : `.${nameOf(String(part))}`));
+  return place.join('').replace(/^\./, '');
 }
 
 /** The message and place of an issue. For a union of forms, the form that matched furthest is the intended one. */

@@ -27,6 +27,8 @@ export interface EngineBlocksConfig {
   readonly hashKey: Uint32Array;
   /** Of the instance in the prefix index. */
   readonly incarnation: number;
+  /** With more blocks than that all are dropped; none unless given. */
+  readonly blocksMax?: number | undefined;
 }
 
 /**
@@ -38,10 +40,12 @@ export class EngineBlocks {
   readonly #hashKey: Uint32Array;
   readonly #blocks = new Map<EngineBlockHash, EngineBlock>();
   readonly #log: KvEventLog;
+  readonly #blocksMax: number;
   #unknownParents = 0;
   #deviceTokens = 0;
 
-  constructor({ root, hashKey, incarnation }: EngineBlocksConfig) {
+  constructor({ root, hashKey, incarnation, blocksMax = Number.POSITIVE_INFINITY }: EngineBlocksConfig) {
+    this.#blocksMax = blocksMax;
     this.#root = root;
     this.#hashKey = hashKey;
     this.#log = new KvEventLog(incarnation);
@@ -62,12 +66,18 @@ export class EngineBlocks {
     return this.#unknownParents;
   }
 
-  apply(events: readonly EngineKvEvent[]): void {
+  /** False: the engine has reported more blocks than the limit, and all are dropped. */
+  apply(events: readonly EngineKvEvent[]): boolean {
+    let fits = true;
     for (const event of events) {
       if (event.kind === 'stored') this.#store(event);
       else if (event.kind === 'removed') this.#remove(event.hashes, mediumBits[event.medium]);
       else this.clear();
+      if (this.#blocks.size <= this.#blocksMax) continue;
+      this.clear();
+      fits = false;
     }
+    return fits;
   }
 
   /** The changes since the last batch; undefined: none. Its arrays are valid until the next change. */

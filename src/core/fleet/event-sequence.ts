@@ -4,12 +4,12 @@ import type { EngineKvBatch } from './engine-kv-event.ts';
 export type SequenceEffect =
   | { readonly kind: 'apply'; readonly batch: EngineKvBatch }
   /** Batches are lost: the blocks of the engine are unknown from here on. */
-  | { readonly kind: 'forget' }
+  | { readonly kind: 'reset' }
   /** Request the batches from this number on; answer with `replayed` and `replayEnded`. */
   | { readonly kind: 'replay'; readonly from: number };
 
-/** Live batches kept while a replay is in progress. */
-const heldMax = 10_000;
+/** Live batches kept while a replay is in progress, and all batches kept with those of the replay. */
+const heldMax = { live: 10_000, all: 30_000 };
 
 /**
  * Engines number batches from 0. A batch below the expected number is a duplicate, unless it is younger than all before
@@ -58,7 +58,7 @@ export class EventSequence {
 
   received(number: number, batch: EngineKvBatch): readonly SequenceEffect[] {
     if (this.#isReplaying) {
-      if (this.#held.size < heldMax) this.#held.set(number, batch);
+      if (this.#held.size < heldMax.live) this.#held.set(number, batch);
       return [];
     }
     const next = this.#next ?? number;
@@ -70,12 +70,12 @@ export class EventSequence {
       return this.#startReplay(next);
     }
     this.#lost++;
-    return [{ kind: 'forget' }, this.#apply(number, batch)];
+    return [{ kind: 'reset' }, this.#apply(number, batch)];
   }
 
   /** A batch of a replay. */
   replayed(number: number, batch: EngineKvBatch): void {
-    if (this.#isReplaying) this.#held.set(number, batch);
+    if (this.#isReplaying && this.#held.size < heldMax.all) this.#held.set(number, batch);
   }
 
   /** All batches of the replay have arrived, or no more will. */
@@ -85,16 +85,19 @@ export class EventSequence {
     const held = [...this.#held].sort(([a], [b]) => a - b);
     this.#held = new Map();
     const effects: SequenceEffect[] = [];
-    for (const [number, batch] of held) {
+    for (const [i, [number, batch]] of held.entries()) {
       const next = this.#next ?? number;
       if (number < next) {
         effects.push(...this.#passed(number, batch));
-        continue;
+        if (!this.#isReplaying) continue;
+        // The engine has started anew: its other batches wait for the replay of the first ones.
+        for (const [later, other] of held.slice(i + 1)) if (other.atS >= batch.atS) this.#held.set(later, other);
+        break;
       }
       if (number > next) {
         // The first batches of an engine that has run for long are gone, and none of its blocks is known yet.
         if (this.#latestS > Number.NEGATIVE_INFINITY) this.#lost++;
-        effects.push({ kind: 'forget' });
+        effects.push({ kind: 'reset' });
       }
       effects.push(this.#apply(number, batch));
     }
@@ -104,10 +107,10 @@ export class EventSequence {
   #passed(number: number, batch: EngineKvBatch): readonly SequenceEffect[] {
     if (batch.atS <= this.#latestS) return [];
     this.restarted();
-    if (number === 0) return [{ kind: 'forget' }, this.#apply(0, batch)];
-    if (!this.#canReplay) return [{ kind: 'forget' }, this.#apply(number, batch)];
+    if (number === 0) return [{ kind: 'reset' }, this.#apply(0, batch)];
+    if (!this.#canReplay) return [{ kind: 'reset' }, this.#apply(number, batch)];
     this.#held.set(number, batch);
-    return [{ kind: 'forget' }, ...this.#startReplay(0)];
+    return [{ kind: 'reset' }, ...this.#startReplay(0)];
   }
 
   #apply(number: number, batch: EngineKvBatch): SequenceEffect {

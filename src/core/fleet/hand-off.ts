@@ -2,7 +2,7 @@
 
 /**
  * `sequential`: the prefill engine answers with parameters that the decode engine pulls the blocks by (vLLM with Nixl).
- * `concurrent`: both get the request at once, and meet at an address that both know (SGLang's bootstrap).
+ * `concurrent`: both receive the request at once, with the address of one bootstrap server (SGLang).
  */
 export type HandOffOrder = 'sequential' | 'concurrent';
 
@@ -44,6 +44,11 @@ export class HandOff<Params> {
 
   get hasEnded(): boolean {
     return this.#decode === 'ended';
+  }
+
+  /** The prefill engine has not answered yet. */
+  get awaitsPrefill(): boolean {
+    return this.#prefill === 'running';
   }
 
   start(): readonly HandOffEffect<Params>[] {

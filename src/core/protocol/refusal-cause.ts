@@ -1,12 +1,16 @@
 // Causes of failures and refusals, with the figures of the decision.
 
-/** `GRAMMAR_FAILED`: the grammar of the request cannot be compiled, or allows no token. */
+/**
+ * `GRAMMAR_FAILED`: the grammar of the request cannot be compiled, or allows no token. `UNSUPPORTED_REQUEST`: an external
+ * engine does not serve such requests.
+ */
 export type FailureCode =
   | 'NOT_READY'
   | 'KV_OVERLOADED'
   | 'CONTEXT_TOO_LONG'
   | 'SHUTTING_DOWN'
   | 'GRAMMAR_FAILED'
+  | 'UNSUPPORTED_REQUEST'
   | 'ENGINE_FAILED';
 
 /**

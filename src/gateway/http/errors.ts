@@ -64,6 +64,7 @@ const failureStatus: Readonly<Record<FailureCode, number>> = {
   CONTEXT_TOO_LONG: 400,
   SHUTTING_DOWN: 503,
   GRAMMAR_FAILED: 400,
+  UNSUPPORTED_REQUEST: 400,
   ENGINE_FAILED: 500,
 };
 
@@ -73,6 +74,7 @@ const failureCode: Readonly<Record<FailureCode, string>> = {
   CONTEXT_TOO_LONG: 'context_length_exceeded',
   SHUTTING_DOWN: 'shutting_down',
   GRAMMAR_FAILED: 'grammar_failed',
+  UNSUPPORTED_REQUEST: 'unsupported_request',
   ENGINE_FAILED: 'engine_failed',
 };
 

@@ -29,19 +29,19 @@ export interface EngineDescription {
   readonly sources: readonly (KvEventSource | undefined)[];
   /** Undefined: not stated. */
   readonly role?: EngineRole | undefined;
-  /** Where decode engines meet a prefill engine; undefined: not stated. */
+  /** Of the bootstrap server of a prefill engine; undefined: not stated. */
   readonly bootstrapPort?: number | undefined;
 }
 
 export const engineRoles = ['mixed', 'prefill', 'decode'] as const satisfies readonly InstanceRole[];
 export type EngineRole = (typeof engineRoles)[number];
 
-/** Where two engines meet for the hand-off of one request. */
-export interface Meeting {
+/** The bootstrap server over which two engines hand off one request. */
+export interface BootstrapRendezvous {
   readonly host: string;
   readonly port: number | undefined;
   /** Names the request there; unique. */
-  readonly room: number;
+  readonly bootstrapRoom: number;
 }
 
 type Fields = Readonly<Record<string, unknown>>;
@@ -50,9 +50,9 @@ type Fields = Readonly<Record<string, unknown>>;
 export interface HandOffDialect {
   readonly order: HandOffOrder;
   /** Of the call of the prefill engine. */
-  prefill(meeting: Meeting): Fields;
+  prefill(rendezvous: BootstrapRendezvous): Fields;
   /** Of the call of the decode engine. @param params of the prefill engine */
-  decode(meeting: Meeting, params: unknown): Fields;
+  decode(rendezvous: BootstrapRendezvous, params: unknown): Fields;
   /** What the prefill engine states for the decode engine; undefined: nothing. @param body of its answer */
   paramsOf(body: string): unknown;
 }
@@ -71,7 +71,7 @@ export interface StreamPiece {
   readonly logprobs: TokenLogprobs | undefined;
   /** Prompt tokens that the engine found in its prefix cache; undefined: not stated. */
   readonly cachedTokens: number | undefined;
-  /** `abort`: the engine gave the request up. */
+  /** `abort`: the engine has aborted the request. */
   readonly finished: 'stop' | 'length' | 'abort' | undefined;
 }
 
@@ -99,6 +99,9 @@ export interface EngineDialect {
   /** (ranks) @param metrics in the text format of Prometheus */
   loads(metrics: string, ranks: number): readonly EngineLoad[];
 }
+
+/** Data-parallel ranks of an engine. */
+export const ranksMax = 1024;
 
 /** The prompt of an attempt: with the output that the client has. */
 export function promptOf({ prompt, resumed }: GenerationRequest): number[] {

@@ -1,12 +1,16 @@
 // HTTP towards one engine: short requests with a time limit, and streams of server-sent events over kept connections.
 import { type ClientRequest, Agent as HttpAgent, request as httpRequest, type IncomingMessage } from 'node:http';
 import { Agent as HttpsAgent, request as httpsRequest } from 'node:https';
+import { codeOf, reasonOf } from './reason-of.ts';
 
-/** Longer answers to short requests are cut. */
-const answerBytesMax = 2 ** 24;
+/** Longer answers to short requests are cut; longer lines end a stream. */
+const charactersMax = 2 ** 24;
 
 /** Engines close connections that are idle for 5 s. */
 const idleMsMax = 4_000;
+
+/** Errors of a kept connection that the engine has closed. */
+const staleCodes: ReadonlySet<string> = new Set(['ECONNRESET', 'EPIPE']);
 
 export interface EngineAnswer {
   readonly status: number;
@@ -69,16 +73,18 @@ export class EngineHttp {
       isOver = true;
       act();
     };
-    const end = (error: Error): void => once(() => handler.onEnd(error.message));
-    const send = (): void => {
-      call = this.#request(path, 'POST', {
+    const end = (error: Error): void => once(() => handler.onEnd(reasonOf(error)));
+    const send = (isRepeated: boolean): void => {
+      const options = {
         ...{ 'content-type': 'application/json', 'content-length': String(Buffer.byteLength(body)) },
         ...headers,
-      });
+      };
+      call = this.#request(path, 'POST', options, isRepeated);
       let isAnswered = false;
       call.on('error', (error) => {
         // The engine closed a kept connection before it read the request.
-        if (call.reusedSocket && !isAnswered && !isOver) send();
+        const isStale = call.reusedSocket && staleCodes.has(codeOf(error) ?? '');
+        if (isStale && !isRepeated && !isAnswered && !isOver) send(true);
         else end(error);
       });
       call.on('response', (response) => {
@@ -89,7 +95,7 @@ export class EngineHttp {
       });
       call.end(body);
     };
-    send();
+    send(false);
     return () => once(() => call.destroy());
   }
 
@@ -97,10 +103,11 @@ export class EngineHttp {
     this.#agent.destroy();
   }
 
-  #request(path: string, method: string, headers: Readonly<Record<string, string>>): ClientRequest {
+  /** @param isFresh over a new connection */
+  #request(path: string, method: string, headers: Readonly<Record<string, string>>, isFresh = false): ClientRequest {
     const { protocol, hostname, port, pathname } = this.url;
     const call = (protocol === 'https:' ? httpsRequest : httpRequest)({
-      ...{ protocol, hostname: hostname.replace(/^\[|\]$/g, ''), port, method, agent: this.#agent },
+      ...{ protocol, hostname: hostname.replace(/^\[|\]$/g, ''), port, method, agent: isFresh ? false : this.#agent },
       path: `${pathname.replace(/\/$/, '')}${path}`,
       headers: { ...this.#headers, ...headers },
     });
@@ -116,16 +123,21 @@ function readEvents(response: IncomingMessage, handler: PostHandler, once: (act:
   response.on('data', (text: string) => {
     const data = lines.push(text);
     if (data.length > 0) handler.onEvents(data);
+    if (lines.restCharacters > charactersMax) response.destroy(new Error('a line of the stream is too long'));
   });
   response.on('end', () => once(() => handler.onEnd(lines.isDone ? undefined : 'the stream ended early')));
-  response.on('error', (error) => once(() => handler.onEnd(error.message)));
+  response.on('error', (error) => once(() => handler.onEnd(reasonOf(error))));
   response.on('close', () => once(() => handler.onEnd('the connection closed')));
 }
 
 async function readAnswer(response: IncomingMessage): Promise<EngineAnswer> {
   response.setEncoding('utf8');
   let body = '';
-  for await (const text of response as AsyncIterable<string>) if (body.length < answerBytesMax) body += text;
+  for await (const text of response as AsyncIterable<string>) {
+    body += text;
+    // Leaving the loop closes the response.
+    if (body.length >= charactersMax) break;
+  }
   return { status: response.statusCode ?? 0, body };
 }
 
@@ -135,8 +147,14 @@ class EventLines {
   /** The end mark has arrived. */
   isDone = false;
 
+  /** Characters of the line that has not ended. */
+  get restCharacters(): number {
+    return this.#rest.length;
+  }
+
   push(text: string): readonly string[] {
-    const lines = (this.#rest + text).split('\n');
+    const lines = text.split('\n');
+    lines[0] = this.#rest + lines[0];
     this.#rest = lines.pop() ?? '';
     const data: string[] = [];
     for (const line of lines) {

@@ -8,6 +8,7 @@ import type {
   KvEventSource,
 } from './engine-dialect.ts';
 import { EngineHttp } from './engine-http.ts';
+import { reasonOf } from './reason-of.ts';
 import { sglangDialect } from './sglang-dialect.ts';
 import { vllmDialect } from './vllm-dialect.ts';
 
@@ -27,8 +28,8 @@ export interface ExternalEngineListener {
   onUp(engine: ExternalEngine, dialect: EngineDialect, description: EngineDescription): void;
   /** The engine does not answer any more. */
   onDown(engine: ExternalEngine, why: string): void;
-  /** (ranks) */
-  onLoads(engine: ExternalEngine, loads: readonly EngineLoad[]): void;
+  /** The engine is healthy. @param loads (ranks); undefined: it states none */
+  onPolled(engine: ExternalEngine, loads: readonly EngineLoad[] | undefined): void;
   log(message: string): void;
 }
 
@@ -44,6 +45,7 @@ export class ExternalEngine {
   readonly http: EngineHttp;
   readonly #options: ExternalEngineOptions;
   readonly #listener: ExternalEngineListener;
+  readonly #earlier: Promise<unknown> | undefined;
   /** The first attempt to reach it has ended. */
   readonly settled: Promise<void>;
   #dialect: EngineDialect | undefined;
@@ -53,10 +55,12 @@ export class ExternalEngine {
   #reported: string | undefined;
   #isClosed = false;
 
-  constructor(options: ExternalEngineOptions, listener: ExternalEngineListener) {
+  /** @param earlier it joins after that for the first time */
+  constructor(options: ExternalEngineOptions, listener: ExternalEngineListener, earlier?: Promise<unknown>) {
     this.url = options.url;
     this.#options = options;
     this.#listener = listener;
+    this.#earlier = earlier;
     this.http = new EngineHttp(options.url, options.apiKey);
     this.settled = this.#poll();
   }
@@ -71,7 +75,7 @@ export class ExternalEngine {
       const { status } = await this.http.get('/health', healthTimeoutMs);
       return status === 200 ? undefined : `/health answers ${status}`;
     } catch (error) {
-      return messageOf(error);
+      return reasonOf(error);
     }
   }
 
@@ -106,13 +110,14 @@ export class ExternalEngine {
       const kind = this.#options.kind ?? (await this.#kind());
       const dialect = dialects[kind];
       const description = this.#asConfigured(await dialect.describe(this.http));
+      await this.#earlier;
       if (this.#isClosed) return;
       this.#listener.onUp(this, dialect, description);
       this.#dialect = dialect;
       this.#ranks = description.sources.length;
       this.#reported = undefined;
     } catch (error) {
-      const why = messageOf(error);
+      const why = reasonOf(error);
       if (why !== this.#reported && !this.#isClosed)
         this.#listener.log(`Engine ${this.url} does not serve yet: ${why}`);
       this.#reported = why;
@@ -137,17 +142,18 @@ export class ExternalEngine {
     if (this.#isClosed || !this.isUp) return;
     if (unhealthy !== undefined) {
       this.#missed++;
-      if (this.#missed >= missedMax || unhealthy.includes('ECONNREFUSED')) this.fail(unhealthy);
+      if (this.#missed >= missedMax || unhealthy === 'ECONNREFUSED') this.fail(unhealthy);
       return;
     }
     this.#missed = 0;
-    try {
-      const { status, body } = await this.http.get('/metrics', healthTimeoutMs);
-      if (status === 200 && this.#dialect !== undefined && this.isUp)
-        this.#listener.onLoads(this, this.#dialect.loads(body, this.#ranks));
-    } catch {
-      // The load of the last poll holds; health is judged apart.
-    }
+    const loads = await this.#loads();
+    if (!this.#isClosed && this.isUp) this.#listener.onPolled(this, loads);
+  }
+
+  /** Undefined: the load of the last poll holds. */
+  async #loads(): Promise<readonly EngineLoad[] | undefined> {
+    const answer = await this.http.get('/metrics', healthTimeoutMs).catch(() => undefined);
+    return answer?.status === 200 ? this.#dialect?.loads(answer.body, this.#ranks) : undefined;
   }
 }
 
@@ -155,8 +161,4 @@ export class ExternalEngine {
 function atRank({ endpoint, replay, topic }: KvEventSource, rank: number): KvEventSource {
   const shifted = (address: string): string => address.replace(/\d+$/, (port) => String(Number(port) + rank));
   return { endpoint: shifted(endpoint), replay: replay && shifted(replay), topic };
-}
-
-function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message.split('\n')[0] : String(error);
 }

@@ -5,12 +5,14 @@ import type { RequestId } from '../../core/protocol/ids.ts';
 import type { KvEventBatch, KvSnapshot } from '../../core/protocol/kv-events.ts';
 import type { GenerationEvent, GenerationRequest, InstanceSnapshot } from '../../core/protocol/ports.ts';
 import type { FailureCode } from '../../core/protocol/refusal-cause.ts';
+import { retryAfterMsMin } from '../../core/protocol/refusals.ts';
 import { oneLine } from '../../util/one-line.ts';
 import { emptySnapshot } from '../snapshots/metric-snapshots.ts';
 import { nowUs } from '../threads/alarm.ts';
-import type { EngineDescription, EngineDialect, EngineLoad, StreamReader } from './engine-dialect.ts';
+import type { EngineDescription, EngineDialect, EngineLoad, KvEventSource, StreamReader } from './engine-dialect.ts';
 import type { EngineAnswer, EngineHttp, PostHandler } from './engine-http.ts';
 import { KvEventSubscriber } from './kv-event-subscriber.ts';
+import { reasonOf } from './reason-of.ts';
 
 export interface ExternalInstanceOptions {
   readonly http: EngineHttp;
@@ -29,12 +31,12 @@ export interface ExternalInstanceListener {
   onKvEvents(batch: KvEventBatch): void;
   /** A stream broke, and the engine may be gone. */
   onBroken(id: RequestId, why: string): void;
-  /** The engine is up and will not serve the request: another one may. */
-  onReleased(id: RequestId, why: string): void;
+  /** The engine is up and will not serve the request: another one may. @param last sent in place of a last retry */
+  onReleased(id: RequestId, why: string, last?: GenerationEvent): void;
   log(message: string): void;
 }
 
-interface Leg {
+interface EngineCall {
   readonly request: GenerationRequest;
   /** Prompt tokens that the engine's KV events promise; used where it states none. */
   readonly cachedTokens: number;
@@ -42,46 +44,74 @@ interface Leg {
   abort: () => void;
   hasStarted: boolean;
   hasFinished: boolean;
+  /** Closes the stream after its last token. */
+  closeTimer?: NodeJS.Timeout;
+  /** Of the forward, or of the last tokens. */
+  lastUs: number;
 }
 
 const reasonCharactersMax = 300;
 
-/** Statuses after which another engine may serve the request. */
-const isTransient = (status: number): boolean => status === 429 || status === 404 || status >= 500;
+/** Statuses after which another engine may serve the request: among them answers that are no errors and no streams. */
+const isTransient = (status: number): boolean =>
+  status < 400 || status === 404 || status === 408 || status === 429 || status >= 500;
+const isOverload = (status: number): boolean => status === 429 || status === 503;
+const isUnsupported = (status: number): boolean => status === 400 || status === 413 || status === 422;
+
+/** A stream that the engine does not end so long after its last token is closed. */
+const finishedMsMax = 5_000;
+/** A stream that has started and has had no token for so long is released. */
+const stallUsMax = 120_000_000;
+/** Blocks of which an engine may report this multiple of its stated capacity, below device memory too; and without it. */
+const blocksMax = { perCapacity: 64, least: 2 ** 16, unstated: 2 ** 22 };
 
 export class ExternalInstance {
   readonly #options: ExternalInstanceOptions;
   readonly #blocks: EngineBlocks;
   readonly #subscriber: KvEventSubscriber | undefined;
   readonly #costs = new StreamCosts();
-  readonly #legs = new Map<RequestId, Leg>();
+  readonly #calls = new Map<RequestId, EngineCall>();
   readonly #counts = { promptTokens: 0, cachedTokens: 0, generatedTokens: 0, evictedBlocks: 0 };
   #load: EngineLoad = { running: 0, waiting: 0, usage: 0 };
   #progressUs = nowUs();
 
   constructor(options: ExternalInstanceOptions) {
     this.#options = options;
-    this.#blocks = new EngineBlocks(options.blocks);
+    this.#blocks = new EngineBlocks({ ...options.blocks, blocksMax: blocksMaxOf(options.description) });
     const source = options.description.sources[options.rank];
-    this.#subscriber =
-      source &&
-      new KvEventSubscriber(source, {
-        apply: ({ events }) => {
-          this.#blocks.apply(events);
-          this.#reportChanges();
-        },
-        forget: () => {
-          options.listener.log(`KV events of ${source.endpoint} are lost: its blocks are learned anew`);
-          this.#blocks.clear();
-          this.#reportChanges();
-        },
-        log: (message) => options.listener.log(message),
-      });
+    this.#subscriber = source && this.#subscribe(source);
   }
 
-  /** Time since which streams run and none has advanced; undefined: none runs. */
+  /** Undefined: the addresses are unusable. */
+  #subscribe(source: KvEventSource): KvEventSubscriber | undefined {
+    const { listener } = this.#options;
+    const reset = (why: string): void => {
+      listener.log(`KV events of ${source.endpoint} ${why}: its blocks are learned anew`);
+      this.#blocks.clear();
+      this.#reportChanges();
+    };
+    try {
+      return new KvEventSubscriber(source, {
+        apply: ({ events }) => {
+          if (this.#blocks.apply(events)) this.#reportChanges();
+          else reset('exceed its memory');
+        },
+        reset: () => reset('are lost'),
+        log: (message) => listener.log(message),
+      });
+    } catch (error) {
+      listener.log(`KV events of ${source.endpoint} are not used: ${reasonOf(error)}`);
+      return undefined;
+    }
+  }
+
+  get hasKvEvents(): boolean {
+    return this.#subscriber !== undefined;
+  }
+
+  /** Time since which requests run and none has advanced; undefined: none runs. */
   get stalledSinceUs(): number | undefined {
-    return this.#legs.size === 0 ? undefined : this.#progressUs;
+    return this.#calls.size === 0 ? undefined : this.#progressUs;
   }
 
   /**
@@ -90,17 +120,13 @@ export class ExternalInstance {
    */
   submit(request: GenerationRequest, cachedTokens: number, extra?: Readonly<Record<string, unknown>>): void {
     const { listener } = this.#options;
-    const refused = unsupported(request);
-    if (refused !== undefined) {
-      queueMicrotask(() => listener.onEvents([[request.id, failure(refused)]]));
-      return;
-    }
     const { id } = request;
-    this.#call(request, cachedTokens, extra, (leg) => ({
-      onEvents: (data) => this.#receive(leg, data),
-      onAnswer: (answer) => this.#refused(leg, answer),
+    this.#call(request, cachedTokens, extra, (call) => ({
+      onEvents: (data) => this.#receive(call, data),
+      onAnswer: (answer) => this.#refused(call, answer),
       onEnd: (why) => {
-        if (leg.hasFinished || !this.#end(leg)) return;
+        clearTimeout(call.closeTimer);
+        if (call.hasFinished || !this.#end(call)) return;
         listener.onBroken(id, why ?? 'the stream ended without a reason');
       },
     }));
@@ -117,15 +143,16 @@ export class ExternalInstance {
     done: (body: string | undefined) => void,
   ): void {
     const { id } = request;
-    this.#call(request, cachedTokens, extra, (leg) => ({
+    this.#call(request, cachedTokens, extra, (call) => ({
       onEvents: () => {},
       onAnswer: ({ status, body }) => {
-        const prefillUs = this.#costs.received(nowUs(), id, 1);
-        if (!this.#end(leg)) return;
-        if (status === 200) this.#options.listener.onEvents([[id, this.#started(leg, undefined, prefillUs)]]);
+        this.#progressUs = nowUs();
+        const prefillUs = this.#costs.received(this.#progressUs, id, 1);
+        if (!this.#end(call)) return;
+        if (status === 200) this.#options.listener.onEvents([[id, this.#started(call, undefined, prefillUs)]]);
         done(status === 200 ? body : undefined);
       },
-      onEnd: () => void (this.#end(leg) && done(undefined)),
+      onEnd: () => void (this.#end(call) && done(undefined)),
     }));
   }
 
@@ -133,27 +160,37 @@ export class ExternalInstance {
     request: GenerationRequest,
     cachedTokens: number,
     extra: Readonly<Record<string, unknown>> | undefined,
-    handlerOf: (leg: Leg) => PostHandler,
+    handlerOf: (call: EngineCall) => PostHandler,
   ): void {
     const { http, dialect, model, rank, description } = this.#options;
     const ranked = description.sources.length > 1 ? rank : undefined;
     const { headers, body } = dialect.encode(request, model, ranked, extra);
-    if (this.#legs.size === 0) this.#progressUs = nowUs();
+    if (this.#calls.size === 0) this.#progressUs = nowUs();
     this.#costs.forwarded(nowUs(), request.id, request.prompt.length + (request.resumed?.tokens.length ?? 0));
-    const leg: Leg = {
+    const call: EngineCall = {
       ...{ request, cachedTokens, reader: dialect.reader(request), abort: () => {} },
-      ...{ hasStarted: false, hasFinished: false },
+      ...{ hasStarted: false, hasFinished: false, lastUs: nowUs() },
     };
-    this.#legs.set(request.id, leg);
-    leg.abort = http.post(dialect.path, headers, body, handlerOf(leg));
+    this.#calls.set(request.id, call);
+    call.abort = http.post(dialect.path, headers, body, handlerOf(call));
   }
 
   /** Closes the stream, upon which the engine aborts the request. */
   cancel(id: RequestId): void {
-    const leg = this.#legs.get(id);
-    if (leg === undefined) return;
-    this.#end(leg);
-    leg.abort();
+    const call = this.#calls.get(id);
+    if (call === undefined) return;
+    this.#end(call);
+    call.abort();
+  }
+
+  /** Releases the streams that have started, and have had no token for too long. */
+  releaseStalled(atUs: number): void {
+    for (const call of [...this.#calls.values()]) {
+      if (!call.hasStarted || atUs - call.lastUs <= stallUsMax) continue;
+      this.#end(call);
+      call.abort();
+      this.#options.listener.onReleased(call.request.id, `no token has arrived for ${stallUsMax / 1e6} s`);
+    }
   }
 
   observe(load: EngineLoad): void {
@@ -177,7 +214,7 @@ export class ExternalInstance {
       ...this.#counts,
       ready: true,
       waiting: Math.max(this.#load.waiting, 0),
-      running: this.#legs.size,
+      running: this.#calls.size,
       pages: { total, used, cached, free: total - used - cached },
       blocks: { total, tokens: blockTokens },
       computedPromptTokens: promptTokens - cachedTokens,
@@ -188,54 +225,54 @@ export class ExternalInstance {
   /** Requests under way: they get no more events. */
   close(): void {
     this.#subscriber?.close();
-    for (const leg of [...this.#legs.values()]) {
-      this.#end(leg);
-      leg.abort();
+    for (const call of [...this.#calls.values()]) {
+      this.#end(call);
+      call.abort();
     }
   }
 
-  #receive(leg: Leg, data: readonly string[]): void {
-    const { id } = leg.request;
-    if (this.#legs.get(id) !== leg) return;
+  #receive(call: EngineCall, data: readonly string[]): void {
+    const { id } = call.request;
+    if (this.#calls.get(id) !== call) return;
     const events: (readonly [RequestId, GenerationEvent])[] = [];
     try {
-      for (const each of data) events.push(...this.#eventsOf(leg, each).map((event) => [id, event] as const));
+      for (const each of data) events.push(...this.#eventsOf(call, each).map((event) => [id, event] as const));
     } catch (error) {
-      if (!this.#end(leg)) return;
-      leg.abort();
-      this.#options.listener.onReleased(
-        id,
-        oneLine(error instanceof Error ? error.message : String(error), reasonCharactersMax),
-      );
+      if (!this.#end(call)) return;
+      call.abort();
+      this.#options.listener.onReleased(id, reasonOf(error));
       return;
     }
     if (events.length > 0) this.#options.listener.onEvents(events);
   }
 
-  #eventsOf(leg: Leg, data: string): readonly GenerationEvent[] {
-    const piece = leg.hasFinished ? undefined : leg.reader.read(data);
+  #eventsOf(call: EngineCall, data: string): readonly GenerationEvent[] {
+    const piece = call.hasFinished ? undefined : call.reader.read(data);
     if (piece === undefined) return [];
-    const { request } = leg;
+    const { request } = call;
     const { tokens, logprobs, finished } = piece;
     const events: GenerationEvent[] = [];
     if (tokens.length > 0) {
       this.#progressUs = nowUs();
+      call.lastUs = this.#progressUs;
       const prefillUs = this.#costs.received(this.#progressUs, request.id, tokens.length);
-      if (!leg.hasStarted) events.push(this.#started(leg, piece.cachedTokens, prefillUs));
+      if (!call.hasStarted) events.push(this.#started(call, piece.cachedTokens, prefillUs));
       this.#counts.generatedTokens += tokens.length;
       events.push({ kind: 'tokens', tokens, logprobs });
     }
     if (finished === undefined) return events;
-    if (finished === 'abort') throw new Error('the engine gave the request up');
-    leg.hasFinished = true;
-    this.#end(leg);
+    if (finished === 'abort') throw new Error('the engine has aborted the request');
+    call.hasFinished = true;
+    this.#end(call);
+    call.closeTimer = setTimeout(() => call.abort(), finishedMsMax);
+    call.closeTimer.unref();
     return [...events, { kind: 'finished', reason: finished }];
   }
 
   /** The prefill of a request has ended: the engine does not report its start. */
-  #started(leg: Leg, stated = leg.cachedTokens, prefillUs = 0): GenerationEvent {
-    leg.hasStarted = true;
-    const { prompt, resumed } = leg.request;
+  #started(call: EngineCall, stated = call.cachedTokens, prefillUs = 0): GenerationEvent {
+    call.hasStarted = true;
+    const { prompt, resumed } = call.request;
     const promptTokens = prompt.length + (resumed?.tokens.length ?? 0);
     const cachedTokens = Math.min(stated, promptTokens);
     this.#counts.promptTokens += promptTokens;
@@ -243,18 +280,21 @@ export class ExternalInstance {
     return { kind: 'started', cachedTokens, prefillUs };
   }
 
-  #refused(leg: Leg, { status, body }: EngineAnswer): void {
-    if (!this.#end(leg)) return;
-    const { id } = leg.request;
+  #refused(call: EngineCall, { status, body }: EngineAnswer): void {
+    if (!this.#end(call)) return;
+    this.#progressUs = nowUs();
+    const { listener } = this.#options;
+    const { id } = call.request;
     const why = `the engine answers ${status}: ${reasonIn(body)}`;
-    if (isTransient(status)) this.#options.listener.onReleased(id, why);
-    else this.#options.listener.onEvents([[id, failure(why)]]);
+    if (isOverload(status)) listener.onReleased(id, why, failure(why, 'KV_OVERLOADED', retryAfterMsMin));
+    else if (isTransient(status)) listener.onReleased(id, why);
+    else listener.onEvents([[id, failure(why, isUnsupported(status) ? 'UNSUPPORTED_REQUEST' : 'ENGINE_FAILED')]]);
   }
 
-  /** False: the leg has ended before. */
-  #end({ request: { id } }: Leg): boolean {
+  /** False: the call has ended before. */
+  #end({ request: { id } }: EngineCall): boolean {
     this.#costs.ended(nowUs(), id);
-    return this.#legs.delete(id);
+    return this.#calls.delete(id);
   }
 
   #reportChanges(): void {
@@ -263,17 +303,27 @@ export class ExternalInstance {
   }
 }
 
-/** What engines do not compute for us, with the reason. */
-function unsupported({ pooling, maxTokens, sampling, kvBudget }: GenerationRequest): string | undefined {
-  if (pooling !== undefined) return 'engines of a fleet yield no embeddings here';
-  if (maxTokens === 0) return 'engines of a fleet do not only score prompts';
-  if (sampling.promptLogprobs) return 'engines of a fleet report no log-probabilities of prompts';
-  return kvBudget === undefined || kvBudget === 'full' ? undefined : 'engines of a fleet have no KV budget';
+/** The failure of a request that engines do not compute here; undefined: they do. */
+export function unsupportedFailure({
+  pooling,
+  maxTokens,
+  sampling,
+  kvBudget,
+}: GenerationRequest): GenerationEvent | undefined {
+  const refused = (why: string): GenerationEvent => failure(`engines of a fleet ${why}`, 'UNSUPPORTED_REQUEST');
+  if (pooling !== undefined) return refused('yield no embeddings here');
+  if (maxTokens === 0) return refused('do not only score prompts');
+  if (sampling.promptLogprobs) return refused('report no log-probabilities of prompts');
+  return kvBudget === undefined || kvBudget === 'full' ? undefined : refused('have no KV budget');
 }
 
-function failure(why: string): GenerationEvent {
-  const code: FailureCode = 'ENGINE_FAILED';
-  return { kind: 'failed', code, message: `Cannot generate: ${why}`, retryAfterMs: undefined };
+function failure(why: string, code: FailureCode, retryAfterMs?: number): GenerationEvent {
+  return { kind: 'failed', code, message: `Cannot generate: ${why}`, retryAfterMs };
+}
+
+function blocksMaxOf({ capacityTokens, blockTokens }: EngineDescription): number {
+  if (capacityTokens === undefined || blockTokens === undefined) return blocksMax.unstated;
+  return Math.max(blocksMax.least, (blocksMax.perCapacity * capacityTokens) / blockTokens);
 }
 
 function reasonIn(body: string): string {

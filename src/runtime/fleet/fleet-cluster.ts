@@ -7,6 +7,7 @@ import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { GenerationEvent, GenerationRequest, InstanceSnapshot, PinOrder } from '../../core/protocol/ports.ts';
 import type { AdmissionSettings } from '../../core/router/admission/length-admission.ts';
 import { TokenAdmission } from '../../core/router/admission/token-admission.ts';
+import { attemptId, requestIdOf } from '../../core/router/attempts.ts';
 import { Conductor } from '../../core/router/conductor.ts';
 import type { PlacerConfig } from '../../core/router/placement/placer.ts';
 import { TokenPlacement } from '../../core/router/placement/token-placement.ts';
@@ -17,13 +18,19 @@ import { canServe, emptySnapshot, snapshotAfterLoss, withEarlier } from '../snap
 import { nowUs } from '../threads/alarm.ts';
 import { ConductorDriver, type ForwardTargets } from '../threads/conductor-driver.ts';
 import type { OutputsMessage } from '../threads/thread-protocol.ts';
-import type { EngineDescription, EngineDialect, EngineLoad, EngineRole, Meeting } from './engine-dialect.ts';
+import type {
+  BootstrapRendezvous,
+  EngineDescription,
+  EngineDialect,
+  EngineLoad,
+  EngineRole,
+} from './engine-dialect.ts';
 import { ExternalEngine, type ExternalEngineListener, type ExternalEngineOptions } from './external-engine.ts';
-import { ExternalInstance } from './external-instance.ts';
+import { ExternalInstance, unsupportedFailure } from './external-instance.ts';
 
 export interface FleetClusterOptions {
   readonly engines: readonly ExternalEngineOptions[];
-  /** The model's name at the engines; undefined: the first one of the first engine. */
+  /** The model's name at the engines; undefined: the first one of the first engine of the list that answers. */
   readonly model?: string | undefined;
   readonly admission: AdmissionSettings;
   readonly stepUs?: number | undefined;
@@ -68,10 +75,10 @@ interface RunningHandOff {
   readonly request: GenerationRequest;
   readonly from: InstanceIndex;
   readonly to: InstanceIndex;
-  readonly meeting: Meeting;
+  readonly rendezvous: BootstrapRendezvous;
 }
 
-/** Rooms of meetings are below this. */
+/** Bootstrap rooms are below this. */
 const roomsMax = 2 ** 48;
 
 export class FleetCluster extends ConductorDriver {
@@ -111,10 +118,16 @@ export class FleetCluster extends ConductorDriver {
     const listener: ExternalEngineListener = {
       onUp: (engine, dialect, description) => this.#onUp(engine, dialect, description),
       onDown: (engine, why) => this.#onDown(engine, why),
-      onLoads: (engine, loads) => this.#onLoads(engine, loads),
+      onPolled: (engine, loads) => this.#onPolled(engine, loads),
       log: (message) => this.log(message),
     };
-    this.#engines = options.engines.map((engine) => new ExternalEngine(engine, listener));
+    const engines: ExternalEngine[] = [];
+    for (const engine of options.engines) {
+      // Without a given name the first engine of the list that answers names the model.
+      const earlier = options.model === undefined ? Promise.all(engines.map(({ settled }) => settled)) : undefined;
+      engines.push(new ExternalEngine(engine, listener, earlier));
+    }
+    this.#engines = engines;
   }
 
   /** Resolves when each engine has answered, or failed to, once. */
@@ -145,9 +158,15 @@ export class FleetCluster extends ConductorDriver {
       throw new Error(`the fleet has at most ${this.#slotsMax} data-parallel ranks`);
     this.#model = model;
     this.#contextTokens = Math.max(this.#contextTokens ?? 0, contextTokens ?? 0) || undefined;
-    for (const rank of sources.keys()) this.#join(engine, dialect, description, rank);
-    const events = sources.some((source) => source !== undefined) ? 'with KV events' : 'without KV events';
-    this.log(`Engine ${engine.url} (${dialect.kind}, ${events}) has joined: ${this.serving} serve`);
+    try {
+      for (const rank of sources.keys()) this.#join(engine, dialect, description, rank);
+    } catch (error) {
+      this.#leave(engine, 'not all of its ranks have joined');
+      throw error;
+    }
+    const hasEvents = this.#slots.some((slot) => slot.engine === engine && slot.instance?.hasKvEvents === true);
+    const events = hasEvents ? 'with KV events' : 'without KV events';
+    this.log(`Engine ${engine.url} (${dialect.kind}, ${events}) has joined: ${this.#servingText()}`);
   }
 
   #join(engine: ExternalEngine, dialect: EngineDialect, description: EngineDescription, rank: number): void {
@@ -162,9 +181,9 @@ export class FleetCluster extends ConductorDriver {
     const output = (outputs: Partial<Outputs>): void => {
       if (slot.incarnation === incarnation) this.onOutputs(instance, { ...nothing, ...outputs });
     };
-    this.admission.instanceJoined(instance, capacityTokens, capacityTokens);
-    this.feed({ kind: 'instanceJoined', instance, incarnation, capacityTokens, role, keepsRole: true });
-    slot.instance = new ExternalInstance({
+    slot.instance?.close();
+    slot.instance = undefined;
+    const joined = new ExternalInstance({
       ...{ http: engine.http, dialect, description, model: this.#model ?? '', rank },
       blocks: { root, hashKey: this.#hashKey, incarnation },
       listener: {
@@ -174,12 +193,15 @@ export class FleetCluster extends ConductorDriver {
         },
         onKvEvents: (batch) => output({ kvEvents: [batch] }),
         onBroken: (id, why) => void this.#onBroken(slot, instance, id, why),
-        onReleased: (id, why) => this.#released(instance, id, why),
+        onReleased: (id, why, last) => this.#released(instance, id, why, last),
         log: (message) => this.log(message),
       },
     });
+    slot.instance = joined;
+    this.admission.instanceJoined(instance, capacityTokens, capacityTokens);
+    this.feed({ kind: 'instanceJoined', instance, incarnation, capacityTokens, role, keepsRole: true });
     // The index takes batches only behind a snapshot.
-    output({ kvSnapshot: slot.instance.kvSnapshot() });
+    output({ kvSnapshot: joined.kvSnapshot() });
     this.#reportUnreachable();
   }
 
@@ -211,33 +233,50 @@ export class FleetCluster extends ConductorDriver {
     else this.#released(instance, id, `its stream broke: ${why}`);
   }
 
-  #released(instance: InstanceIndex, id: RequestId, why: string): void {
-    if (this.#handOffs.has(id)) this.#stepHandOff(id, { kind: 'decodeEnded', why });
+  /** @param last sent to the client when no attempt is left, in place of the reason of the conductor */
+  #released(instance: InstanceIndex, id: RequestId, why: string, last?: GenerationEvent): void {
+    if (last !== undefined && id === attemptId(requestIdOf(id), attemptsMax)) {
+      this.#stepHandOff(id, { kind: 'cancelled' });
+      this.onOutputs(instance, { ...nothing, events: [[id, last]] });
+    } else if (this.#handOffs.has(id)) this.#stepHandOff(id, { kind: 'decodeEnded', why });
     else this.onOutputs(instance, { ...nothing, released: [[id, why]] });
   }
 
   #onDown(engine: ExternalEngine, why: string): void {
+    this.#leave(engine, `the engine failed: ${why}`);
+    this.log(`Engine ${engine.url} is down: ${why}: ${this.#servingText()}`);
+  }
+
+  #servingText(): string {
+    return `${this.serving} ${this.serving === 1 ? 'instance serves' : 'instances serve'}`;
+  }
+
+  /** The instances of the engine fail. */
+  #leave(engine: ExternalEngine, why: string): void {
     for (const [instance, slot] of this.#slots.entries()) {
       if (slot.engine !== engine || slot.instance === undefined) continue;
       slot.snapshot = snapshotAfterLoss(this.#snapshotOf(slot));
       slot.instance.close();
       slot.instance = undefined;
-      this.feed({ kind: 'instanceFailed', instance, why: `the engine failed: ${why}` });
+      this.feed({ kind: 'instanceFailed', instance, why });
+      for (const [id, { from, to, machine }] of [...this.#handOffs])
+        if (to === instance || (from === instance && machine.awaitsPrefill))
+          this.#stepHandOff(id, { kind: 'cancelled' });
     }
-    this.log(`Engine ${engine.url} is down: ${why}: ${this.serving} serve`);
   }
 
-  #onLoads(engine: ExternalEngine, loads: readonly EngineLoad[]): void {
+  #onPolled(engine: ExternalEngine, loads: readonly EngineLoad[] | undefined): void {
     for (const [instance, slot] of this.#slots.entries()) {
       if (slot.engine !== engine || slot.instance === undefined) continue;
-      slot.instance.observe(loads[slot.rank]);
+      if (loads !== undefined) slot.instance.observe(loads[slot.rank]);
       slot.snapshot = this.#snapshotOf(slot);
       this.admission.observe(instance, slot.snapshot);
       const { stalledSinceUs } = slot.instance;
       if (stalledSinceUs !== undefined && nowUs() - stalledSinceUs > stallUsMax) {
-        engine.fail(`no stream has advanced for ${stallUsMax / 1e6} s`);
+        engine.fail(`no request has advanced for ${stallUsMax / 1e6} s`);
         return;
       }
+      slot.instance.releaseStalled(nowUs());
     }
   }
 
@@ -274,18 +313,37 @@ export class FleetCluster extends ConductorDriver {
 
   protected forwardTo(instance: InstanceIndex, request: GenerationRequest, { decodeAt }: ForwardTargets): void {
     const slot = this.#slots[instance];
+    const refused = unsupportedFailure(request);
+    if (refused !== undefined) {
+      queueMicrotask(() => this.onOutputs(decodeAt ?? instance, { ...nothing, events: [[request.id, refused]] }));
+      return;
+    }
     if (decodeAt === undefined) {
-      slot?.instance?.submit(request, this.cachedTokensAt(instance, request));
+      if (slot?.instance === undefined) this.#releaseLater(instance, request.id);
+      else slot.instance.submit(request, this.cachedTokensAt(instance, request));
       return;
     }
     const machine = new HandOff<unknown>(slot.dialect.handOff.order);
-    const meeting = {
+    const rendezvous = {
       ...{ host: slot.engine.http.url.hostname, port: slot.bootstrapPort },
-      room: Math.floor(Math.random() * roomsMax),
+      bootstrapRoom: Math.floor(Math.random() * roomsMax),
     };
-    const handOff = { machine, request, from: instance, to: decodeAt, meeting };
+    const handOff = { machine, request, from: instance, to: decodeAt, rendezvous };
     this.#handOffs.set(request.id, handOff);
     for (const effect of machine.start()) this.#carryOutHandOff(handOff, effect);
+  }
+
+  /** The instance has left while its event was carried out. */
+  #releaseLater(instance: InstanceIndex, id: RequestId): void {
+    queueMicrotask(() => {
+      this.#stepHandOff(id, { kind: 'cancelled' });
+      this.onOutputs(instance, { ...nothing, released: [[id, 'its engine is down']] });
+    });
+  }
+
+  /** With the hand-offs under way. */
+  override get inFlight(): ConductorDriver['inFlight'] & { readonly handOffs: number } {
+    return { ...super.inFlight, handOffs: this.#handOffs.size };
   }
 
   protected cancelAt(instance: InstanceIndex, id: RequestId): void {
@@ -309,19 +367,21 @@ export class FleetCluster extends ConductorDriver {
     for (const effect of effects) this.#carryOutHandOff(handOff, effect);
   }
 
-  #carryOutHandOff({ request, from, to, meeting }: RunningHandOff, effect: HandOffEffect<unknown>): void {
+  #carryOutHandOff({ request, from, to, rendezvous }: RunningHandOff, effect: HandOffEffect<unknown>): void {
     const { id } = request;
     const [prefill, decode] = [this.#slots[from], this.#slots[to]];
     const { handOff } = prefill.dialect;
     switch (effect.kind) {
       case 'prefill': {
         const done = (body: string | undefined): void => void this.#onPrefillEnd(prefill, id, body);
-        prefill.instance?.prefill(request, this.cachedTokensAt(from, request), handOff.prefill(meeting), done);
+        if (prefill.instance === undefined) this.#releaseLater(to, id);
+        else prefill.instance.prefill(request, this.cachedTokensAt(from, request), handOff.prefill(rendezvous), done);
         break;
       }
       case 'decode': {
-        const fields = effect.alone ? undefined : handOff.decode(meeting, effect.params);
-        decode.instance?.submit(request, this.cachedTokensAt(to, request), fields);
+        const fields = effect.alone ? undefined : handOff.decode(rendezvous, effect.params);
+        if (decode.instance === undefined) this.#releaseLater(to, id);
+        else decode.instance.submit(request, this.cachedTokensAt(to, request), fields);
         break;
       }
       case 'reportPrefilled':

@@ -3,7 +3,8 @@ import type { EngineKvBatch } from '../../core/fleet/engine-kv-event.ts';
 import { EventSequence, type SequenceEffect } from '../../core/fleet/event-sequence.ts';
 import type { KvEventSource } from './engine-dialect.ts';
 import { KvEventReader } from './kv-event-frames.ts';
-import { connectZmtp, subscription, type ZmtpConnection } from './zmtp.ts';
+import { reasonOf } from './reason-of.ts';
+import { connectZmtp, subscription, tcpAddress, type ZmtpConnection } from './zmtp.ts';
 
 /** Before the first attempt to connect again, and before later ones. */
 const reconnectMs = { first: 50, later: 1_000 };
@@ -14,7 +15,7 @@ const endOfReplay = 2n ** 64n - 1n;
 export interface KvEventHandler {
   apply(batch: EngineKvBatch): void;
   /** Batches are lost: the blocks of the engine are unknown. */
-  forget(): void;
+  reset(): void;
   log(message: string): void;
 }
 
@@ -29,8 +30,12 @@ export class KvEventSubscriber {
   #replayTimer: NodeJS.Timeout | undefined;
   #isClosed = false;
   #isReported = false;
+  /** A batch of this connection could not be read. */
+  #isUnreadable = false;
 
+  /** @throws Error in one line if an address is invalid */
   constructor(source: KvEventSource, handler: KvEventHandler) {
+    for (const address of [source.endpoint, source.replay]) if (address !== undefined) tcpAddress(address);
     this.#source = source;
     this.#handler = handler;
     this.#sequence = new EventSequence(source.replay !== undefined);
@@ -54,6 +59,7 @@ export class KvEventSubscriber {
       onReady: () => {
         connection.send(subscription(topic));
         this.#isReported = false;
+        this.#isUnreadable = false;
         this.#carryOut(this.#sequence.connected());
       },
       onMessage: ([, number, payload]) => {
@@ -75,7 +81,7 @@ export class KvEventSubscriber {
   #carryOut(effects: readonly SequenceEffect[]): void {
     for (const effect of effects) {
       if (effect.kind === 'apply') this.#handler.apply(effect.batch);
-      else if (effect.kind === 'forget') this.#handler.forget();
+      else if (effect.kind === 'reset') this.#handler.reset();
       else this.#startReplay(effect.from);
     }
   }
@@ -96,6 +102,7 @@ export class KvEventSubscriber {
       },
       // Versions differ in the frames before number and payload.
       onMessage: (frames) => {
+        if (this.#replay !== connection) return;
         const [number, payload] = frames.slice(-2);
         if (number?.length !== 8 || number.readBigUInt64BE() === endOfReplay) {
           end();
@@ -125,7 +132,9 @@ export class KvEventSubscriber {
     try {
       return payload && this.#reader.read(payload);
     } catch (error) {
-      this.#handler.log(error instanceof Error ? error.message : String(error));
+      if (!this.#isUnreadable)
+        this.#handler.log(`KV events of ${this.#source.endpoint} are incomplete: ${reasonOf(error)}`);
+      this.#isUnreadable = true;
       return undefined;
     }
   }

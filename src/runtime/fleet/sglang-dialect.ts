@@ -3,13 +3,14 @@ import { z } from 'zod';
 import type { Grammar } from '../../core/protocol/grammar.ts';
 import type { TokenLogprobs } from '../../core/protocol/ports.ts';
 import {
+  type BootstrapRendezvous,
   type EngineDescription,
   type EngineDialect,
   engineRoles,
   type KvEventSource,
   logprobsOf,
-  type Meeting,
   promptOf,
+  ranksMax,
   readLoads,
   resumedTokens,
   type StreamPiece,
@@ -27,18 +28,18 @@ const modelsSchema = z.object({
 const infoSchema = z.object({
   max_total_num_tokens: z.number().nullish(),
   page_size: z.number().nullish(),
-  dp_size: z.number().nullish(),
+  dp_size: z.int().min(1).max(ranksMax).nullish(),
   disaggregation_mode: z.string().nullish(),
   disaggregation_bootstrap_port: z.number().nullish(),
   kv_events: z
     .object({
       publisher: z.string().nullish(),
       endpoint_host: z.string().nullish(),
-      endpoint_port_base: z.number().nullish(),
-      replay_endpoint_port_base: z.number().nullish(),
+      endpoint_port_base: z.int().nullish(),
+      replay_endpoint_port_base: z.int().nullish(),
       topic: z.string().nullish(),
       block_size: z.number().nullish(),
-      dp_size: z.number().nullish(),
+      dp_size: z.int().min(1).max(ranksMax).nullish(),
     })
     .nullish(),
 });
@@ -103,10 +104,10 @@ export const sglangDialect: EngineDialect = {
     return { headers: {}, body: JSON.stringify({ ...body, ...extra }) };
   },
 
-  // Both engines meet in a room of the prefill engine's bootstrap server.
+  // Both engines use one room of the prefill engine's bootstrap server.
   handOff: {
     order: 'concurrent',
-    prefill: (meeting) => ({ stream: false, ...bootstrapOf(meeting) }),
+    prefill: (rendezvous) => ({ stream: false, ...bootstrapOf(rendezvous) }),
     decode: bootstrapOf,
     paramsOf: () => undefined,
   },
@@ -122,7 +123,7 @@ export const sglangDialect: EngineDialect = {
     ),
 };
 
-/** A chunk has all tokens so far, or with `--incremental-streaming-output` the new ones: their count tells. */
+/** A chunk has all tokens so far, or with `--incremental-streaming-output` the new ones: `completion_tokens` counts all. */
 class SglangReader implements StreamReader {
   readonly #width: number | undefined;
   #received = 0;
@@ -165,8 +166,8 @@ function tokenLogprobs(meta: MetaInfo, fresh: number, width: number): TokenLogpr
   );
 }
 
-function bootstrapOf({ host, port, room }: Meeting): Readonly<Record<string, unknown>> {
-  return { bootstrap_host: host, bootstrap_port: port ?? bootstrapPortDefault, bootstrap_room: room };
+function bootstrapOf({ host, port, bootstrapRoom }: BootstrapRendezvous): Readonly<Record<string, unknown>> {
+  return { bootstrap_host: host, bootstrap_port: port ?? bootstrapPortDefault, bootstrap_room: bootstrapRoom };
 }
 
 function grammarOf({ kind, text }: Grammar): Record<string, string> {

@@ -8,6 +8,7 @@ import {
   type KvEventSource,
   logprobsOf,
   promptOf,
+  ranksMax,
   reachable,
   readLoads,
   readSamples,
@@ -160,6 +161,8 @@ async function sourcesOf(http: EngineHttp): Promise<readonly (KvEventSource | un
   const byRank = sourcesSchema.parse(JSON.parse(body));
   const ranks = Object.keys(byRank).map(Number);
   if (ranks.length === 0) return [undefined];
+  if (!ranks.every((rank) => Number.isInteger(rank) && rank >= 0 && rank < ranksMax))
+    throw new Error(`/kv_event_sources names ranks that are not integers below ${ranksMax}`);
   const host = http.url.hostname;
   return Array.from({ length: Math.max(...ranks) + 1 }, (_, rank) => {
     const { publisher, endpoint, replay_endpoint: replay, topic } = byRank[String(rank)] ?? {};

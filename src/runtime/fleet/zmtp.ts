@@ -1,5 +1,6 @@
 // ZMTP 3.0 over TCP, the protocol of ZeroMQ: one connection to a PUB or ROUTER socket, with the mechanism NULL.
 import { connect, type Socket } from 'node:net';
+import { reasonOf } from './reason-of.ts';
 
 export type ZmtpType = 'SUB' | 'DEALER' | 'PUB' | 'ROUTER';
 
@@ -9,8 +10,10 @@ greeting.set([0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x7f, 3, 0]);
 greeting.write('NULL', 12, 'latin1');
 
 const flags = { more: 1, long: 2, command: 4 } as const;
-/** Larger frames end the connection. */
-const frameBytesMax = 2 ** 26;
+/** Larger frames and messages end the connection. */
+const messageMax = { bytes: 2 ** 26, frames: 64 };
+const handshakeTimeoutMs = 5_000;
+const keepAliveMs = 10_000;
 const none: Buffer = Buffer.alloc(0);
 
 export interface ZmtpHandler {
@@ -26,19 +29,36 @@ export class ZmtpConnection {
   readonly #socket: Socket;
   readonly #handler: ZmtpHandler;
   #received: Buffer = none;
+  /** Arrived behind `received`. */
+  #chunks: Buffer[] = [];
+  #chunkBytes = 0;
+  /** Bytes until the next frame, or its head, is whole. */
+  #neededBytes: number = greeting.length;
   #state: 'greeting' | 'handshake' | 'ready' = 'greeting';
   #frames: Buffer[] = [];
+  #messageBytes = 0;
+  #isClosed = false;
+  readonly #handshakeTimer: NodeJS.Timeout;
   #reason = 'the peer closed the connection';
 
   constructor(socket: Socket, type: ZmtpType, handler: ZmtpHandler) {
     this.#socket = socket;
     this.#handler = handler;
     socket.setNoDelay(true);
+    socket.setKeepAlive(true, keepAliveMs);
+    this.#handshakeTimer = setTimeout(
+      () => this.#fail(`no handshake in ${handshakeTimeoutMs / 1000} s`),
+      handshakeTimeoutMs,
+    );
+    this.#handshakeTimer.unref();
     socket.on('data', (bytes) => this.#receive(bytes));
     socket.on('error', (error) => {
-      this.#reason = error.message;
+      this.#reason = reasonOf(error);
     });
-    socket.on('close', () => handler.onClose(this.#reason));
+    socket.on('close', () => {
+      clearTimeout(this.#handshakeTimer);
+      handler.onClose(this.#reason);
+    });
     socket.write(greeting);
     const properties = [property('Socket-Type', type), ...(type === 'DEALER' ? [property('Identity', '')] : [])];
     socket.write(frame(flags.command, Buffer.concat([Buffer.from('\x05READY', 'latin1'), ...properties])));
@@ -49,25 +69,41 @@ export class ZmtpConnection {
       this.#socket.write(frame(i + 1 < frames.length ? flags.more : 0, Buffer.from(bytes)));
   }
 
+  /** No message follows. */
   close(): void {
-    this.#reason = 'closed';
+    this.#fail('closed');
+  }
+
+  #fail(reason: string): void {
+    this.#isClosed = true;
+    this.#reason = reason;
+    clearTimeout(this.#handshakeTimer);
     this.#socket.destroy();
   }
 
   #receive(bytes: Buffer): void {
-    this.#received = this.#received.length === 0 ? bytes : Buffer.concat([this.#received, bytes]);
+    if (this.#isClosed) return;
+    this.#chunks.push(bytes);
+    this.#chunkBytes += bytes.length;
+    // A large frame is joined once, when it is whole.
+    if (this.#received.length + this.#chunkBytes < this.#neededBytes) return;
+    this.#received =
+      this.#received.length === 0 && this.#chunks.length === 1
+        ? bytes
+        : Buffer.concat([this.#received, ...this.#chunks]);
+    this.#chunks = [];
+    this.#chunkBytes = 0;
     try {
-      while (this.#advance());
+      while (!this.#isClosed && this.#advance());
     } catch (error) {
-      this.#reason = error instanceof Error ? error.message : String(error);
-      this.#socket.destroy();
+      this.#fail(reasonOf(error));
     }
   }
 
   /** Consumes the greeting or a frame; false: it has not arrived whole. */
   #advance(): boolean {
     if (this.#state === 'greeting') {
-      if (this.#received.length < greeting.length) return false;
+      if (this.#lacks(greeting.length)) return false;
       const [signature, major, mechanism] = [
         this.#received[0],
         this.#received[10],
@@ -80,25 +116,35 @@ export class ZmtpConnection {
       return true;
     }
     const head = this.#received;
-    if (head.length < 2) return false;
+    if (this.#lacks(2)) return false;
     const isLong = (head[0] & flags.long) !== 0;
-    if (isLong && head.length < 9) return false;
+    if (isLong && this.#lacks(9)) return false;
     const size = isLong ? Number(head.readBigUInt64BE(1)) : head[1];
-    if (size > frameBytesMax) throw new Error(`a frame of ${size} bytes exceeds ${frameBytesMax}`);
+    if (this.#messageBytes + size > messageMax.bytes)
+      throw new Error(`a message of ${this.#messageBytes + size} bytes exceeds ${messageMax.bytes}`);
     const from = isLong ? 9 : 2;
-    if (head.length < from + size) return false;
+    if (this.#lacks(from + size)) return false;
     this.#received = head.subarray(from + size);
     this.#take(head[0], head.subarray(from, from + size));
     return true;
+  }
+
+  /** True: fewer bytes have arrived. */
+  #lacks(bytes: number): boolean {
+    this.#neededBytes = bytes;
+    return this.#received.length < bytes;
   }
 
   #take(flag: number, body: Buffer): void {
     if ((flag & flags.command) !== 0) this.#command(body);
     else {
       this.#frames.push(body);
+      this.#messageBytes += body.length;
+      if (this.#frames.length > messageMax.frames) throw new Error(`a message exceeds ${messageMax.frames} frames`);
       if ((flag & flags.more) !== 0) return;
       const frames = this.#frames;
       this.#frames = [];
+      this.#messageBytes = 0;
       this.#handler.onMessage(frames);
     }
   }
@@ -108,6 +154,7 @@ export class ZmtpConnection {
     if (name === 'ERROR') throw new Error(`the peer refuses the connection: ${body.toString('latin1', 7)}`);
     if (name === 'READY' && this.#state === 'handshake') {
       this.#state = 'ready';
+      clearTimeout(this.#handshakeTimer);
       this.#handler.onReady?.();
     }
     // A ping carries a time to live of two bytes, and a context that the answer repeats.
@@ -131,7 +178,9 @@ export function subscription(topic: string): readonly Uint8Array[] {
 export function tcpAddress(endpoint: string): { readonly host: string; readonly port: number } {
   const match = /^tcp:\/\/(\[[^\]]+\]|[^:]+):(\d+)$/.exec(endpoint);
   if (match === null) throw new Error(`Cannot connect to ${endpoint}: write tcp://HOST:PORT`);
-  return { host: match[1].replace(/^\[|\]$/g, ''), port: Number(match[2]) };
+  const port = Number(match[2]);
+  if (port < 1 || port > 65_535) throw new Error(`Cannot connect to ${endpoint}: the port must be at most 65535`);
+  return { host: match[1].replace(/^\[|\]$/g, ''), port };
 }
 
 function property(name: string, value: string): Buffer {

@@ -149,6 +149,7 @@ const event = z.discriminatedUnion('kind', [
       'CONTEXT_TOO_LONG',
       'SHUTTING_DOWN',
       'GRAMMAR_FAILED',
+      'UNSUPPORTED_REQUEST',
       'ENGINE_FAILED',
     ]),
     message: text,

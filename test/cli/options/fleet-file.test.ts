@@ -41,7 +41,27 @@ engines:
     ['engines: [http://a:1, http://a:1/]', 'http://a:1 is named twice'],
     ['engines: [{ url: http://a:1, kind: other }]', 'kind'],
     ['engines: [', 'Cannot read fleet'],
+    ['engines: [http://user:pass@a:1]', 'engines[0]: write http://HOST:PORT, without user'],
+    ['engines: [{ url: http://user:pass@a:1 }]', 'engines[0].url: write http://HOST:PORT, without user'],
+    ['engines: [{ url: http://a:99999 }]', 'engines[0].url: write http://HOST:PORT'],
+    [
+      "engines: [{ url: http://a:1, kv-events: { endpoint: 'tcp://*:1' } }]",
+      'engines[0].kv-events.endpoint: write tcp',
+    ],
+    ["engines: [{ url: http://a:1, kv-events: 'tcp://[::1]:1' }]", 'no IPv6 address'],
   ])('refuses %s', (text, reason) => {
     expect(() => read(text)).toThrow(reason);
+  });
+
+  it('prints no value of an invalid file', () => {
+    const text = 'engines: [{ url: http://a:1, api-key: sekret, kind: sekret }, http://u:sekret@a, { sekret: 1 }]';
+    let message = '';
+    try {
+      read(text);
+    } catch (error) {
+      message = String(error);
+    }
+    expect(message).toContain("engines[0].kind: must be 'vllm' or 'sglang'");
+    expect(message).not.toContain('sekret');
   });
 });

@@ -54,6 +54,10 @@ export class FakeEngine {
   /** Faults: tokens after which a stream breaks once; a status for all requests; batches to swallow; no tokens at all. */
   breakAfter: number | undefined;
   status = 200;
+  /** Tokens after which streams stall. */
+  stallAfter = Number.POSITIVE_INFINITY;
+  /** Calls to refuse for load. */
+  refusals = 0;
   dropBatches = 0;
   isHanging = false;
   isUnhealthy = false;
@@ -151,6 +155,12 @@ export class FakeEngine {
     const call = this.#isVllm ? vllmCall(JSON.parse(text), request) : sglangCall(JSON.parse(text));
     this.calls.push(call);
     response.on('close', () => void (response.writableFinished || this.closed.push(call.id)));
+    if (this.refusals > 0) {
+      this.refusals--;
+      response.writeHead(429);
+      response.end();
+      return;
+    }
     if (this.status !== 200) {
       response.writeHead(this.status);
       response.end(JSON.stringify({ error: { message: `status ${this.status} on demand`, code: this.status } }));
@@ -175,7 +185,7 @@ export class FakeEngine {
     const sequence = [...prompt];
     for (let count = 1; count <= maxTokens; count++) {
       await new Promise((resolve) => setImmediate(resolve));
-      if (response.destroyed) return;
+      if (response.destroyed || count > this.stallAfter) return;
       if (this.breakAfter !== undefined && count > this.breakAfter) {
         this.breakAfter = undefined;
         response.socket?.destroy();

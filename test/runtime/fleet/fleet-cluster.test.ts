@@ -82,7 +82,7 @@ describe.each(engineKinds)('FleetCluster over %s', (kind) => {
     const stopped = await run(cluster, 'b', prompt, { stopTokenIds: [all[3]] });
     expect(stopped).toMatchObject({ tokens: all.slice(0, 4), end: { kind: 'finished', reason: 'stop' } });
     expect(cluster.instances()).toMatchObject([{ ready: true, generatedTokens: 12 }]);
-    expect(cluster.inFlight).toEqual({ sinks: 0, attempts: 0, prefills: 0, outputs: 0 });
+    expect(cluster.inFlight).toEqual({ sinks: 0, attempts: 0, prefills: 0, outputs: 0, handOffs: 0 });
   });
 
   it('places a prompt on the engine whose own blocks it begins with', async () => {
@@ -161,7 +161,7 @@ describe.each(engineKinds)('FleetCluster over %s', (kind) => {
     await engines[decoder].kill();
     expect(await running).toMatchObject({ tokens: expectedTokens(prompt, 8), cached: 0 });
     expect(cluster.roles()).toEqual(roles);
-    expect(cluster.inFlight).toEqual({ sinks: 0, attempts: 0, prefills: 0, outputs: 0 });
+    expect(cluster.inFlight).toEqual({ sinks: 0, attempts: 0, prefills: 0, outputs: 0, handOffs: 0 });
   });
 
   it('keeps the prompts of two salts apart', async () => {
@@ -183,15 +183,26 @@ describe('FleetCluster', () => {
   it('retries a request elsewhere that one engine refuses for load, and fails one that all refuse', async () => {
     const engines = [await engine(), await engine({ kind: 'sglang' })];
     const cluster = await fleetOf(engines);
-    engines[0].status = 503;
     const prompt = promptOf(1, 40);
-    for (const id of ['a', 'b']) expect((await run(cluster, id, prompt)).tokens).toEqual(expectedTokens(prompt, 8));
-    engines[1].status = 503;
-    expect((await run(cluster, 'c', prompt)).end).toMatchObject({ kind: 'failed', code: 'ENGINE_FAILED' });
-    engines[1].status = 400;
-    engines[0].status = 400;
-    const refused = (await run(cluster, 'd', prompt)).end;
-    expect(refused).toMatchObject({ kind: 'failed', message: expect.stringContaining('status 400 on demand') });
+    for (const id of ['a', 'b', 'c']) {
+      // The first call of any engine is refused.
+      for (const each of engines) each.refusals = 1;
+      expect((await run(cluster, id, prompt)).tokens).toEqual(expectedTokens(prompt, 8));
+    }
+    const withStatus = async (status: number, own?: Partial<GenerationRequest>): Promise<GenerationEvent> => {
+      for (const each of engines) each.status = status;
+      return (await run(cluster, `status-${status}`, prompt, own)).end;
+    };
+    const overloaded = { kind: 'failed', code: 'KV_OVERLOADED', retryAfterMs: expect.any(Number) };
+    expect(await withStatus(503)).toMatchObject(overloaded);
+    expect(await withStatus(429)).toMatchObject(overloaded);
+    expect(await withStatus(500)).toMatchObject({ kind: 'failed', code: 'ENGINE_FAILED' });
+    const refused = { kind: 'failed', code: 'UNSUPPORTED_REQUEST' };
+    expect(await withStatus(400)).toMatchObject({
+      ...refused,
+      message: expect.stringContaining('status 400 on demand'),
+    });
+    expect(await withStatus(200, { maxTokens: 0 })).toMatchObject(refused);
   });
 
   it('computes a prompt on its decode engine alone when the prefill engine refuses it', async () => {
@@ -203,6 +214,21 @@ describe('FleetCluster', () => {
     expect((await run(cluster, 'a', prompt)).tokens).toEqual(expectedTokens(prompt, 8));
     expect(engines.map(({ calls }) => calls.map(({ handOff }) => handOff !== undefined))).toEqual([[true], [false]]);
     cluster.cancel('unknown');
+  });
+
+  it('serves without KV events where their address is unusable', async () => {
+    const only = await engine();
+    const kvEvents = { endpoint: 'tcp://127.0.0.1:65536', topic: '' };
+    const cluster = new FleetCluster({
+      ...{ engines: [{ url: only.url, kvEvents }], admission: admitAll, queueMax: 64 },
+      log: (line) => void logged.push(line),
+    });
+    opened.push(cluster);
+    await cluster.settled();
+    const prompt = promptOf(1, 40);
+    expect((await run(cluster, 'a', prompt)).tokens).toEqual(expectedTokens(prompt, 8));
+    expect(logged.join('\n')).toContain('the port must be at most 65535');
+    expect(logged.join('\n')).toContain('(vllm, without KV events) has joined: 1 instance serves');
   });
 
   it('refuses requests above its limit with a time to retry, before they reach an engine', async () => {
@@ -221,6 +247,7 @@ describe('FleetCluster', () => {
     const only = await engine();
     const cluster = await fleetOf([only]);
     await run(cluster, 'a', promptOf(1, 64));
+    await until(() => only.replays === 1 && cachedAt(cluster)[0] === only.blocks);
     only.dropBatches = 1;
     await run(cluster, 'b', promptOf(2, 64));
     await run(cluster, 'c', promptOf(3, 64));

@@ -4,13 +4,22 @@ import { engineKinds, engineRoles } from '../../../runtime/fleet/engine-dialect.
 import type { ExternalEngineOptions } from '../../../runtime/fleet/external-engine.ts';
 import { inCamelCase } from '../../options/options.ts';
 import { UsageError } from '../../usage-error.ts';
-import { describeIssue } from '../../usage-issue.ts';
+import { describeFileIssue } from '../../usage-issue.ts';
 import { readYaml } from '../../yaml-file.ts';
 
 const enginesMax = 256;
 
-const url = z.string().regex(/^https?:\/\/[^\s/]+(\/\S*)?$/, 'write http://HOST:PORT');
-const endpoint = z.string().regex(/^tcp:\/\/[^\s:]+:\d+$/, 'write tcp://HOST:PORT');
+const url = z
+  .string()
+  .regex(/^https?:\/\/[^\s/@?#]+(\/[^\s@?#]*)?$/, 'write http://HOST:PORT, without user, password and query')
+  .refine(URL.canParse, 'write http://HOST:PORT');
+/** The host of an engine: it binds a wildcard address, to which no client can connect. */
+const endpoint = z
+  .string()
+  .regex(
+    /^tcp:\/\/[^\s:*/@[\]]+:\d{1,5}$/,
+    'write tcp://HOST:PORT with the name or the IPv4 address of a host, no * and no IPv6 address',
+  );
 const kvEvents = z.union(
   [
     z.literal('off'),
@@ -18,7 +27,7 @@ const kvEvents = z.union(
     endpoint.transform((own) => ({ endpoint: own, replay: undefined, topic: '' })),
     z.strictObject({ endpoint, replay: endpoint.optional(), topic: z.string().default('') }),
   ],
-  'write off, tcp://HOST:PORT or {endpoint, replay, topic}',
+  'write off, tcp://HOST:PORT (a name or an IPv4 address, no * and no IPv6 address) or {endpoint, replay, topic}',
 );
 const engine = z.union(
   [
@@ -34,7 +43,7 @@ const engine = z.union(
       }),
     ),
   ],
-  'write a URL, or {url, kind, role, kv-events, api-key}',
+  'write http://HOST:PORT, without user, password and query, or {url, kind, role, kv-events, api-key}',
 );
 const fleetSchema = z.strictObject({
   model: z.string().min(1).optional(),
@@ -42,12 +51,16 @@ const fleetSchema = z.strictObject({
 });
 
 export interface FleetFile {
-  /** The model's name at the engines. */
+  /** The model's name at the engines; undefined: the first engine of the list that answers names it. */
   readonly model?: string | undefined;
   readonly engines: readonly ExternalEngineOptions[];
 }
 
-/** @throws UsageError that names the invalid field */
+function inKebabCase(name: string): string {
+  return name.replace(/[A-Z]/g, (capital) => `-${capital.toLowerCase()}`);
+}
+
+/** @throws UsageError that names the invalid field, without its value */
 export function readFleetFile(path: string): FleetFile {
   let given: unknown;
   try {
@@ -58,9 +71,7 @@ export function readFleetFile(path: string): FleetFile {
   }
   const parsed = fleetSchema.safeParse(given);
   if (!parsed.success)
-    throw new UsageError(
-      `Cannot read fleet ${path}: ${describeIssue(parsed.error.issues, Object(given), (name) => name)}`,
-    );
+    throw new UsageError(`Cannot read fleet ${path}: ${describeFileIssue(parsed.error.issues, inKebabCase)}`);
   const urls = parsed.data.engines.map((each) => each.url.replace(/\/$/, ''));
   const twice = urls.find((each, i) => urls.indexOf(each) !== i);
   if (twice !== undefined) throw new UsageError(`Cannot read fleet ${path}: engine ${twice} is named twice`);
