@@ -8,7 +8,7 @@ import { root } from './root.mjs';
 import { prepare } from './steps.mjs';
 
 try {
-  await prepare(console.log);
+  await prepare(console.log, false);
   await buildNative(console.log, () => {}, sanitizedWhole);
   const env = sanitizerEnvironment(addonOf(sanitizedWhole));
   if (env === undefined) throw new Error('the compiler has no runtime of the sanitizers that node can load');

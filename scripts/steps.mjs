@@ -52,8 +52,8 @@ export async function ensureBuilt(report, checks = true) {
   const previous = readRecord(stampPath);
   const isCurrent = JSON.stringify(previous?.sources) === JSON.stringify(sources);
   if (isCurrent && (previous.checked || !checks)) return;
-  // The compiler does not delete the output of a removed source.
-  if (Object.keys(previous?.sources ?? {}).some((path) => !(path in sources))) {
+  // The compiler does not delete the output of a removed source. A stamp of an earlier release has no list of them.
+  if (previous !== undefined && Object.keys(previous.sources ?? { unknown: '' }).some((path) => !(path in sources))) {
     rmSync(join(root, 'dist'), { recursive: true, force: true });
   }
   const checked = checks || previous !== undefined;

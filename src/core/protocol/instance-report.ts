@@ -21,7 +21,7 @@ export interface InstanceReport {
 export interface PlacedLoad {
   /** Prompts without a first token, one entry for each priority: their number, and their tokens that are not known to be cached. */
   readonly prefills: readonly { readonly priority: number; readonly prompts: number; readonly tokens: number }[];
-  /** Requests that decode, or whose prompt memory is promised for, and their tokens. */
+  /** Requests that decode, or for whose prompts memory is promised, and their tokens. */
   readonly rows: number;
   readonly tokens: number;
 }
@@ -33,15 +33,19 @@ export interface PlacedRequest {
   readonly cachedTokens: number;
   /** Output tokens sent to the client. */
   readonly outputs: number;
-  /** Memory is promised to its prompt, which other instances compute. */
-  readonly receiving: boolean;
+  /**
+   * prefill: without a first token here. handingOff: its prompt is computed, and waits for its decode instance or moves there. decode: it
+   * decodes here, or memory is promised to its prompt.
+   */
+  readonly phase: 'prefill' | 'handingOff' | 'decode';
 }
 
 export function placedLoad(requests: Iterable<PlacedRequest>): PlacedLoad {
   const prefills = new Map<number, { readonly priority: number; prompts: number; tokens: number }>();
   let [rows, tokens] = [0, 0];
-  for (const { priority, promptTokens, cachedTokens, outputs, receiving } of requests) {
-    if (outputs > 0 || receiving) {
+  for (const { priority, promptTokens, cachedTokens, outputs, phase } of requests) {
+    if (phase === 'handingOff') continue;
+    if (phase === 'decode') {
       rows++;
       tokens += promptTokens + outputs;
       continue;

@@ -124,7 +124,7 @@ export class InstanceTable {
   }
 
   get #all(): Overview {
-    this.#overview ??= this.#look();
+    this.#overview ??= this.#computeOverview();
     return this.#overview;
   }
 
@@ -132,7 +132,7 @@ export class InstanceTable {
     this.#overview = undefined;
   }
 
-  #look(): Overview {
+  #computeOverview(): Overview {
     const byRole: Record<InstanceRole, InstanceIndex[]> = { prefill: [], decode: [], mixed: [], store: [] };
     const computing: InstanceIndex[] = [];
     let allReach = true;

@@ -1,5 +1,6 @@
 // A bus whose messages and records carry a MAC under the cluster token and a number, messages also a time: a client of the server without
-// the token can neither forge nor replay them.
+// the token can forge none. Replays are refused within limits: a process that has just started accepts a message of the last 60 s, and a
+// record of any age; a later record is accepted unless it is older by more than 60 s than one that the process has read.
 import { createHash, createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
 import { AuthenticatedRecords, AuthenticatedSnapshots } from './authenticated-records.ts';
 import type { Bus, Subject } from './bus.ts';

@@ -1,6 +1,6 @@
 // Records with a MAC under the cluster token and a number: one that another client of the server wrote counts as absent, and is overwritten.
 import { createHmac, timingSafeEqual } from 'node:crypto';
-import type { Records, Snapshots, StoredRecord, Subject } from './bus.ts';
+import type { Records, RejectedRecord, Snapshots, StoredRecord, Subject } from './bus.ts';
 
 /** Behind the value: readers of earlier releases ignore them, and find the versions of the record. */
 const [numberBytes, macBytes] = [8, 16];
@@ -30,13 +30,15 @@ export class AuthenticatedRecords<Inner extends Records = Records> implements Re
 
   async read(key: Subject): Promise<StoredRecord | undefined> {
     const stored = await this.inner.read(key);
-    return stored && this.#open(key, stored);
+    const opened = stored && this.#open(key, stored);
+    return typeof opened === 'string' ? undefined : opened;
   }
 
-  /** True if there is a record without the token, or a replayed one. */
-  async isForeign(key: Subject): Promise<boolean> {
+  async readRejected(key: Subject): Promise<RejectedRecord | undefined> {
     const stored = await this.inner.read(key);
-    return stored !== undefined && this.#open(key, stored) === undefined;
+    if (stored === undefined) return undefined;
+    const opened = this.#open(key, stored);
+    return typeof opened === 'string' ? { value: stored.value, why: opened } : undefined;
   }
 
   async write(key: Subject, value: Uint8Array, revision: number | undefined): Promise<number | undefined> {
@@ -44,8 +46,8 @@ export class AuthenticatedRecords<Inner extends Records = Records> implements Re
     const written = await this.inner.write(key, sealed, revision);
     if (written !== undefined || revision !== undefined) return written;
     const stored = await this.inner.read(key);
-    const isAbsent = stored === undefined || this.#open(key, stored) !== undefined;
-    return isAbsent ? undefined : this.inner.write(key, sealed, stored.revision);
+    const isRejected = stored !== undefined && typeof this.#open(key, stored) === 'string';
+    return isRejected ? this.inner.write(key, sealed, stored.revision) : undefined;
   }
 
   remove(key: Subject, revision: number): Promise<boolean> {
@@ -62,14 +64,14 @@ export class AuthenticatedRecords<Inner extends Records = Records> implements Re
     return new Uint8Array(bytes);
   }
 
-  #open(key: Subject, { value: sealed, revision }: StoredRecord): StoredRecord | undefined {
-    if (sealed.length < tailBytes) return undefined;
+  #open(key: Subject, { value: sealed, revision }: StoredRecord): StoredRecord | RejectedRecord['why'] {
+    if (isUnsealed(sealed)) return 'unsealed';
     const bytes = Buffer.from(sealed.buffer, sealed.byteOffset, sealed.byteLength);
     const mac = this.#macOf(key, bytes.subarray(0, -macBytes)).subarray(0, macBytes);
-    if (!timingSafeEqual(mac, bytes.subarray(-macBytes))) return undefined;
+    if (!timingSafeEqual(mac, bytes.subarray(-macBytes))) return 'token';
     const number = bytes.readDoubleLE(bytes.length - tailBytes);
     const highest = this.#highest.get(key) ?? 0;
-    if (number < highest - replayMs) return undefined;
+    if (number < highest - replayMs) return 'replayed';
     this.#highest.set(key, Math.max(highest, number));
     return { value: new Uint8Array(bytes.subarray(0, -tailBytes)), revision };
   }
@@ -77,6 +79,12 @@ export class AuthenticatedRecords<Inner extends Records = Records> implements Re
   #macOf(key: Subject, bytes: Buffer): Buffer {
     return createHmac('sha256', this.#secrets.key).update(`record ${this.#bucket}\0${key}\0`).update(bytes).digest();
   }
+}
+
+/** Earlier releases store a JSON head behind its length, and nothing more. */
+function isUnsealed(bytes: Uint8Array): boolean {
+  if (bytes.length < tailBytes) return true;
+  return new DataView(bytes.buffer, bytes.byteOffset).getUint32(0, true) === bytes.length - 4;
 }
 
 export class AuthenticatedSnapshots extends AuthenticatedRecords<Snapshots> implements Snapshots {

@@ -28,11 +28,17 @@ export interface StoredRecord {
   readonly revision: number;
 }
 
+export interface RejectedRecord {
+  readonly value: Uint8Array;
+  /** unsealed: it has no MAC. token: it has the MAC of another token, or was changed. replayed: it is older than one that was read. */
+  readonly why: 'unsealed' | 'token' | 'replayed';
+}
+
 /** Key-value store that outlives its writers and a restart of the server. Keys are subjects without wildcards. */
 export interface Records {
   read(key: Subject): Promise<StoredRecord | undefined>;
-  /** True if there is a record that `read` ignores, because it has not the token of the cluster; undefined: `read` ignores none. */
-  isForeign?(key: Subject): Promise<boolean>;
+  /** The record that `read` ignores, if there is one; absent: `read` ignores none. */
+  readRejected?(key: Subject): Promise<RejectedRecord | undefined>;
   /**
    * Compare-and-set: writes if the record still has that revision (undefined: if the record is absent). Returns the new revision, or undefined
    * if another writer came first. After a rejection the write may have happened: read again.

@@ -1,7 +1,7 @@
 // Brings a process to an agreement with its cluster: one record, written by compare-and-set, and discovery of running processes.
 import { createHash, randomBytes, webcrypto } from 'node:crypto';
 import { type Agreement, agree, type FreshSecrets, type JoiningProcess } from '../../core/membership/agreement.ts';
-import type { Bus } from '../bus/bus.ts';
+import type { Bus, RejectedRecord } from '../bus/bus.ts';
 import { nowUs } from '../threads/alarm.ts';
 import { readAgreement, readAnyAgreement } from '../wire/agreement-record.ts';
 import { commonVersion, describeVersions } from '../wire/versions.ts';
@@ -73,8 +73,8 @@ async function agreed(bus: Bus, own: JoiningProcess): Promise<Agreed> {
     if (verdict.kind === 'discover') continue;
     if (verdict.kind === 'wait') {
       const waitedUs = nowUs() - startedUs;
-      if (waitedUs > foreignUsMax && (await bus.records.isForeign?.(agreementKey)) === true)
-        throw new Error(`Cannot join the cluster: ${recordForeign}`);
+      const rejected = waitedUs > foreignUsMax ? await bus.records.readRejected?.(agreementKey) : undefined;
+      if (rejected !== undefined) throw new Error(`Cannot join the cluster: ${describeRejected(rejected)}`);
       if (waitedUs > restoreUsMax) throw new Error(`Cannot join the cluster: ${recordLost}`);
       await new Promise((resolve) => setTimeout(resolve, restorePollMs));
       continue;
@@ -87,9 +87,18 @@ async function agreed(bus: Bus, own: JoiningProcess): Promise<Agreed> {
 
 /** Processes with this token have replaced a record without it by then. */
 const foreignUsMax = 1_000_000;
-const recordForeign =
-  'it has another token than this one was given, or its record is of another release: all processes need the same --token';
 const recordLost = 'its record is lost, and the running processes do not restore it: all must be of one release';
+
+/** Why the record is ignored. An earlier release, whose records have no MAC, states its versions. */
+function describeRejected({ value, why }: RejectedRecord): string {
+  if (why === 'token') return 'it has another token than this one was given: all processes need the same --token';
+  if (why === 'replayed') return 'its record is an old one that another client of NATS has restored';
+  try {
+    return `its record has no MAC and wire version ${describeVersions(readAnyAgreement(value))}, this one ${describeVersions()}: all must be of one release`;
+  } catch {
+    return 'its record has no MAC: another client of NATS has written it';
+  }
+}
 
 interface KnownRecord {
   readonly agreement?: Agreement;

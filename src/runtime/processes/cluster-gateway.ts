@@ -409,6 +409,7 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
     slot.snapshot = withEarlier(slot.earlier, this.#withLinkIndices(snapshot));
     this.admission.observe(instance, snapshot);
     this.placement.observe(instance, snapshot);
+    this.placement.observeOthers(instance, others);
     this.#transfers?.observe(instance, snapshot);
     this.#onUnreachable(instance, unreachable);
     const report = { incarnation: slot.incarnation, number, kvEventNumber, requests, others };

@@ -70,6 +70,7 @@ interface Progress extends PlacedRequest {
   cachedTokens: number;
   /** Output tokens sent to the gateway. */
   outputs: number;
+  phase: PlacedRequest['phase'];
   /** Memory is reserved, and the prompt has not been received. */
   receiving: boolean;
 }
@@ -248,7 +249,10 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
   ): void {
     for (const localId of prefilled) {
       const owner = this.#owners.get(localId);
-      if (owner !== undefined) byClient.of(owner.client).prefilled.push(owner.id);
+      if (owner === undefined) continue;
+      byClient.of(owner.client).prefilled.push(owner.id);
+      const progress = owner.client.requests.get(owner.id);
+      if (progress?.phase === 'prefill') progress.phase = 'handingOff';
     }
     for (const [localId, event] of events) {
       const owner = this.#owners.get(localId);
@@ -286,7 +290,10 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
     const progress = owner.client.requests.get(owner.id);
     if (progress === undefined) return;
     if (event.kind === 'started') progress.cachedTokens = event.cachedTokens;
-    if (event.kind === 'tokens') progress.outputs += event.tokens.length;
+    if (event.kind === 'tokens') {
+      progress.outputs += event.tokens.length;
+      progress.phase = 'decode';
+    }
   }
 
   #forget(localId: RequestId, { client, id }: Owner<RequestId>): void {
@@ -323,7 +330,8 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
     const { id, priority, batch = false } = request;
     const localId = localIdOf(client.peer, id);
     const { promptTokens } = sizeOf(request);
-    client.requests.set(id, { batch, priority, promptTokens, cachedTokens: 0, outputs: 0, receiving });
+    const phase = receiving ? 'decode' : 'prefill';
+    client.requests.set(id, { batch, priority, promptTokens, cachedTokens: 0, outputs: 0, phase, receiving });
     this.#owners.set(localId, { client, id });
     return localId;
   }

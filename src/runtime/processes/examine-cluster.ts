@@ -39,10 +39,9 @@ export async function examineCluster(bus: Bus, probe: Probe = probePages): Promi
     pages === undefined ? [] : [probe(pages).then((why) => [name, why] as const)],
   );
   const reached = new Map(await Promise.all(probed));
-  const isForeign = stored === undefined && (await bus.records.isForeign?.(agreementKey)) === true;
-  const record = isForeign
-    ? { unreadable: 'it was written without the token of this process' }
-    : recordOf(stored?.value);
+  const rejected = stored === undefined ? await bus.records.readRejected?.(agreementKey) : undefined;
+  const why = rejected?.why === 'replayed' ? 'it is an old one' : 'it was written without the token of this process';
+  const record = rejected === undefined ? recordOf(stored?.value) : { unreadable: why };
   const findings = [
     ...recordFindings(record, announced),
     ...versionFindings(announced),

@@ -44,15 +44,19 @@ export interface HeartbeatThreadOptions<Settings> {
 export class HeartbeatThread implements HeartbeatRepeater {
   readonly #words = new Int32Array(new SharedArrayBuffer(8));
   readonly #worker: Worker;
+  /** Closed, or its end is logged. */
   #closed = false;
 
   constructor({ entry, settings, intervalMs, hungMs = hungMsDefault, log }: HeartbeatThreadOptions<unknown>) {
     const workerData: HeartbeatThreadData<unknown> = { settings, words: this.#words, intervalMs, hungMs };
     this.#worker = new Worker(entry, { workerData });
     this.#worker.unref();
-    this.#worker.once('error', ({ message }) => {
-      if (!this.#closed) log(`The heartbeat thread has ended: ${message}: stalls of the event loop end requests`);
-    });
+    const ended = (why: string): void => {
+      if (!this.#closed) log(`The heartbeat thread has ended: ${why}: stalls of the event loop end requests`);
+      this.#closed = true;
+    };
+    this.#worker.once('error', ({ message }) => ended(message));
+    this.#worker.once('exit', (code) => ended(`exit code ${code}`));
   }
 
   /** Announcements and repetitions so far; shared with the thread. */
@@ -81,7 +85,8 @@ export class HeartbeatRepetition {
   readonly #data: HeartbeatThreadData<unknown>;
   #last: Announced | undefined;
   #progress = -1;
-  #stalledMs = 0;
+  /** When the last progress was seen. */
+  #progressMs = 0;
 
   constructor(bus: Pick<Bus, 'publish'>, data: HeartbeatThreadData<unknown>) {
     this.#bus = bus;
@@ -96,10 +101,12 @@ export class HeartbeatRepetition {
   tick(): void {
     const { words, intervalMs, hungMs } = this.#data;
     const progress = Atomics.load(words, progressWord);
-    this.#stalledMs = progress === this.#progress ? this.#stalledMs + intervalMs : 0;
+    const nowMs = performance.now();
+    if (progress !== this.#progress) this.#progressMs = nowMs;
     this.#progress = progress;
+    const stalledMs = nowMs - this.#progressMs;
     // One interval without an announcement is no stall: the two timers are not in phase.
-    const isStalled = this.#stalledMs > intervalMs && this.#stalledMs <= hungMs;
+    const isStalled = stalledMs >= 1.5 * intervalMs && stalledMs <= hungMs;
     if (!isStalled || this.#last === undefined) return;
     const number = Atomics.add(words, numberWord, 1) + 1;
     this.#bus.publish(this.#last.subject, encode({ ...this.#last.announcement, number }));

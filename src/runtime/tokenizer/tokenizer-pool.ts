@@ -19,7 +19,7 @@ export interface TokenizerPoolOptions {
   /** Its workerData. */
   readonly settings: unknown;
   readonly threadsMax: number;
-  /** Time for one text; undefined: 30 s. */
+  /** Time for one text, its wait for a thread included; undefined: 30 s. */
   readonly timeoutMs?: number;
   /** Time in which a thread may complete the text of a request that has ended; undefined: 1 s. A new thread reads the vocabulary again. */
   readonly graceMs?: number;
@@ -28,6 +28,8 @@ export interface TokenizerPoolOptions {
 interface PendingCall extends TokenizeCall {
   readonly signal: AbortSignal | undefined;
   readonly onAbort: () => void;
+  /** Fires at its deadline. */
+  readonly timer: NodeJS.Timeout;
   resolve(ids: Int32Array): void;
   reject(error: Error): void;
 }
@@ -35,6 +37,7 @@ interface PendingCall extends TokenizeCall {
 interface Thread {
   readonly worker: Worker;
   running: PendingCall | undefined;
+  /** Ends the thread after its request. */
   timer: NodeJS.Timeout | undefined;
 }
 
@@ -44,6 +47,7 @@ export class TokenizerPool {
   readonly #waiting: PendingCall[] = [];
   readonly #threads = new Set<Thread>();
   #calls = 0;
+  #closed = false;
 
   constructor(options: TokenizerPoolOptions) {
     this.#options = { timeoutMs: 30_000, graceMs: 1_000, ...options };
@@ -52,12 +56,13 @@ export class TokenizerPool {
   /** @param signal ends the call with its request. Rejects with one line. */
   encode(text: string, addSpecial: boolean, signal?: AbortSignal): Promise<Int32Array> {
     return new Promise((resolve, reject) => {
-      const onAbort = (): void => this.#abort(pending);
-      const pending: PendingCall = { call: this.#calls++, text, addSpecial, signal, onAbort, resolve, reject };
-      if (signal?.aborted === true) {
-        reject(aborted());
+      if (this.#closed || signal?.aborted === true) {
+        reject(this.#closed ? closed() : aborted());
         return;
       }
+      const onAbort = (): void => this.#abort(pending);
+      const timer = setTimeout(() => this.#expire(pending), this.#options.timeoutMs);
+      const pending: PendingCall = { call: this.#calls++, text, addSpecial, signal, onAbort, timer, resolve, reject };
       signal?.addEventListener('abort', onAbort, { once: true });
       this.#waiting.push(pending);
       this.#runNext();
@@ -65,8 +70,8 @@ export class TokenizerPool {
   }
 
   async close(): Promise<void> {
-    for (const pending of this.#waiting.splice(0))
-      this.#fail(pending, new Error('Cannot tokenize text: it was closed'));
+    this.#closed = true;
+    for (const pending of this.#waiting.splice(0)) this.#fail(pending, closed());
     await Promise.all(Array.from(this.#threads, (thread) => this.#end(thread, 'it was closed')));
   }
 
@@ -77,10 +82,7 @@ export class TokenizerPool {
     const pending = thread === undefined ? undefined : this.#waiting.shift();
     if (thread === undefined || pending === undefined) return;
     const { call, text, addSpecial } = pending;
-    const { timeoutMs } = this.#options;
     thread.running = pending;
-    const expire = (): void => void this.#end(thread, `it takes longer than ${timeoutMs / 1000} s`);
-    thread.timer = setTimeout(expire, timeoutMs);
     thread.worker.ref();
     thread.worker.postMessage({ call, text, addSpecial } satisfies TokenizeCall);
   }
@@ -114,6 +116,7 @@ export class TokenizerPool {
 
   /** The caller receives a result: no signal ends the call from now on. */
   #settle(pending: PendingCall): PendingCall {
+    clearTimeout(pending.timer);
     pending.signal?.removeEventListener('abort', pending.onAbort);
     return pending;
   }
@@ -124,13 +127,24 @@ export class TokenizerPool {
 
   /** The request has ended. A thread that tokenizes its text for longer than a short time is replaced. */
   #abort(pending: PendingCall): void {
-    pending.reject(aborted());
+    this.#fail(pending, aborted());
+    const thread = this.#remove(pending);
+    if (thread === undefined) return;
+    thread.timer = setTimeout(() => void this.#end(thread, 'its request ended'), this.#options.graceMs);
+  }
+
+  #expire(pending: PendingCall): void {
+    const why = `it takes longer than ${this.#options.timeoutMs / 1000} s`;
+    const thread = this.#remove(pending);
+    if (thread === undefined) this.#fail(pending, new Error(`Cannot tokenize text: ${why}`));
+    else void this.#end(thread, why);
+  }
+
+  /** The call waits no more. Returns the thread that runs it, if one does. */
+  #remove(pending: PendingCall): Thread | undefined {
     const at = this.#waiting.indexOf(pending);
     if (at >= 0) this.#waiting.splice(at, 1);
-    const thread = [...this.#threads].find(({ running }) => running === pending);
-    if (thread === undefined) return;
-    clearTimeout(thread.timer);
-    thread.timer = setTimeout(() => void this.#end(thread, 'its request ended'), this.#options.graceMs);
+    return [...this.#threads].find(({ running }) => running === pending);
   }
 
   /** Its text fails. Does nothing for a thread that has been removed. */
@@ -141,6 +155,10 @@ export class TokenizerPool {
     this.#runNext();
     await thread.worker.terminate();
   }
+}
+
+function closed(): Error {
+  return new Error('Cannot tokenize text: it was closed');
 }
 
 function aborted(): Error {

@@ -41,3 +41,23 @@ test('a prompt beside another request of its instance is not observed', () => {
   for (const id of ['short', 'long']) observer.received(900_000, 0, id, { kind: 'finished', reason: 'stop' });
   expect(observer.size).toBe(0);
 });
+
+test('a prompt beside requests of other gateways is not observed', () => {
+  const observer = new PrefillObserver([0]);
+  const [times] = observer.times;
+  observer.observe(0, { stepCost });
+  const before = times?.prefillUs(500, 0);
+  const prefill = (others: () => void) => {
+    observer.forwarded(0, 'p', 500);
+    observer.received(0, 0, 'p', { kind: 'started', cachedTokens: 0 });
+    others();
+    observer.received(900_000, 0, 'p', { kind: 'tokens', tokens: Int32Array.of(1), logprobs: undefined });
+    observer.forget('p');
+  };
+  prefill(() => observer.setOthers(0, { prefills: [{ priority: 0, prompts: 1, tokens: 9 }], rows: 0, tokens: 0 }));
+  prefill(() => observer.setOthers(0, { prefills: [], rows: 1, tokens: 9 }));
+  prefill(() => observer.setOthers(0, undefined));
+  expect(times?.prefillUs(500, 0)).toBe(before);
+  prefill(() => {});
+  expect(times?.prefillUs(500, 0)).not.toBe(before);
+});

@@ -11,6 +11,7 @@ import { ErrorBound } from '../../../src/core/router/admission/error-bound.ts';
 import { OutputLengths } from '../../../src/core/router/admission/output-lengths.ts';
 import { RefusalOdds } from '../../../src/core/router/admission/refusal-odds.ts';
 import { parseSloBound, sloOf } from '../../../src/core/router/admission/slo.ts';
+import { poolToGrow } from '../../../src/core/router/roles/role-switch.ts';
 
 const steps = { predictUs: ({ rows, decodeKeys }: StepShape) => 1_000 * rows + decodeKeys };
 const member = { steps, capacityTokens: 10_000, receiveTokens: 1_000, takesHandOffs: true };
@@ -217,11 +218,12 @@ describe('the decode pool', () => {
 
   it('counts what other conductors placed, by the report of the instance', () => {
     const requests = [
-      { priority: 1, promptTokens: 100, cachedTokens: 60, outputs: 0, receiving: false },
-      { priority: 1, promptTokens: 50, cachedTokens: 0, outputs: 0, receiving: false },
-      { priority: 0, promptTokens: 300, cachedTokens: 0, outputs: 7, receiving: false },
-      { priority: 0, promptTokens: 200, cachedTokens: 0, outputs: 0, receiving: true },
-    ];
+      { priority: 1, promptTokens: 100, cachedTokens: 60, outputs: 0, phase: 'prefill' },
+      { priority: 1, promptTokens: 50, cachedTokens: 0, outputs: 0, phase: 'prefill' },
+      { priority: 0, promptTokens: 300, cachedTokens: 0, outputs: 7, phase: 'decode' },
+      { priority: 0, promptTokens: 200, cachedTokens: 0, outputs: 0, phase: 'decode' },
+      { priority: 0, promptTokens: 900, cachedTokens: 0, outputs: 0, phase: 'handingOff' },
+    ] as const;
     const { prefills, rows, tokens } = placedLoad(requests);
     expect(prefills).toEqual([{ priority: 1, prompts: 2, tokens: 90 }]);
     expect([rows, tokens]).toEqual([2, 507]);
@@ -231,6 +233,25 @@ describe('the decode pool', () => {
     expect(pool.countNow(0, 5).load(0, 100)).toMatchObject({ tbtUs: 3_000 + 607, memory: 607 / 10_000 });
     pool.setOthers(0, 0, 0);
     expect(pool.choose(100)).toBe(0);
+  });
+
+  it('demands roles for the load of its own conductor: two with equal loads choose as one with both', () => {
+    const limits = { sustainUs: 0, dwellUs: 0, gain: 1.15, loadMin: 0, intervalUs: 1, windowUs: 1 };
+    const one = { steps: { predictUs: () => 1 }, capacityTokens: 100, receiveTokens: 1_000, takesHandOffs: true };
+    const demandOf = (requests: number, others: number): number => {
+      const pool = new DecodePool([one]);
+      for (let i = 0; i < requests; i++) pool.add(0, arrival(0, 10, 0));
+      pool.setOthers(0, others, 10 * others);
+      return pool.countOwn(1).demand(10);
+    };
+    const load = fc.double({ min: 0, max: 8, noNaN: true });
+    fc.assert(
+      fc.property(fc.integer({ min: 1, max: 40 }), load, (requests, prefill) => {
+        const choose = (share: number, decode: number) =>
+          poolToGrow({ instances: 3, demand: share * prefill }, { instances: 2, demand: decode }, limits);
+        expect(choose(0.5, demandOf(requests, requests))).toBe(choose(1, demandOf(2 * requests, 0)));
+      }),
+    );
   });
 
   it('counts each request with the probability that its output continues', () => {

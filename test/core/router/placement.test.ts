@@ -294,6 +294,23 @@ describe('prefill queues of several priorities', () => {
     expect(waitOf(queues, 0, 1)).toBe(1_500);
     queues.setOthers(0, []);
     expect(waitOf(queues, 0, 1)).toBe(1_000);
+    // Those of lower priority count with the step that runs.
+    const stepping = new PrefillQueues(1, () => 100);
+    stepping.setOthers(0, [{ priority: 0, workUs: 3_000 }]);
+    expect([0, 1].map((priority) => waitOf(stepping, 0, priority))).toEqual([3_000, 100]);
+  });
+
+  test('forget their slowness while other conductors have prefills on the instance', () => {
+    const queues = new PrefillQueues(1);
+    const prefill = (tookUs: number) => {
+      queues.add(0, 0, 1_000_000);
+      queues.end(tookUs, 0, 1_000_000, 0);
+    };
+    for (let i = 0; i < 40; i++) prefill(3_000_000);
+    expect(queues.slowness(0)).toBeGreaterThan(2.5);
+    queues.setOthers(0, [{ priority: 0, workUs: 3_000 }]);
+    for (let i = 0; i < 60; i++) prefill(9_000_000);
+    expect(queues.slowness(0)).toBeLessThan(1.2);
   });
 
   const prefill = fc.record({ us: fc.integer({ min: 1, max: 1000 }), priority: fc.integer({ min: -2, max: 2 }) });

@@ -6,6 +6,7 @@ import { beforeEach, expect, test } from 'vitest';
 import { clusterToken } from '../../../src/cli/serve/host/cluster-token.ts';
 import { AuthenticatedBus } from '../../../src/runtime/bus/authenticated-bus.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
+import { encode } from '../../../src/runtime/wire/codec.ts';
 import { settled } from './settled.ts';
 
 let hub: MemoryHub;
@@ -129,16 +130,24 @@ test('records without the token, under another key, or replayed count as absent,
   let revision = first;
   for (const forged of [...genuine.keys()].map((i) => genuine.with(i, (genuine[i] ?? 0) ^ 1)).concat(bytes('short'))) {
     revision = await raw.records.write('lease', forged, revision);
-    expect([await text(b), await b.records.isForeign('lease')]).toEqual([undefined, true]);
+    const why = forged.length < 24 ? 'unsealed' : 'token';
+    expect([await text(b), await b.records.readRejected('lease')]).toEqual([undefined, { value: forged, why }]);
   }
   revision = await a.records.write('lease', bytes('second'), undefined);
-  expect([await text(b), await b.records.isForeign('lease')]).toEqual(['second', false]);
+  expect([await text(b), await b.records.readRejected('lease')]).toEqual(['second', undefined]);
   nowMs += 60_001;
   revision = await a.records.write('lease', bytes('third'), revision);
   expect(await text(b)).toBe('third');
   // A replay: a process that has read a later one ignores it.
   await raw.records.write('lease', genuine, revision);
-  expect([await text(b), await b.records.isForeign('lease')]).toEqual([undefined, true]);
+  expect([await text(b), await b.records.readRejected('lease')]).toEqual([
+    undefined,
+    { value: genuine, why: 'replayed' },
+  ]);
+  // A record of an earlier release has no MAC.
+  const unsealed = encode({ version: 18, versionMin: 18 });
+  await raw.records.write('earlier', unsealed, undefined);
+  expect(await b.records.readRejected('earlier')).toEqual({ value: unsealed, why: 'unsealed' });
 });
 
 test('stored snapshots carry a MAC too', async () => {

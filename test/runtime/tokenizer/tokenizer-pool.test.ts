@@ -39,9 +39,12 @@ it('a text that waits ends with its request', async () => {
   await expect(one.encode('abc', false, request.signal)).rejects.toThrow('its request ended');
   void one.close();
   await expect(running).rejects.toThrow('Cannot tokenize text: it was closed');
+  await expect(one.encode('abc', false)).rejects.toThrow('Cannot tokenize text: it was closed');
 });
 
-it('a text that exceeds the time fails', async () => {
+it('a text that exceeds the time fails, its wait for a thread included', async () => {
   const one = pool({ timeoutMs: 20 });
-  await expect(one.encode('endless', false)).rejects.toThrow('Cannot tokenize text: it takes longer than 0.02 s');
+  const texts = ['endless', 'endless', 'endless'].map((text) => one.encode(text, false));
+  for (const result of await Promise.allSettled(texts))
+    expect(String((result as PromiseRejectedResult).reason)).toContain('it takes longer than 0.02 s');
 });

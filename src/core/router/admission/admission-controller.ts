@@ -130,10 +130,12 @@ export class AdmissionController<Request> {
     this.#pool.setRole(instance, role === 'decode' ? 'others' : role === 'mixed' ? 'own' : 'none');
   }
 
-  /** Decode work in full instances, with prompts whose prefill should have ended by now; 0 while no request has an SLO. */
+  /**
+   * Decode work of this conductor in full instances, with prompts whose prefill should have ended by now; 0 while no request has an SLO.
+   */
   decodeDemand(nowUs: number): number {
     if (this.#slo === undefined) return 0;
-    return this.#pool.countAt(nowUs, nowUs, Number.POSITIVE_INFINITY).demand(this.#slo.tbtUs);
+    return this.#pool.countOwn(nowUs).demand(this.#slo.tbtUs);
   }
 
   /** The decode instance that also computes a short prompt; undefined: another instance computes it. @param eligible as for `chooseDecoder` */

@@ -218,6 +218,11 @@ export class DecodePool {
     return this.#count(nowUs, atUs, priority, (_, fromUs) => Number(fromUs <= atUs && fromUs > atUs - decodeUs));
   }
 
+  /** Counts the requests of this conductor alone that decode, or whose decode should have started. */
+  countOwn(nowUs: number): this {
+    return this.#count(nowUs, nowUs, Number.NEGATIVE_INFINITY, (_, fromUs) => Number(fromUs <= nowUs), false);
+  }
+
   /**
    * Counts each request with the probability that it still decodes at `atUs`, by the output lengths of similar requests (Mooncake, section
    * 6.2: request level).
@@ -234,12 +239,15 @@ export class DecodePool {
     });
   }
 
-  #count(nowUs: number, atUs: number, priority: number, share: Share): this {
+  /** @param others requests of other conductors count too */
+  #count(nowUs: number, atUs: number, priority: number, share: Share, others = true): this {
     const { rows, keys, decodedUs, heldKeys, heldUs, tbtUsMax } = this.#counted;
-    for (const each of [decodedUs, heldUs]) each.fill(0);
-    rows.set(this.#othersRows);
-    keys.set(this.#othersTokens);
-    heldKeys.set(this.#othersTokens);
+    for (const each of [rows, keys, heldKeys, decodedUs, heldUs]) each.fill(0);
+    if (others) {
+      rows.set(this.#othersRows);
+      keys.set(this.#othersTokens);
+      heldKeys.set(this.#othersTokens);
+    }
     tbtUsMax.fill(Number.POSITIVE_INFINITY);
     for (const decoding of this.#decoding) {
       const { member, hasStarted, decodeStartUs } = decoding;

@@ -200,9 +200,9 @@ export class Placer<Request> {
   }
 
   /** Mean wait of a prefill that arrives now, over the up instances. */
-  meanWaitUs(nowUs: number): number {
+  meanWaitUs(nowUs: number, others = true): number {
     const { up, queueUs } = this.#view;
-    this.#queues.predict(nowUs, queueUs);
+    this.#queues.predict(nowUs, queueUs, undefined, undefined, others);
     let sum = 0;
     let count = 0;
     for (let i = 0; i < up.length; i++) {

@@ -2,6 +2,7 @@
 
 import { PrefillTimes } from '../../cost/prefill-times.ts';
 import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
+import type { PlacedLoad } from '../../protocol/instance-report.ts';
 import type { GenerationEvent, InstanceSnapshot } from '../../protocol/ports.ts';
 import { batchLimits } from '../../scheduler/executor/token-limits.ts';
 
@@ -23,11 +24,14 @@ export class PrefillObserver {
   readonly #live = new Map<RequestId, InstanceIndex>();
   /** (instances): number of them. */
   readonly #requests: number[];
+  /** (instances): the last report has requests of other conductors. */
+  readonly #hasOthers: boolean[];
 
   /** @param kinds (instances): equal for instances of equal speed */
   constructor(kinds: readonly number[]) {
     this.times = PrefillTimes.of(kinds, batchLimits.tokensMax);
     this.#requests = kinds.map(() => 0);
+    this.#hasOthers = kinds.map(() => false);
   }
 
   /** Prompts without a first token, and requests that have not ended. */
@@ -40,10 +44,22 @@ export class PrefillObserver {
     if (stepCost !== undefined) this.times[instance]?.setStepCost(stepCost);
   }
 
+  /** Takes the load that other conductors have placed on the instance, by its report. */
+  setOthers(instance: InstanceIndex, others: PlacedLoad | undefined): void {
+    const hasOthers = others !== undefined && others.prefills.length + others.rows > 0;
+    this.#hasOthers[instance] = hasOthers;
+    if (hasOthers) this.#meetOther(instance);
+  }
+
+  /** The pending prompts of the instance are not alone. */
+  #meetOther(instance: InstanceIndex): void {
+    for (const prompt of this.#prompts.values()) if (prompt.instance === instance) prompt.alone = false;
+  }
+
   forwarded(instance: InstanceIndex, id: RequestId, tokens: number): void {
     this.forget(id);
-    const alone = this.#requests[instance] === 0;
-    if (!alone) for (const other of this.#prompts.values()) if (other.instance === instance) other.alone = false;
+    const alone = this.#requests[instance] === 0 && this.#hasOthers[instance] !== true;
+    if (!alone) this.#meetOther(instance);
     this.#prompts.set(id, { instance, tokens, cachedTokens: 0, startedUs: undefined, alone });
     this.#live.set(id, instance);
     this.#requests[instance]++;

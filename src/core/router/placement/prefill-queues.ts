@@ -96,15 +96,15 @@ export class PrefillQueues {
 
   /** A prefill was sent. */
   add(nowUs: number, instance: number, predictedUs: number, priority = 0): void {
-    const its = this.#classOf(priority);
+    const priorityClass = this.#classOf(priority);
     if (this.#pending[instance] === 0) this.#sinceUs[instance] = nowUs;
-    if (its.pending[instance] === 0) its.sinceUs[instance] = nowUs;
+    if (priorityClass.pending[instance] === 0) priorityClass.sinceUs[instance] = nowUs;
     this.#pending[instance]++;
-    its.pending[instance]++;
-    its.pendingCount++;
-    its.workUs[instance] += predictedUs;
-    its.sentUs = sentUs(its, nowUs) + predictedUs;
-    its.sentAtUs = nowUs;
+    priorityClass.pending[instance]++;
+    priorityClass.pendingCount++;
+    priorityClass.workUs[instance] += predictedUs;
+    priorityClass.sentUs = sentUs(priorityClass, nowUs) + predictedUs;
+    priorityClass.sentAtUs = nowUs;
   }
 
   /** The cached part of a pending prompt differs from the prediction. */
@@ -121,11 +121,10 @@ export class PrefillQueues {
       tookUs += this.#interruptedUs[instance];
       this.#interruptedUs[instance] = 0;
     }
-    // Beside prefills of other conductors, the time is not that of this prefill.
-    if (this.#others[instance].length === 0) {
-      this.#tookUs[instance] = this.#tookUs[instance] * decay + tookUs;
-      this.#predictedUs[instance] = this.#predictedUs[instance] * decay + predictedUs;
-    }
+    // Beside prefills of other conductors, the time is not that of this prefill: it counts as predicted.
+    const observedUs = this.#others[instance].length === 0 ? tookUs : predictedUs;
+    this.#tookUs[instance] = this.#tookUs[instance] * decay + observedUs;
+    this.#predictedUs[instance] = this.#predictedUs[instance] * decay + predictedUs;
     this.#sinceUs[instance] = nowUs;
     for (const each of this.#classes) each.sinceUs[instance] = nowUs;
     this.remove(instance, predictedUs, priority);
@@ -148,12 +147,13 @@ export class PrefillQueues {
 
   /** A pending prefill is cancelled. */
   remove(instance: number, predictedUs: number, priority = 0): void {
-    const its = this.#classOf(priority);
+    const priorityClass = this.#classOf(priority);
     this.#pending[instance]--;
     if (this.#pending[instance] === 0) this.#interruptedUs[instance] = 0;
-    its.pending[instance]--;
-    its.pendingCount--;
-    its.workUs[instance] = its.pending[instance] === 0 ? 0 : its.workUs[instance] - predictedUs;
+    priorityClass.pending[instance]--;
+    priorityClass.pendingCount--;
+    priorityClass.workUs[instance] =
+      priorityClass.pending[instance] === 0 ? 0 : priorityClass.workUs[instance] - predictedUs;
   }
 
   /** Observed over predicted time of recent prefills. */
@@ -166,17 +166,24 @@ export class PrefillQueues {
    * lengthen it by their share of the time (Cobham, 1954).
    * @param priority of the prefill; undefined: it is below all others
    * @param up (instances): 1 for those that compute prompts; undefined: all
+   * @param others prefills of other conductors count too
    */
-  predict(nowUs: number, out: Float64Array, priority = Number.NEGATIVE_INFINITY, up?: Uint8Array): void {
+  predict(nowUs: number, out: Float64Array, priority = Number.NEGATIVE_INFINITY, up?: Uint8Array, others = true): void {
     const laterShare = this.#laterShare(nowUs, priority, up);
     for (let i = 0; i < out.length; i++) {
-      if (this.#pending[i] === 0 && this.#others[i].length === 0) {
+      const otherWorks = others ? this.#others[i] : [];
+      if (this.#pending[i] === 0 && otherWorks.length === 0) {
         out[i] = 0;
         continue;
       }
       const slowness = this.slowness(i);
       out[i] = this.#waitUs(i, nowUs, slowness, priority);
-      for (const other of this.#others[i]) if (other.priority >= priority) out[i] += slowness * other.workUs;
+      let lowerUs = 0;
+      for (const other of otherWorks)
+        if (other.priority >= priority) out[i] += slowness * other.workUs;
+        else lowerUs += other.workUs;
+      // The step of a lower priority that runs.
+      if (out[i] === 0) out[i] = Math.min(this.#stepUs(), lowerUs);
       if (laterShare > 0) out[i] /= 1 - Math.min(laterShareMax, slowness * laterShare);
     }
   }

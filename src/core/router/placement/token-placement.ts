@@ -6,6 +6,7 @@ import { type BlockRoot, rootDigest } from '../../kvcache/block-hash.ts';
 import type { PipelineSettings } from '../../pipeline/group.ts';
 import { PipelinePredictor, type PipelineTimes } from '../../pipeline/pipeline-predictor.ts';
 import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
+import type { PlacedLoad } from '../../protocol/instance-report.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
 import type { GenerationEvent, GenerationRequest, InstanceSnapshot } from '../../protocol/ports.ts';
 import { kvBudgetOf } from '../../protocol/request-size.ts';
@@ -60,6 +61,12 @@ export class TokenPlacement implements PromptModel<GenerationRequest> {
   /** Another machine takes the place of the instance. */
   replaced(instance: InstanceIndex): void {
     this.#observer.times[instance]?.reset();
+    this.#observer.setOthers(instance, undefined);
+  }
+
+  /** Takes the load that other conductors have placed on the instance. */
+  observeOthers(instance: InstanceIndex, others: PlacedLoad | undefined): void {
+    this.#observer.setOthers(instance, others);
   }
 
   /** Takes the learned step times of an instance. */

@@ -100,7 +100,10 @@ export class RoleController<Request extends { readonly id: RequestId }> {
     return least;
   }
 
-  /** Switches the least loaded instance of a pool when the other pool has been the fuller one for long enough. */
+  /**
+   * Switches the least loaded instance of a pool when the other pool has been the fuller one for long enough. Both demands are those of this
+   * conductor alone: it receives no arrivals of others.
+   */
   balance(): void {
     const { nowUs, instances } = this.#context;
     if (this.#limits === undefined || this.#switcher === undefined) return;
@@ -111,7 +114,7 @@ export class RoleController<Request extends { readonly id: RequestId }> {
     this.#sentUs = 0;
     this.#checkedUs = nowUs;
     const prefills = instances.withRole('prefill').length;
-    const queued = (this.#parts.placer.meanWaitUs(nowUs) * prefills) / windowUs;
+    const queued = (this.#parts.placer.meanWaitUs(nowUs, false) * prefills) / windowUs;
     const role = this.#switcher.decide(
       nowUs,
       { instances: prefills, demand: this.#arrivals + queued },

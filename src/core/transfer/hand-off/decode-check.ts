@@ -95,7 +95,10 @@ export function decodeRefusal({
   for (const length of outranked) tokens -= heldTokens(length);
   const rows = lengths.length;
   if (tokens > capacityTokens)
-    return refusal({ reason: 'memory', at: 'decode', sequences: rows, tokens, capacityTokens }, retryAfterMsMin);
+    return refusal(
+      { reason: 'memory', at: 'decode', sequences: rows - outranked.length, tokens, capacityTokens },
+      retryAfterMsMin,
+    );
   if (tbtUsMax === Number.POSITIVE_INFINITY) return undefined;
   const predictedUs = cost.predictUs(decodeShape(rows, keys + growthTokens));
   if (predictedUs <= tbtUsMax) return undefined;
