@@ -305,8 +305,11 @@ export class FleetCluster extends ConductorDriver {
   protected notReadyReason(): ReturnType<ConductorDriver['notReadyReason']> {
     const roles = this.#slots.flatMap(({ instance, role }) => (instance === undefined ? [] : role));
     if (canServe(roles)) return undefined;
-    const what = roles.length === 0 ? 'none' : `${roles.length} (${roles.join(', ')})`;
-    return { kind: 'incomplete', message: `${what} of ${this.#engines.length} engines serves` };
+    const message =
+      roles.length === 0
+        ? `none of ${this.#engines.length} engines serves`
+        : `${this.#servingText()} (${roles.join(', ')}), which is no complete set of roles`;
+    return { kind: 'incomplete', message };
   }
 
   protected onRoleSwitched(): void {}

@@ -60,6 +60,8 @@ export class FakeEngine {
   refusals = 0;
   dropBatches = 0;
   isHanging = false;
+  /** Calls that are no streams get no answer. */
+  isPrefillHanging = false;
   isUnhealthy = false;
   /** Batches that a replay still has. */
   kept = Number.POSITIVE_INFINITY;
@@ -167,6 +169,7 @@ export class FakeEngine {
       return;
     }
     if (!call.stream) {
+      if (this.isPrefillHanging) return;
       await new Promise((resolve) => setImmediate(resolve));
       response.writeHead(200, { 'content-type': 'application/json' });
       this.#store(call.prompt, call.salt);

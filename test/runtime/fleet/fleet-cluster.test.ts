@@ -164,6 +164,24 @@ describe.each(engineKinds)('FleetCluster over %s', (kind) => {
     expect(cluster.inFlight).toEqual({ sinks: 0, attempts: 0, prefills: 0, outputs: 0, handOffs: 0 });
   });
 
+  it('prefills elsewhere when the prefill engine dies before it answers', async () => {
+    const roles = ['prefill', 'prefill', 'decode'] as const;
+    const engines = await Promise.all(roles.map((role) => engine({ kind, role })));
+    const cluster = await fleetOf(engines, { engines: engines.map(({ url }, i) => ({ url, role: roles[i] })) });
+    for (const each of engines) each.isPrefillHanging = true;
+    engines[2].isHanging = true;
+    const prompt = promptOf(1, 100);
+    const running = run(cluster, 'a', prompt);
+    await until(() => engines.slice(0, 2).some(({ calls }) => calls.length === 1));
+    expect(cluster.inFlight.handOffs).toBe(1);
+    const first = engines[0].calls.length === 1 ? 0 : 1;
+    engines[1 - first].isPrefillHanging = false;
+    engines[2].isHanging = false;
+    await engines[first].kill();
+    expect((await running).tokens).toEqual(expectedTokens(prompt, 8));
+    expect(cluster.inFlight).toEqual({ sinks: 0, attempts: 0, prefills: 0, outputs: 0, handOffs: 0 });
+  });
+
   it('keeps the prompts of two salts apart', async () => {
     const engines = [await engine({ kind })];
     const cluster = await fleetOf(engines);
