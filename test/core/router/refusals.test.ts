@@ -28,6 +28,13 @@ it.each([
     1.2,
     1000,
   ],
+  // The sequence of lower priority counts neither with its tokens nor as a sequence.
+  [
+    decodeRefusal({ ...batch, outranked: [32], capacityTokens: 40 }),
+    'its decode would be late: 2 sequences of 48 tokens, 40 fit',
+    1.2,
+    1000,
+  ],
   [queueFull(9, 9, 3000), '9 of at most 9 requests are being served, try again in 3000 ms', 10 / 9, 3000],
   [
     contextTooLong({ promptTokens: 100, outputTokensMax: 21 }, 100),
