@@ -9,10 +9,18 @@ const guess = { predictUs: ({ rows }: Pick<StepShape, 'rows'>): number => 200 * 
 /** Weight of the latest prefill. */
 const newestWeight = 0.2;
 
+/** What all instances have in common. */
+interface Known {
+  /** Their mean ratio, until one changes. */
+  mean: number | undefined;
+  /** The first that has reported its step cost. */
+  reported: PrefillTimes | undefined;
+}
+
 /**
  * Time from a prompt's start to its first token: the steps of its chunks by the reported step cost, times the ratio of observed to predicted
  * times of prompts that ran alone. That ratio contains messages, and the time between steps. An instance without observations uses the mean
- * ratio of the others.
+ * ratio of the others, and one without a step cost that of another instance.
  */
 export class PrefillTimes implements PrefillPredictor {
   readonly #all: readonly PrefillTimes[];
@@ -21,10 +29,9 @@ export class PrefillTimes implements PrefillPredictor {
   #steps: StepCost | undefined;
   #chunks: ChunkedPrefill;
   #ratio: number | undefined;
-  /** The mean ratio of all, until one changes. */
-  readonly #known: { mean: number | undefined };
+  readonly #known: Known;
 
-  private constructor(all: readonly PrefillTimes[], known: { mean: number | undefined }, chunkTokens: number) {
+  private constructor(all: readonly PrefillTimes[], known: Known, chunkTokens: number) {
     this.#all = all;
     this.#known = known;
     this.#chunkTokens = chunkTokens;
@@ -34,7 +41,7 @@ export class PrefillTimes implements PrefillPredictor {
   /** (instances): instances of one kind share one object. @param kinds (instances): equal for equal hardware @param chunkTokens maximum rows of a step */
   static of(kinds: readonly number[], chunkTokens: number): readonly PrefillTimes[] {
     const all: PrefillTimes[] = [];
-    const known = { mean: undefined };
+    const known: Known = { mean: undefined, reported: undefined };
     const times = new Map<number, PrefillTimes>();
     for (const kind of kinds) if (!times.has(kind)) times.set(kind, new PrefillTimes(all, known, chunkTokens));
     all.push(...times.values());
@@ -42,7 +49,12 @@ export class PrefillTimes implements PrefillPredictor {
   }
 
   prefillUs(tokens: number, cachedTokens: number): number {
-    return this.#chunks.prefillUs(tokens, cachedTokens) * (this.#ratio ?? this.#mean());
+    return this.#reported.#chunks.prefillUs(tokens, cachedTokens) * (this.#ratio ?? this.#mean());
+  }
+
+  /** The times whose step cost this one uses: its own, or that of another instance, so that their predictions compare. */
+  get #reported(): PrefillTimes {
+    return this.#steps === undefined ? (this.#known.reported ?? this) : this;
   }
 
   /** An instance of this kind reports its learned step times. */
@@ -51,6 +63,7 @@ export class PrefillTimes implements PrefillPredictor {
       this.#steps = new StepCost();
       this.#chunks = new ChunkedPrefill(this.#steps, this.#chunkTokens);
       this.#setRatio(undefined);
+      this.#forgetUnreported();
     }
     this.#steps.setCoefficients(coefficients);
   }
@@ -63,7 +76,7 @@ export class PrefillTimes implements PrefillPredictor {
   /** A prompt was computed; where step costs are reported, while its instance had no other request. */
   observe(tokens: number, cachedTokens: number, us: number): void {
     const ratio = this.#ratio ?? this.#mean();
-    this.#setRatio(ratio + newestWeight * (us / this.#chunks.prefillUs(tokens, cachedTokens) - ratio));
+    this.#setRatio(ratio + newestWeight * (us / this.#reported.#chunks.prefillUs(tokens, cachedTokens) - ratio));
   }
 
   /** Discards the measurements: another instance has taken its place. */
@@ -71,6 +84,13 @@ export class PrefillTimes implements PrefillPredictor {
     this.#steps = undefined;
     this.#chunks = new ChunkedPrefill(guess, this.#chunkTokens);
     this.#setRatio(undefined);
+    this.#forgetUnreported();
+  }
+
+  /** The step cost that instances without their own use may have changed: their ratios are to another one. */
+  #forgetUnreported(): void {
+    this.#known.reported = this.#all.find((each) => each.isReported);
+    for (const each of this.#all) if (!each.isReported) each.#setRatio(undefined);
   }
 
   #setRatio(ratio: number | undefined): void {

@@ -26,6 +26,17 @@ test('predictions are the steps of the chunks behind the prefix, with the quadra
   expect(times?.prefillUs(9_000, 8_000)).toBeCloseTo(1.1 * stepsUs(1, 1_000, 8_000), 0);
 });
 
+test('an instance that has not reported its step cost has that of another, until it reports its own', () => {
+  const [first, second] = PrefillTimes.of([0, 1], 1_000);
+  second?.observe(100, 0, 1_000_000);
+  first?.setStepCost(stepCost);
+  expect(second?.prefillUs(500, 0)).toBe(first?.prefillUs(500, 0));
+  second?.setStepCost([2_000, 0, 0, 0, 0]);
+  expect(second?.prefillUs(500, 0)).toBe(2_000);
+  first?.reset();
+  expect(first?.prefillUs(500, 0)).toBe(2_000);
+});
+
 test('a prompt beside another request of its instance is not observed', () => {
   const observer = new PrefillObserver([0]);
   const [times] = observer.times;
