@@ -87,9 +87,11 @@ export class PrefillTimes implements PrefillPredictor {
     this.#forgetUnreported();
   }
 
-  /** The step cost that instances without their own use may have changed: their ratios are to another one. */
+  /** Discards the ratios of instances without a step cost of their own if the one that they use is now another. */
   #forgetUnreported(): void {
-    this.#known.reported = this.#all.find((each) => each.isReported);
+    const reported = this.#all.find((each) => each.isReported);
+    if (reported === this.#known.reported) return;
+    this.#known.reported = reported;
     for (const each of this.#all) if (!each.isReported) each.#setRatio(undefined);
   }
 
