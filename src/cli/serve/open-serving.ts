@@ -21,7 +21,7 @@ import { ssdSizeFor, type TierOptions, tierSettings } from './instance-tiers.ts'
 import { localManagerSettings, requestKvBytes } from './live-borrowing.ts';
 import { locateModel } from './model/locate-model.ts';
 import { contextTokens } from './model/served-model.ts';
-import { openTextSide, type TextSide } from './model/text-side.ts';
+import { openTextOrClose, openTextSide, type TextSide } from './model/text-side.ts';
 import type { InstanceSettings, LenderMemory } from './worker-settings.ts';
 
 export interface Serving extends TextSide {
@@ -188,16 +188,6 @@ export function budgetRange(
     refuse('layers with a window keep their window: write full for these layers');
   if (!isSparse.some((sparse, layer) => sparse && !slides(layer))) refuse('every layer of the model has a window');
   return shape === 'list' ? { least: undefined, most: undefined } : { least: budgetMin(recent), most: context };
-}
-
-/** Ends the threads if the text side fails, since they would keep the process alive. */
-async function openTextOrClose(cluster: LiveCluster, open: () => TextSide): Promise<TextSide> {
-  try {
-    return open();
-  } catch (error) {
-    await cluster.close();
-    throw error;
-  }
 }
 
 /** Context limit of a request, and with borrowing, that of a request on one instance alone. @throws UsageError */

@@ -124,8 +124,8 @@ async function serveFleet(path: string, options: ServeOptions, context: ServerCo
     if (options.warmUp ?? true) fleet.warmUp();
     const gateway = await openGateway(fleet, options, context);
     const { model, cluster } = fleet;
-    const engines = counted(cluster.serving, 'engine');
-    console.log(`Model ${model.id}: context ${model.contextTokens} tokens, served by ${engines}`);
+    const instances = counted(cluster.serving, 'instance');
+    console.log(`Model ${model.id}: context ${model.contextTokens} tokens, served by ${instances}`);
     announce(model, gateway, options);
     await runUntilStopped(gateway, new Promise(() => {}), options, context);
   } finally {

@@ -1,5 +1,4 @@
 // `kvasir simulate --find-rate`: the highest rate that keeps a share of the requests within their SLO.
-import { UsageError } from '../usage-error.ts';
 import { withoutOutputs } from './outputs/run-outputs.ts';
 import { runSimulation, type SimulationOptions } from './simulated-run.ts';
 import { type FoundRate, findRate, scaling } from './sweep/rate-search.ts';
@@ -13,7 +12,6 @@ import { estimateOf } from './sweep/sweep-rows.ts';
  */
 export async function runAtHighestRate(options: SimulationOptions, share: number) {
   const { scaled, parameter, first } = scaling(options);
-  if (options.ttftSlo === undefined) throw new UsageError('Cannot find a rate without --ttft-slo and --tbt-slo');
   const seeds = Array.from({ length: options.seeds ?? 1 }, (_, i) => options.seed + i);
   const threads = new SimulationThreads({ startsAtOnce: false });
   const one = async (seed: number) => {

@@ -65,6 +65,11 @@ export interface EngineLoad {
   readonly usage: number;
 }
 
+/** Names of the gauges of an engine's load, and of the label that tells its ranks apart. */
+export interface LoadGauges extends Readonly<Record<keyof EngineLoad, string>> {
+  readonly rankLabel: string;
+}
+
 /** A part of an answer. */
 export interface StreamPiece {
   readonly tokens: Int32Array;
@@ -96,8 +101,7 @@ export interface EngineDialect {
     extra?: Fields,
   ): { readonly headers: Readonly<Record<string, string>>; readonly body: string };
   reader(request: GenerationRequest): StreamReader;
-  /** (ranks) @param metrics in the text format of Prometheus */
-  loads(metrics: string, ranks: number): readonly EngineLoad[];
+  readonly gauges: LoadGauges;
 }
 
 /** Data-parallel ranks of an engine. */
@@ -167,21 +171,17 @@ export function readSamples(text: string, names: ReadonlySet<string>): readonly 
   return samples;
 }
 
-/** Loads from gauges; `rankLabel` tells ranks apart. A gauge that is not there is 0. */
-export function readLoads(
-  text: string,
-  ranks: number,
-  names: Readonly<Record<keyof EngineLoad, string>>,
-  rankLabel: string,
-): readonly EngineLoad[] {
-  const samples = readSamples(text, new Set(Object.values(names)));
+/** (ranks); a gauge that is not there is 0. @param text in the text format of Prometheus */
+export function readLoads(text: string, ranks: number, gauges: LoadGauges): readonly EngineLoad[] {
+  const { running, waiting, usage, rankLabel } = gauges;
+  const samples = readSamples(text, new Set([running, waiting, usage]));
   const of = (rank: number, name: string): number =>
     samples.find((sample) => sample.name === name && (ranks === 1 || sample.labels[rankLabel] === String(rank)))
       ?.value ?? 0;
   return Array.from({ length: ranks }, (_, rank) => ({
-    running: of(rank, names.running),
-    waiting: of(rank, names.waiting),
-    usage: of(rank, names.usage),
+    running: of(rank, running),
+    waiting: of(rank, waiting),
+    usage: of(rank, usage),
   }));
 }
 

@@ -1,11 +1,12 @@
 // An external engine by its URL: what it is, whether it is healthy, how loaded, and its data-parallel ranks as instances.
-import type {
-  EngineDescription,
-  EngineDialect,
-  EngineKind,
-  EngineLoad,
-  EngineRole,
-  KvEventSource,
+import {
+  type EngineDescription,
+  type EngineDialect,
+  type EngineKind,
+  type EngineLoad,
+  type EngineRole,
+  type KvEventSource,
+  readLoads,
 } from './engine-dialect.ts';
 import { EngineHttp } from './engine-http.ts';
 import { reasonOf } from './reason-of.ts';
@@ -153,7 +154,8 @@ export class ExternalEngine {
   /** Undefined: the load of the last poll holds. */
   async #loads(): Promise<readonly EngineLoad[] | undefined> {
     const answer = await this.http.get('/metrics', healthTimeoutMs).catch(() => undefined);
-    return answer?.status === 200 ? this.#dialect?.loads(answer.body, this.#ranks) : undefined;
+    if (answer?.status !== 200 || this.#dialect === undefined) return undefined;
+    return readLoads(answer.body, this.#ranks, this.#dialect.gauges);
   }
 }
 

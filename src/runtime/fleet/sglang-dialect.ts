@@ -11,7 +11,6 @@ import {
   logprobsOf,
   promptOf,
   ranksMax,
-  readLoads,
   resumedTokens,
   type StreamPiece,
   type StreamReader,
@@ -114,13 +113,12 @@ export const sglangDialect: EngineDialect = {
 
   reader: ({ sampling: { topLogprobs } }) => new SglangReader(topLogprobs),
 
-  loads: (metrics, ranks) =>
-    readLoads(
-      metrics,
-      ranks,
-      { running: 'sglang:num_running_reqs', waiting: 'sglang:num_queue_reqs', usage: 'sglang:token_usage' },
-      'dp_rank',
-    ),
+  gauges: {
+    running: 'sglang:num_running_reqs',
+    waiting: 'sglang:num_queue_reqs',
+    usage: 'sglang:token_usage',
+    rankLabel: 'dp_rank',
+  },
 };
 
 /** A chunk has all tokens so far, or with `--incremental-streaming-output` the new ones: `completion_tokens` counts all. */

@@ -10,7 +10,6 @@ import {
   promptOf,
   ranksMax,
   reachable,
-  readLoads,
   readSamples,
   resumedTokens,
   type StreamPiece,
@@ -115,13 +114,12 @@ export const vllmDialect: EngineDialect = {
 
   reader: (request) => ({ read: (data) => readChunk(data, request) }),
 
-  loads: (metrics, ranks) =>
-    readLoads(
-      metrics,
-      ranks,
-      { running: 'vllm:num_requests_running', waiting: 'vllm:num_requests_waiting', usage: 'vllm:kv_cache_usage_perc' },
-      'engine',
-    ),
+  gauges: {
+    running: 'vllm:num_requests_running',
+    waiting: 'vllm:num_requests_waiting',
+    usage: 'vllm:kv_cache_usage_perc',
+    rankLabel: 'engine',
+  },
 };
 
 function readChunk(data: string, { sampling: { topLogprobs } }: GenerationRequest): StreamPiece | undefined {

@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest';
 import { EngineBlocks } from '../../../src/core/fleet/engine-blocks.ts';
 import type { EngineKvBatch } from '../../../src/core/fleet/engine-kv-event.ts';
 import { HashChain, rootDigest } from '../../../src/core/kvcache/block-hash.ts';
-import { readSamples } from '../../../src/runtime/fleet/engine-dialect.ts';
+import { readLoads, readSamples } from '../../../src/runtime/fleet/engine-dialect.ts';
 import { KvEventReader } from '../../../src/runtime/fleet/kv-event-frames.ts';
 import { decodeMsgpack } from '../../../src/runtime/fleet/msgpack.ts';
 import { vllmDialect } from '../../../src/runtime/fleet/vllm-dialect.ts';
@@ -98,7 +98,7 @@ describe('answers of vLLM', () => {
   });
 
   it('state the load and the memory', () => {
-    expect(vllmDialect.loads(vllm.metrics, 1)).toEqual([{ running: 0, waiting: 0, usage: 0 }]);
+    expect(readLoads(vllm.metrics, 1, vllmDialect.gauges)).toEqual([{ running: 0, waiting: 0, usage: 0 }]);
     const [{ labels }] = readSamples(vllm.metrics, new Set(['vllm:cache_config_info']));
     expect([labels.block_size, Number(labels.num_gpu_blocks) > 0]).toEqual(['32', true]);
   });

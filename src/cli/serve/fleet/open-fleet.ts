@@ -5,7 +5,7 @@ import type { ServeOptions } from '../../options/options.ts';
 import { admissionSettings } from '../../options/slo-options.ts';
 import { UsageError } from '../../usage-error.ts';
 import { locateModel } from '../model/locate-model.ts';
-import { openTextSide, type TextSide } from '../model/text-side.ts';
+import { openTextOrClose, openTextSide, type TextSide } from '../model/text-side.ts';
 import { readFleetFile } from './fleet-file.ts';
 
 export interface FleetMember extends TextSide {
@@ -34,7 +34,7 @@ export async function openFleet(
     await cluster.settled();
     const context = options.context ?? cluster.contextTokens ?? files.config.maxPositions;
     const name = options.servedModelName ?? cluster.model ?? located.name;
-    const text = openTextSide(files, located.path, context, name, 'generation');
+    const text = await openTextOrClose(cluster, () => openTextSide(files, located.path, context, name, 'generation'));
     const close = async (): Promise<void> => {
       await Promise.all([cluster.close(), text.close()]);
     };

@@ -29,6 +29,16 @@ export interface TextSide {
   close(): Promise<void>;
 }
 
+/** Closes `cluster` if the text side fails, since its threads and connections would keep the process alive. */
+export async function openTextOrClose(cluster: { close(): Promise<void> }, open: () => TextSide): Promise<TextSide> {
+  try {
+    return open();
+  } catch (error) {
+    await cluster.close();
+    throw error;
+  }
+}
+
 /** @param files may be closed afterwards @param path of the files @param name model id for clients, if it is not that of the files */
 export function openTextSide(
   files: ModelFiles,

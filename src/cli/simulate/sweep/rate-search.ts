@@ -49,9 +49,13 @@ export async function findRate(firstRate: number, trial: (rate: number) => Promi
   return { rate: low, above: high, tried: rates.length, rates };
 }
 
-/** The options of a trial at a rate, which scales the times of one workload; the rate of a trace is its speed. */
+/**
+ * The options of a trial at a rate, which scales the times of one workload; the rate of a trace is its speed.
+ * @throws UsageError without an SLO
+ */
 export function scaling(options: SimulationOptions) {
-  const { trace, speed, workload } = options;
+  const { trace, speed, workload, ttftSlo } = options;
+  if (ttftSlo === undefined) throw new UsageError('Cannot find a rate without --ttft-slo and --tbt-slo');
   const own = trace === undefined ? (options.rate ?? rateOf(workload)) : 1;
   return {
     parameter: trace === undefined ? 'rate' : 'speed',
@@ -65,7 +69,6 @@ export async function sweptReport(options: SimulationOptions): Promise<Report> {
   const { findRate: share } = options;
   if (share === undefined) return reportOfRun(options);
   const { scaled, first, parameter } = scaling(options);
-  if (options.ttftSlo === undefined) throw new UsageError('Cannot find a rate without --ttft-slo and --tbt-slo');
   let best: Report | undefined;
   let bestRate = 0;
   const { rate, above, tried } = await findRate(first, async (candidate) => {
