@@ -10,7 +10,7 @@ export type HandOffEvent<Params> =
   /** The prefill engine has answered. */
   | { readonly kind: 'prefilled'; readonly params: Params | undefined }
   /** The prefill engine refuses, or its answer broke. */
-  | { readonly kind: 'prefillFailed' }
+  | { readonly kind: 'prefillFailed'; readonly why: string }
   /** The first tokens have arrived from the decode engine. */
   | { readonly kind: 'decoding' }
   /** The stream of the decode engine has ended: `why` unless the output is complete. */
@@ -24,7 +24,7 @@ export type HandOffEffect<Params> =
   /** For the conductor: the prefill engine has nothing left to do. */
   | { readonly kind: 'reportPrefilled' }
   /** For the conductor: the attempt is lost, and another one may succeed. */
-  | { readonly kind: 'release'; readonly why: string }
+  | { readonly kind: 'release'; readonly why: string; readonly by: 'prefill' | 'decode' }
   | { readonly kind: 'cancelPrefill' }
   | { readonly kind: 'cancelDecode' };
 
@@ -65,7 +65,7 @@ export class HandOff<Params> {
       case 'prefilled':
         return this.#prefilled(event.params);
       case 'prefillFailed':
-        return this.#prefillFailed();
+        return this.#prefillFailed(event.why);
       case 'decoding':
         if (this.#decode !== 'waiting') return [];
         this.#decode = 'streaming';
@@ -76,7 +76,7 @@ export class HandOff<Params> {
         this.#decode = 'ended';
         const why = event.why;
         const running = cancels.filter(({ kind }) => kind === 'cancelPrefill');
-        return why === undefined ? running : [...running, { kind: 'release', why }];
+        return why === undefined ? running : [...running, { kind: 'release', why, by: 'decode' }];
       }
       default: {
         const cancels = this.#cancels();
@@ -92,14 +92,14 @@ export class HandOff<Params> {
     return [...reported, this.#startDecode(params, params === undefined)];
   }
 
-  #prefillFailed(): readonly HandOffEffect<Params>[] {
+  #prefillFailed(why: string): readonly HandOffEffect<Params>[] {
     if (this.#prefill !== 'running') return [];
     const reported = this.#endPrefill();
     if (this.#order === 'sequential') return [...reported, this.#startDecode(undefined, true)];
     // With tokens from the decode engine the blocks have arrived; without, it waits for blocks that do not come.
     if (this.#decode === 'streaming') return reported;
     this.#decode = 'ended';
-    return [...reported, { kind: 'cancelDecode' }, { kind: 'release', why: 'its prefill failed' }];
+    return [...reported, { kind: 'cancelDecode' }, { kind: 'release', why, by: 'prefill' }];
   }
 
   #endPrefill(): readonly HandOffEffect<Params>[] {

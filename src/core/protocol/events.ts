@@ -7,6 +7,7 @@ import type { BlockChain, KvEventBatch, KvSnapshot } from './kv-events.ts';
 import type { Envelope } from './lending-messages.ts';
 import type { PinOrder, PinState } from './pin-order.ts';
 import type { GenerationEvent, GenerationRequest } from './ports.ts';
+import type { Refusal } from './refusals.ts';
 import type { LayerRange } from './step-shape.ts';
 
 /** Messages between instances. Each may arrive late or twice. */
@@ -330,8 +331,18 @@ export type ConductorEvent<Request = GenerationRequest> =
   | { readonly kind: 'unreachable'; readonly instance: InstanceIndex; readonly peers: readonly InstanceIndex[] }
   /** The heartbeat of an instance. Late or duplicate: ignored. The next one replaces a lost one. */
   | { readonly kind: 'report'; readonly instance: InstanceIndex; readonly report: InstanceReport }
-  /** An instance has released a request, which can continue elsewhere. Lost: no report names the request any more. */
-  | { readonly kind: 'released'; readonly instance: InstanceIndex; readonly id: RequestId; readonly why: string }
+  /**
+   * An instance has released a request, which can continue elsewhere. With a refusal, no later attempt of the request
+   * goes to this instance, and the refusal ends the request when no other instance can serve it. Lost: no report names
+   * the request any more.
+   */
+  | {
+      readonly kind: 'released';
+      readonly instance: InstanceIndex;
+      readonly id: RequestId;
+      readonly why: string;
+      readonly refusal?: Refusal | undefined;
+    }
   /**
    * A request may reach so many tokens, more than its instance holds: it needs a bigger one. Duplicate: answered again
    * once an instance is chosen. Of an ended request: ignored.

@@ -2,6 +2,7 @@
 
 import type { PipelineGroup } from '../protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../protocol/ids.ts';
+import type { Refusal } from '../protocol/refusals.ts';
 import type { AdmittedRequest } from './admission/admission-controller.ts';
 import type { Progress } from './conductor-config.ts';
 import type { PlacedPrompt } from './placement/placed-prompt.ts';
@@ -74,6 +75,9 @@ export interface RouteKernels {
   readonly decode: string | undefined;
 }
 
+/** What earlier attempts of a request demand of the next one. */
+export type EarlierAttempts = Pick<TrackedRequest<unknown>, 'kernels' | 'refusals'>;
+
 /** A request that is accepted and not ended. */
 export interface TrackedRequest<Request> {
   readonly id: RequestId;
@@ -86,6 +90,8 @@ export interface TrackedRequest<Request> {
   started: boolean;
   /** Kernels that have computed tokens which the client has received; undefined: none yet. */
   kernels: RouteKernels | undefined;
+  /** Of instances that have refused it for their load, to which no attempt goes, in order; undefined: none has. */
+  refusals: Map<InstanceIndex, Refusal> | undefined;
   /** Undefined: the request waits for an instance. */
   attempt: Attempt<Request> | undefined;
 }

@@ -54,12 +54,17 @@ export class BatchJobs<Request extends { readonly id: RequestId }> {
     return Math.floor(instances.at(instance).capacityTokens * (config.batchJobs?.memoryShare ?? 0));
   }
 
-  /** The least loaded instance with memory for one more job. @param waitUs (instances): predicted wait for a prefill */
-  choose(size: RequestSize, waitUs: Float64Array): InstanceIndex | undefined {
+  /** The least loaded instance with memory for one more job. @param waitUs (instances): predicted wait for a prefill @param except is not chosen */
+  choose(
+    size: RequestSize,
+    waitUs: Float64Array,
+    except?: ReadonlyMap<InstanceIndex, unknown>,
+  ): InstanceIndex | undefined {
     const tokens = kvTokens(size);
     let best: InstanceIndex | undefined;
     for (let i = 0; i < this.#tokens.length; i++) {
-      if (!this.#takesJobs(i) || this.#tokens[i] + tokens > this.#capacityTokens(i)) continue;
+      if (!this.#takesJobs(i) || except?.has(i) === true || this.#tokens[i] + tokens > this.#capacityTokens(i))
+        continue;
       if (best === undefined || waitUs[i] < waitUs[best]) best = i;
       else if (waitUs[i] === waitUs[best] && this.#tokens[i] < this.#tokens[best]) best = i;
     }

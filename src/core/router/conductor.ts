@@ -117,7 +117,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     const progress = config.retries && config.requests.progressOf(request);
     const tracked = {
       ...{ id: request.id, progress, submittedUs: nowUs, attempts: 1, started: false },
-      ...{ kernels: undefined, attempt: undefined },
+      ...{ kernels: undefined, refusals: undefined, attempt: undefined },
     };
     requests.set(request.id, tracked);
     if (decision.job) this.#router.jobs.accepted(request.id);

@@ -11,10 +11,10 @@ import { AdmissionController, type PoolLoads } from './admission/admission-contr
 import {
   type Attempt,
   assignedInstances,
+  type EarlierAttempts,
   isAssigned,
   newAttempt,
   type Route,
-  type RouteKernels,
   type TrackedRequest,
 } from './attempts.ts';
 import { BatchJobs } from './batch-jobs.ts';
@@ -92,9 +92,8 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
     return this.#placer.indexHas(instance, words, at);
   }
 
-  /** @param kernels those of an earlier attempt */
-  plan(request: Request, kernels?: RouteKernels): RoutingDecision {
-    const decision = this.planner.plan(request, kernels);
+  plan(request: Request, earlier?: EarlierAttempts): RoutingDecision {
+    const decision = this.planner.plan(request, earlier);
     this.#record(request.id, decision);
     return decision;
   }

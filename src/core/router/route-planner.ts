@@ -5,7 +5,7 @@ import { contextTooLong, type Refusal } from '../protocol/refusals.ts';
 import { kvTokens, promptOf, type RequestSize } from '../protocol/request-size.ts';
 import type { PlacementCandidate, PlacementTrace } from '../protocol/request-trace.ts';
 import type { AdmissionController, AdmissionVerdict } from './admission/admission-controller.ts';
-import { assignedInstances, type Route, type RouteKernels } from './attempts.ts';
+import { assignedInstances, type EarlierAttempts, type Route } from './attempts.ts';
 import type { BatchJobs } from './batch-jobs.ts';
 import type { ConductorContext } from './conductor-context.ts';
 import { nothingFetched, type PlacementDecision } from './placement/placement.ts';
@@ -34,6 +34,8 @@ interface InlinePlacement extends PlacementDecision {
 
 type GroupPlacement = NonNullable<ReturnType<Placer<unknown>['group']>>;
 
+const firstAttempt: EarlierAttempts = { kernels: undefined, refusals: undefined };
+
 export class RoutePlanner<Request extends { readonly id: RequestId }> {
   readonly #context: ConductorContext<Request>;
   readonly #placer: Placer<Request>;
@@ -54,14 +56,14 @@ export class RoutePlanner<Request extends { readonly id: RequestId }> {
     this.#jobs = parts.jobs;
   }
 
-  /** @param kernels those of an earlier attempt: the request continues with the same ones alone */
-  plan(request: Request, kernels?: RouteKernels): RoutingDecision {
+  /** @param earlier the request continues with the same kernels alone, and not on instances that have refused it */
+  plan(request: Request, { kernels, refusals }: EarlierAttempts = firstAttempt): RoutingDecision {
     const { nowUs, config, instances } = this.#context;
     const size = config.requests.size(request);
-    if (this.#jobs.isJob(request)) return this.planJob(size, this.#jobs.anyHeld);
-    const holdsAll = this.#mayDecode(size, kernels?.decode);
-    const mayCompute = this.#withKernels(this.#mayCompute(size, holdsAll), kernels?.prefill);
-    const elsewhere = this.#anyMayServe(size, kernels)
+    if (this.#jobs.isJob(request)) return this.planJob(size, this.#jobs.anyHeld, refusals);
+    const holdsAll = this.#without(refusals, this.#mayDecode(size, kernels?.decode));
+    const mayCompute = this.#without(refusals, this.#withKernels(this.#mayCompute(size, holdsAll), kernels?.prefill));
+    const elsewhere = this.#anyMayServe(size, { kernels, refusals })
       ? this.#placer.choose(nowUs, request, size.promptTokens, mayCompute)
       : undefined;
     const inline = elsewhere && this.#planInline(request, size, holdsAll);
@@ -91,8 +93,9 @@ export class RoutePlanner<Request extends { readonly id: RequestId }> {
   }
 
   /** @param queued other jobs wait before this one */
-  planJob(size: RequestSize, queued: boolean): RoutingDecision {
-    const instance = queued ? undefined : this.#jobs.choose(size, this.#placer.waitsUs(this.#context.nowUs));
+  planJob(size: RequestSize, queued: boolean, refusals?: EarlierAttempts['refusals']): RoutingDecision {
+    const waitUs = this.#placer.waitsUs(this.#context.nowUs);
+    const instance = queued ? undefined : this.#jobs.choose(size, waitUs, refusals);
     const route = instance === undefined ? undefined : { instance, decodeAt: undefined };
     return {
       size,
@@ -105,12 +108,15 @@ export class RoutePlanner<Request extends { readonly id: RequestId }> {
     };
   }
 
-  /** False when instances are left, but none with these kernels, or no prefill instance reaches one that decodes. */
-  #anyMayServe({ outputTokensMax }: RequestSize, kernels: RouteKernels | undefined): boolean {
+  /**
+   * False when instances are left, but all with other kernels or refusals, or no prefill instance reaches one that
+   * decodes.
+   */
+  #anyMayServe({ outputTokensMax }: RequestSize, { kernels, refusals }: EarlierAttempts): boolean {
     const { instances } = this.#context;
-    if (kernels === undefined && instances.allReach) return true;
+    if (kernels === undefined && refusals === undefined && instances.allReach) return true;
     const has = (i: InstanceIndex, required: string | undefined): boolean =>
-      required === undefined || instances.at(i).kernels === required;
+      (required === undefined || instances.at(i).kernels === required) && refusals?.has(i) !== true;
     const { decoding } = instances;
     return instances.computing.some((i) => {
       if (!has(i, kernels?.prefill)) return false;
@@ -130,6 +136,14 @@ export class RoutePlanner<Request extends { readonly id: RequestId }> {
     const { instances } = this.#context;
     return Uint8Array.from({ length: instances.count }, (_, i) =>
       Number(eligible?.[i] !== 0 && instances.at(i).kernels === kernels),
+    );
+  }
+
+  /** Those of `eligible` that have not refused the request. */
+  #without(refusals: EarlierAttempts['refusals'], eligible: Uint8Array | undefined): Uint8Array | undefined {
+    if (refusals === undefined) return eligible;
+    return Uint8Array.from({ length: this.#context.instances.count }, (_, i) =>
+      Number(eligible?.[i] !== 0 && !refusals.has(i)),
     );
   }
 

@@ -29,6 +29,10 @@ export interface EngineDescription {
   readonly sources: readonly (KvEventSource | undefined)[];
   /** Undefined: not stated. */
   readonly role?: EngineRole | undefined;
+  /** Which values of a request's `priority` run first. */
+  readonly priorityOrder: 'largest-first' | 'smallest-first';
+  /** Requests may have a priority: the engine schedules by it. */
+  readonly takesPriorities: boolean;
   /** Of the bootstrap server of a prefill engine; undefined: not stated. */
   readonly bootstrapPort?: number | undefined;
 }
@@ -86,6 +90,15 @@ export interface StreamReader {
   read(data: string): StreamPiece | undefined;
 }
 
+/** The model and the rank of a call, by the engine's names. */
+export interface CallTarget {
+  readonly model: string;
+  /** Undefined: the engine chooses. */
+  readonly rank: number | undefined;
+  /** In the engine's order; undefined: the engine takes none. */
+  readonly priority: number | undefined;
+}
+
 export interface EngineDialect {
   readonly kind: EngineKind;
   /** Of generation. */
@@ -93,11 +106,10 @@ export interface EngineDialect {
   /** @throws Error in one line if the engine does not describe itself */
   describe(http: EngineHttp): Promise<EngineDescription>;
   readonly handOff: HandOffDialect;
-  /** @param rank undefined: the engine chooses @param extra further fields of the call */
+  /** @param extra further fields of the call */
   encode(
     request: GenerationRequest,
-    model: string,
-    rank: number | undefined,
+    target: CallTarget,
     extra?: Fields,
   ): { readonly headers: Readonly<Record<string, string>>; readonly body: string };
   reader(request: GenerationRequest): StreamReader;

@@ -22,6 +22,8 @@ export interface ExternalEngineOptions {
   readonly apiKey?: string | undefined;
   /** In place of what the engine states; mixed unless either is given. */
   readonly role?: EngineRole | undefined;
+  /** In place of what the engine states: it schedules by the priority of requests. */
+  readonly priorityScheduling?: boolean | undefined;
 }
 
 export interface ExternalEngineListener {
@@ -132,10 +134,11 @@ export class ExternalEngine {
   }
 
   #asConfigured(description: EngineDescription): EngineDescription {
-    const { kvEvents, role = description.role } = this.#options;
-    if (kvEvents === undefined) return { ...description, role };
+    const { kvEvents, role = description.role, priorityScheduling } = this.#options;
+    const takesPriorities = priorityScheduling ?? description.takesPriorities;
+    if (kvEvents === undefined) return { ...description, role, takesPriorities };
     const sources = description.sources.map((_, rank) => (kvEvents === 'off' ? undefined : atRank(kvEvents, rank)));
-    return { ...description, role, sources };
+    return { ...description, role, takesPriorities, sources };
   }
 
   async #observe(): Promise<void> {

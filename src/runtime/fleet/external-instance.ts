@@ -5,7 +5,7 @@ import type { RequestId } from '../../core/protocol/ids.ts';
 import type { KvEventBatch, KvSnapshot } from '../../core/protocol/kv-events.ts';
 import type { GenerationEvent, GenerationRequest, InstanceSnapshot } from '../../core/protocol/ports.ts';
 import type { FailureCode } from '../../core/protocol/refusal-cause.ts';
-import { retryAfterMsMin } from '../../core/protocol/refusals.ts';
+import { type Refusal, retryAfterMsMin } from '../../core/protocol/refusals.ts';
 import { oneLine } from '../../util/one-line.ts';
 import { emptySnapshot } from '../snapshots/metric-snapshots.ts';
 import { nowUs } from '../threads/alarm.ts';
@@ -31,8 +31,8 @@ export interface ExternalInstanceListener {
   onKvEvents(batch: KvEventBatch): void;
   /** A stream broke, and the engine may be gone. */
   onBroken(id: RequestId, why: string): void;
-  /** The engine is up and will not serve the request: another one may. @param last sent in place of a last retry */
-  onReleased(id: RequestId, why: string, last?: GenerationEvent): void;
+  /** The engine is up and will not serve the request: another one may. @param refusal it is too loaded to try again */
+  onReleased(id: RequestId, why: string, refusal?: Refusal): void;
   log(message: string): void;
 }
 
@@ -133,24 +133,24 @@ export class ExternalInstance {
   }
 
   /**
-   * Computes the prompt for another engine. `done` receives the body of the answer; undefined: the engine refused, or
-   * its answer broke.
+   * Computes the prompt for another engine. `done` receives the answer; its status is not 200 if the engine refused,
+   * and it is undefined if the answer broke.
    */
   prefill(
     request: GenerationRequest,
     cachedTokens: number,
     extra: Readonly<Record<string, unknown>>,
-    done: (body: string | undefined) => void,
+    done: (answer: EngineAnswer | undefined) => void,
   ): void {
     const { id } = request;
     this.#call(request, cachedTokens, extra, (call) => ({
       onEvents: () => {},
-      onAnswer: ({ status, body }) => {
+      onAnswer: (answer) => {
         this.#progressUs = nowUs();
         const prefillUs = this.#costs.received(this.#progressUs, id, 1);
         if (!this.#end(call)) return;
-        if (status === 200) this.#options.listener.onEvents([[id, this.#started(call, undefined, prefillUs)]]);
-        done(status === 200 ? body : undefined);
+        if (answer.status === 200) this.#options.listener.onEvents([[id, this.#started(call, undefined, prefillUs)]]);
+        done(answer);
       },
       onEnd: () => void (this.#end(call) && done(undefined)),
     }));
@@ -164,7 +164,8 @@ export class ExternalInstance {
   ): void {
     const { http, dialect, model, rank, description } = this.#options;
     const ranked = description.sources.length > 1 ? rank : undefined;
-    const { headers, body } = dialect.encode(request, model, ranked, extra);
+    const target = { model, rank: ranked, priority: priorityAt(description, request) };
+    const { headers, body } = dialect.encode(request, target, extra);
     if (this.#calls.size === 0) this.#progressUs = nowUs();
     this.#costs.forwarded(nowUs(), request.id, request.prompt.length + (request.resumed?.tokens.length ?? 0));
     const call: EngineCall = {
@@ -280,14 +281,14 @@ export class ExternalInstance {
     return { kind: 'started', cachedTokens, prefillUs };
   }
 
-  #refused(call: EngineCall, { status, body }: EngineAnswer): void {
+  #refused(call: EngineCall, answer: EngineAnswer): void {
     if (!this.#end(call)) return;
     this.#progressUs = nowUs();
     const { listener } = this.#options;
     const { id } = call.request;
-    const why = `the engine answers ${status}: ${reasonIn(body)}`;
-    if (isOverload(status)) listener.onReleased(id, why, failure(why, 'KV_OVERLOADED', retryAfterMsMin));
-    else if (isTransient(status)) listener.onReleased(id, why);
+    const { status } = answer;
+    const why = whyRefused(answer);
+    if (isTransient(status)) listener.onReleased(id, why, refusalOf(answer));
     else listener.onEvents([[id, failure(why, isUnsupported(status) ? 'UNSUPPORTED_REQUEST' : 'ENGINE_FAILED')]]);
   }
 
@@ -301,6 +302,29 @@ export class ExternalInstance {
     const batch = this.#blocks.takeBatch();
     if (batch !== undefined) this.#options.listener.onKvEvents(batch);
   }
+}
+
+/** Undefined: the engine takes no priorities. */
+function priorityAt(
+  { takesPriorities, priorityOrder }: EngineDescription,
+  { priority }: GenerationRequest,
+): number | undefined {
+  if (!takesPriorities) return undefined;
+  return priorityOrder === 'largest-first' || priority === 0 ? priority : -priority;
+}
+
+export function whyRefused({ status, body }: EngineAnswer): string {
+  return `the engine answers ${status}: ${reasonIn(body)}`;
+}
+
+/** The refusal of an engine that is too loaded; undefined: it answers something else. */
+export function refusalOf(answer: EngineAnswer): Refusal | undefined {
+  return isOverload(answer.status) ? failure(whyRefused(answer), 'KV_OVERLOADED', retryAfterMsMin) : undefined;
+}
+
+/** The refusal of an engine that accepts no connection. */
+export function refusedConnection(why: string): Refusal {
+  return failure(why, 'ENGINE_FAILED');
 }
 
 /** The failure of a request that engines do not compute here; undefined: they do. */
@@ -317,7 +341,7 @@ export function unsupportedFailure({
   return kvBudget === undefined || kvBudget === 'full' ? undefined : refused('have no KV budget');
 }
 
-function failure(why: string, code: FailureCode, retryAfterMs?: number): GenerationEvent {
+function failure(why: string, code: FailureCode, retryAfterMs?: number): Refusal {
   return { kind: 'failed', code, message: `Cannot generate: ${why}`, retryAfterMs };
 }
 

@@ -5,9 +5,9 @@ import type { BlockRoot } from '../../core/kvcache/block-hash.ts';
 import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts';
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { GenerationEvent, GenerationRequest, InstanceSnapshot, PinOrder } from '../../core/protocol/ports.ts';
+import type { Refusal } from '../../core/protocol/refusals.ts';
 import type { AdmissionSettings } from '../../core/router/admission/length-admission.ts';
 import { TokenAdmission } from '../../core/router/admission/token-admission.ts';
-import { attemptId, requestIdOf } from '../../core/router/attempts.ts';
 import { Conductor } from '../../core/router/conductor.ts';
 import type { PlacerConfig } from '../../core/router/placement/placer.ts';
 import { TokenPlacement } from '../../core/router/placement/token-placement.ts';
@@ -25,8 +25,9 @@ import type {
   EngineLoad,
   EngineRole,
 } from './engine-dialect.ts';
+import type { EngineAnswer } from './engine-http.ts';
 import { ExternalEngine, type ExternalEngineListener, type ExternalEngineOptions } from './external-engine.ts';
-import { ExternalInstance, unsupportedFailure } from './external-instance.ts';
+import { ExternalInstance, refusalOf, refusedConnection, unsupportedFailure, whyRefused } from './external-instance.ts';
 
 export interface FleetClusterOptions {
   readonly engines: readonly ExternalEngineOptions[];
@@ -193,7 +194,7 @@ export class FleetCluster extends ConductorDriver {
         },
         onKvEvents: (batch) => output({ kvEvents: [batch] }),
         onBroken: (id, why) => void this.#onBroken(slot, instance, id, why),
-        onReleased: (id, why, last) => this.#released(instance, id, why, last),
+        onReleased: (id, why, refusal) => this.#released(instance, id, why, refusal),
         log: (message) => this.log(message),
       },
     });
@@ -230,16 +231,14 @@ export class FleetCluster extends ConductorDriver {
     const unhealthy = await engine.unhealthy();
     if (slot.incarnation !== incarnation || slot.instance === undefined) return;
     if (unhealthy !== undefined) engine.fail(unhealthy);
+    else if (why === 'ECONNREFUSED') this.#released(instance, id, why, refusedConnection(why));
     else this.#released(instance, id, `its stream broke: ${why}`);
   }
 
-  /** @param last sent to the client when no attempt is left, in place of the reason of the conductor */
-  #released(instance: InstanceIndex, id: RequestId, why: string, last?: GenerationEvent): void {
-    if (last !== undefined && id === attemptId(requestIdOf(id), attemptsMax)) {
-      this.#stepHandOff(id, { kind: 'cancelled' });
-      this.onOutputs(instance, { ...nothing, events: [[id, last]] });
-    } else if (this.#handOffs.has(id)) this.#stepHandOff(id, { kind: 'decodeEnded', why });
-    else this.onOutputs(instance, { ...nothing, released: [[id, why]] });
+  /** @param refusal the engine gets no other attempt of the request */
+  #released(instance: InstanceIndex, id: RequestId, why: string, refusal?: Refusal): void {
+    if (this.#handOffs.has(id)) this.#stepHandOff(id, { kind: 'decodeEnded', why }, refusal);
+    else this.feed({ kind: 'released', instance, id, why, refusal });
   }
 
   #onDown(engine: ExternalEngine, why: string): void {
@@ -362,21 +361,26 @@ export class FleetCluster extends ConductorDriver {
       this.#stepHandOff(id, { kind: 'decodeEnded', why: undefined });
   }
 
-  #stepHandOff(id: RequestId, event: HandOffEvent<unknown>): void {
+  /** @param refusal of the engine that the event is about */
+  #stepHandOff(id: RequestId, event: HandOffEvent<unknown>, refusal?: Refusal): void {
     const handOff = this.#handOffs.get(id);
     if (handOff === undefined) return;
     const effects = handOff.machine.step(event);
     if (handOff.machine.hasEnded) this.#handOffs.delete(id);
-    for (const effect of effects) this.#carryOutHandOff(handOff, effect);
+    for (const effect of effects) this.#carryOutHandOff(handOff, effect, refusal);
   }
 
-  #carryOutHandOff({ request, from, to, rendezvous }: RunningHandOff, effect: HandOffEffect<unknown>): void {
+  #carryOutHandOff(
+    { request, from, to, rendezvous }: RunningHandOff,
+    effect: HandOffEffect<unknown>,
+    refusal?: Refusal,
+  ): void {
     const { id } = request;
     const [prefill, decode] = [this.#slots[from], this.#slots[to]];
     const { handOff } = prefill.dialect;
     switch (effect.kind) {
       case 'prefill': {
-        const done = (body: string | undefined): void => void this.#onPrefillEnd(prefill, id, body);
+        const done = (answer: EngineAnswer | undefined): void => void this.#onPrefillEnd(prefill, id, answer);
         if (prefill.instance === undefined) this.#releaseLater(to, id);
         else prefill.instance.prefill(request, this.cachedTokensAt(from, request), handOff.prefill(rendezvous), done);
         break;
@@ -391,7 +395,7 @@ export class FleetCluster extends ConductorDriver {
         this.onOutputs(from, { ...nothing, prefilled: [id] });
         break;
       case 'release':
-        this.onOutputs(to, { ...nothing, released: [[id, effect.why]] });
+        this.feed({ kind: 'released', instance: effect.by === 'prefill' ? from : to, id, why: effect.why, refusal });
         break;
       case 'cancelPrefill':
         prefill.instance?.cancel(id);
@@ -405,14 +409,17 @@ export class FleetCluster extends ConductorDriver {
   }
 
   /** A prefill engine that is gone fails as an instance: its requests are retried. */
-  async #onPrefillEnd({ engine, dialect }: Slot, id: RequestId, body: string | undefined): Promise<void> {
-    if (body !== undefined) {
-      this.#stepHandOff(id, { kind: 'prefilled', params: paramsIn(dialect, body) });
+  async #onPrefillEnd({ engine, dialect }: Slot, id: RequestId, answer: EngineAnswer | undefined): Promise<void> {
+    if (answer?.status === 200) {
+      this.#stepHandOff(id, { kind: 'prefilled', params: paramsIn(dialect, answer.body) });
       return;
     }
     const unhealthy = await engine.unhealthy();
     if (unhealthy !== undefined) engine.fail(unhealthy);
-    else this.#stepHandOff(id, { kind: 'prefillFailed' });
+    else {
+      const why = answer === undefined ? 'its prefill broke' : whyRefused(answer);
+      this.#stepHandOff(id, { kind: 'prefillFailed', why }, answer && refusalOf(answer));
+    }
   }
 
   protected requestSnapshotFrom(instance: InstanceIndex): void {

@@ -30,6 +30,8 @@ const infoSchema = z.object({
   dp_size: z.int().min(1).max(ranksMax).nullish(),
   disaggregation_mode: z.string().nullish(),
   disaggregation_bootstrap_port: z.number().nullish(),
+  enable_priority_scheduling: z.boolean().nullish(),
+  schedule_low_priority_values_first: z.boolean().nullish(),
   kv_events: z
     .object({
       publisher: z.string().nullish(),
@@ -72,12 +74,14 @@ export const sglangDialect: EngineDialect = {
       capacityTokens: info.max_total_num_tokens ?? undefined,
       blockTokens: info.kv_events?.block_size ?? info.page_size ?? undefined,
       sources: sourcesOf(info, http),
+      priorityOrder: info.schedule_low_priority_values_first === true ? 'smallest-first' : 'largest-first',
+      takesPriorities: info.enable_priority_scheduling === true,
       role: engineRoles.find((role) => role === info.disaggregation_mode),
       bootstrapPort: info.disaggregation_bootstrap_port ?? undefined,
     };
   },
 
-  encode(request, _model, rank, extra) {
+  encode(request, { rank, priority }, extra) {
     const { sampling, maxTokens, minTokens = 0, stopTokenIds, grammar, salt } = request;
     const before = resumedTokens(request);
     const { topLogprobs } = sampling;
@@ -98,6 +102,7 @@ export const sglangDialect: EngineDialect = {
       ...{ rid: request.id, input_ids: promptOf(request), sampling_params, stream: true },
       ...(topLogprobs !== undefined && { return_logprob: true, top_logprobs_num: topLogprobs }),
       ...(salt !== '' && { cache_salt: salt }),
+      ...(priority !== undefined && { priority }),
       ...(rank !== undefined && { routed_dp_rank: rank, data_parallel_rank: rank }),
     };
     return { headers: {}, body: JSON.stringify({ ...body, ...extra }) };

@@ -66,10 +66,12 @@ export const vllmDialect: EngineDialect = {
       capacityTokens: isKnown ? blockTokens * blocks : undefined,
       blockTokens: isKnown ? blockTokens : undefined,
       sources: await sourcesOf(http),
+      // Without priority scheduling, which it does not state, vLLM refuses priorities.
+      ...{ priorityOrder: 'smallest-first', takesPriorities: false },
     };
   },
 
-  encode(request, model, rank, extra) {
+  encode(request, { model, rank, priority }, extra) {
     const { sampling, maxTokens, minTokens = 0, stopTokenIds, grammar, salt } = request;
     const before = resumedTokens(request);
     const { topLogprobs } = sampling;
@@ -91,6 +93,7 @@ export const vllmDialect: EngineDialect = {
       ...(topLogprobs !== undefined && { logprobs: topLogprobs, return_tokens_as_token_ids: true }),
       ...(grammar && { structured_outputs: structuredOutputs(grammar) }),
       ...(salt !== '' && { cache_salt: salt }),
+      ...(priority !== undefined && { priority }),
       ...extra,
     };
     const headers: Record<string, string> = { 'x-request-id': request.id };

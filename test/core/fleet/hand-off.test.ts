@@ -3,18 +3,17 @@ import { describe, expect, it } from 'vitest';
 import { HandOff, type HandOffEffect, type HandOffEvent, type HandOffOrder } from '../../../src/core/fleet/hand-off.ts';
 
 const prefilled = { kind: 'prefilled', params: 'p' } as const;
-const prefillFailed = { kind: 'prefillFailed' } as const;
+const prefillFailed = { kind: 'prefillFailed', why: 'p' } as const;
 const decoding = { kind: 'decoding' } as const;
 const finished = { kind: 'decodeEnded', why: undefined } as const;
 const broken = { kind: 'decodeEnded', why: 'w' } as const;
 const cancelled = { kind: 'cancelled' } as const;
 
-const brief = (effects: readonly HandOffEffect<string>[]) =>
-  effects
-    .map((effect) =>
-      effect.kind === 'decode' ? `decode ${effect.alone ? 'alone' : (effect.params ?? 'both')}` : effect.kind,
-    )
-    .join(', ');
+function nameOf(effect: HandOffEffect<string>): string {
+  if (effect.kind === 'decode') return `decode ${effect.alone ? 'alone' : (effect.params ?? 'both')}`;
+  return effect.kind === 'release' && effect.by === 'prefill' ? 'release of prefill' : effect.kind;
+}
+const brief = (effects: readonly HandOffEffect<string>[]) => effects.map(nameOf).join(', ');
 
 /** Effects of the start and of each event. */
 function run(order: HandOffOrder, ...events: readonly HandOffEvent<string>[]): string[] {
@@ -63,7 +62,7 @@ describe('HandOff, both engines at once', () => {
   });
 
   it('releases the attempt when the prefill fails before the first tokens, and goes on when it fails after them', () => {
-    expect(run('concurrent', prefillFailed)[1]).toBe('reportPrefilled, cancelDecode, release');
+    expect(run('concurrent', prefillFailed)[1]).toBe('reportPrefilled, cancelDecode, release of prefill');
     expect(run('concurrent', decoding, prefillFailed, finished)).toEqual([start, 'reportPrefilled', '', '']);
   });
 

@@ -14,6 +14,8 @@ const description = {
   capacityTokens: undefined,
   blockTokens: undefined,
   sources: [undefined],
+  priorityOrder: 'smallest-first' as const,
+  takesPriorities: false,
 };
 const root = { modelFingerprint: '', weightForm: '', inputForm: '', kvType: '', rope: '' };
 
@@ -40,7 +42,7 @@ it('counts prefills as progress, and releases streams that have started and stal
   const beforeUs = instance.stalledSinceUs ?? Number.POSITIVE_INFINITY;
   const fields = vllmDialect.handOff.prefill({ host: '', port: undefined, bootstrapRoom: 0 });
   const body = await new Promise<string | undefined>((resolve) =>
-    instance.prefill(request('prefill', [1, 2, 3]), 0, fields, resolve),
+    instance.prefill(request('prefill', [1, 2, 3]), 0, fields, (answer) => resolve(answer?.body)),
   );
   expect(body).toContain('kv_transfer_params');
   expect(instance.stalledSinceUs).toBeGreaterThan(beforeUs);

@@ -12,6 +12,8 @@ export interface FakeEngineOptions {
   readonly blockTokens?: number;
   readonly contextTokens?: number;
   readonly model?: string;
+  /** Of SGLang: it schedules by priority, in this order of values. */
+  readonly priorities?: 'largest-first' | 'smallest-first';
   /** Events as positional arrays, as earlier versions publish them. */
   readonly positional?: boolean;
   /** Without an address for replays. */
@@ -24,6 +26,7 @@ interface Call {
   readonly stops: readonly number[];
   readonly salt: string | undefined;
   readonly id: string;
+  readonly priority: number | undefined;
   /** Fields of the call about a hand-off. */
   readonly handOff: Readonly<Record<string, unknown>> | undefined;
   readonly stream: boolean;
@@ -274,7 +277,7 @@ export class FakeEngine {
   }
 
   #describe(path: string): string | undefined {
-    const { contextTokens = 4096, model = 'fake' } = this.#options;
+    const { contextTokens = 4096, model = 'fake', priorities } = this.#options;
     const replay = this.#options.noReplay === true ? undefined : portOf(this.#router);
     switch (path) {
       case '/health':
@@ -298,6 +301,10 @@ export class FakeEngine {
           : JSON.stringify({
               ...{ disaggregation_mode: this.#options.role ?? 'null', disaggregation_bootstrap_port: 8997 },
               ...{ max_total_num_tokens: 65536, page_size: this.#blockTokens, dp_size: 1 },
+              ...(priorities !== undefined && {
+                enable_priority_scheduling: true,
+                schedule_low_priority_values_first: priorities === 'smallest-first',
+              }),
               kv_events: {
                 ...{ publisher: 'zmq', endpoint_host: '*', endpoint_port_base: portOf(this.#pub), topic: '' },
                 ...{ block_size: this.#blockTokens, dp_size: 1, replay_endpoint_port_base: replay },
@@ -310,15 +317,40 @@ export class FakeEngine {
 }
 
 function vllmCall(body: Record<string, never>, { headers }: IncomingMessage): Call {
-  const { prompt, max_tokens: maxTokens, stop_token_ids: stops, cache_salt: salt, kv_transfer_params, stream } = body;
-  return { prompt, maxTokens, stops, salt, id: String(headers['x-request-id']), handOff: kv_transfer_params, stream };
+  const {
+    prompt,
+    max_tokens: maxTokens,
+    stop_token_ids: stops,
+    cache_salt: salt,
+    kv_transfer_params,
+    stream,
+    priority,
+  } = body;
+  return {
+    prompt,
+    maxTokens,
+    stops,
+    salt,
+    priority,
+    id: String(headers['x-request-id']),
+    handOff: kv_transfer_params,
+    stream,
+  };
 }
 
 function sglangCall(body: Record<string, never>): Call {
-  const { input_ids: prompt, sampling_params, cache_salt: salt, rid: id, stream, bootstrap_room: room } = body;
+  const {
+    input_ids: prompt,
+    sampling_params,
+    cache_salt: salt,
+    rid: id,
+    stream,
+    bootstrap_room: room,
+    priority,
+  } = body;
   const { max_new_tokens: maxTokens, stop_token_ids: stops } = sampling_params as Record<string, never>;
   const handOff = room === undefined ? undefined : { host: body.bootstrap_host, port: body.bootstrap_port, room };
-  return { prompt, maxTokens, stops, salt, id, handOff, stream };
+  return { prompt, maxTokens, stops, salt, priority, id, handOff, stream };
 }
 
 const vllmMetrics = (blockTokens: number): string => `# TYPE vllm:cache_config_info gauge

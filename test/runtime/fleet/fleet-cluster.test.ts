@@ -203,10 +203,11 @@ describe('FleetCluster', () => {
     const cluster = await fleetOf(engines);
     const prompt = promptOf(1, 40);
     for (const id of ['a', 'b', 'c']) {
-      // The first call of any engine is refused.
-      for (const each of engines) each.refusals = 1;
+      engines[0].refusals = 1;
       expect((await run(cluster, id, prompt)).tokens).toEqual(expectedTokens(prompt, 8));
     }
+    const callsOf = (id: string): number[] =>
+      engines.map(({ calls }) => calls.filter((call) => call.id.startsWith(id)).length);
     const withStatus = async (status: number, own?: Partial<GenerationRequest>): Promise<GenerationEvent> => {
       for (const each of engines) each.status = status;
       return (await run(cluster, `status-${status}`, prompt, own)).end;
@@ -214,6 +215,11 @@ describe('FleetCluster', () => {
     const overloaded = { kind: 'failed', code: 'KV_OVERLOADED', retryAfterMs: expect.any(Number) };
     expect(await withStatus(503)).toMatchObject(overloaded);
     expect(await withStatus(429)).toMatchObject(overloaded);
+    // No engine gets a request again that it has refused.
+    expect([callsOf('status-503'), callsOf('status-429')]).toEqual([
+      [1, 1],
+      [1, 1],
+    ]);
     expect(await withStatus(500)).toMatchObject({ kind: 'failed', code: 'ENGINE_FAILED' });
     const refused = { kind: 'failed', code: 'UNSUPPORTED_REQUEST' };
     expect(await withStatus(400)).toMatchObject({
@@ -221,6 +227,38 @@ describe('FleetCluster', () => {
       message: expect.stringContaining('status 400 on demand'),
     });
     expect(await withStatus(200, { maxTokens: 0 })).toMatchObject(refused);
+  });
+
+  it('prefills elsewhere when a prefill engine refuses, and passes over a decode engine that refuses', async () => {
+    const roles = ['prefill', 'prefill', 'decode', 'decode'] as const;
+    const engines = await Promise.all(roles.map((role) => engine({ kind: 'sglang', role })));
+    const cluster = await fleetOf(engines);
+    const prompt = promptOf(1, 100);
+    for (const refusing of [engines[0], engines[2]]) {
+      refusing.status = 503;
+      for (const id of ['a', 'b', 'c'])
+        expect((await run(cluster, id, prompt)).tokens).toEqual(expectedTokens(prompt, 8));
+      refusing.status = 200;
+      const requests = refusing.calls.map(({ id }) => id[0]);
+      expect(new Set(requests).size).toBe(requests.length);
+      for (const each of engines) each.calls.length = 0;
+    }
+    expect(cluster.inFlight).toEqual({ sinks: 0, attempts: 0, prefills: 0, outputs: 0, handOffs: 0 });
+  });
+
+  it('passes the priority of a request on in the order of the engine, and none to an engine that takes none', async () => {
+    const sent = async (options: FakeEngineOptions, priorityScheduling?: boolean): Promise<unknown> => {
+      const only = await engine(options);
+      const cluster = await fleetOf([only], { engines: [{ url: only.url, priorityScheduling }] });
+      await run(cluster, 'a', promptOf(1, 40), { priority: 7 });
+      return only.calls[0].priority;
+    };
+    expect(await sent({ kind: 'sglang', priorities: 'largest-first' })).toBe(7);
+    expect(await sent({ kind: 'sglang', priorities: 'smallest-first' })).toBe(-7);
+    expect(await sent({ kind: 'sglang' })).toBeUndefined();
+    expect(await sent({})).toBeUndefined();
+    expect(await sent({}, true)).toBe(-7);
+    expect(await sent({ kind: 'sglang', priorities: 'largest-first' }, false)).toBeUndefined();
   });
 
   it('computes a prompt on its decode engine alone when the prefill engine refuses it', async () => {

@@ -40,10 +40,11 @@ const engine = z.union(
         kvEvents: kvEvents.optional(),
         apiKey: z.string().min(1).optional(),
         role: z.enum(engineRoles).optional(),
+        priorityScheduling: z.boolean().optional(),
       }),
     ),
   ],
-  'write http://HOST:PORT, without user, password and query, or {url, kind, role, kv-events, api-key}',
+  'write http://HOST:PORT, without user, password and query, or {url, kind, role, kv-events, api-key, priority-scheduling}',
 );
 const fleetSchema = z.strictObject({
   model: z.string().min(1).optional(),

@@ -4,9 +4,12 @@ import { assertNever } from '../../../util/assert-never.ts';
 import type { ConductorEvent } from '../../protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
 import type { InstanceReport, ReportedRequest } from '../../protocol/instance-report.ts';
+import type { Refusal } from '../../protocol/refusals.ts';
 import {
   type Attempt,
+  assignedInstances,
   attemptId,
+  type EarlierAttempts,
   isAssigned,
   isReportedByAll,
   outputInstance,
@@ -15,6 +18,7 @@ import {
 import type { FailureDetection } from '../conductor-config.ts';
 import type { ConductorContext } from '../conductor-context.ts';
 import type { RequestRouter } from '../request-router.ts';
+import type { RoutingDecision } from '../route-planner.ts';
 
 type MembershipEvent<Request> = Extract<
   ConductorEvent<Request>,
@@ -70,7 +74,11 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
       case 'released': {
         const tracked = this.#router.assigned(event.id, event.instance);
         if (tracked === undefined) this.#router.countUnassigned(event.id, 'released');
-        else this.#retry(tracked, event.why);
+        else {
+          if (event.refusal !== undefined)
+            tracked.refusals = new Map(tracked.refusals).set(event.instance, event.refusal);
+          this.#retry(tracked, event.why, event.refusal);
+        }
         break;
       }
       case 'wake':
@@ -209,14 +217,15 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
     }
   }
 
-  /** The current attempt is lost. */
-  #retry(tracked: TrackedRequest<Request>, reason: string): void {
+  /** The current attempt is lost. @param refusal ends the request when no attempt is left */
+  #retry(tracked: TrackedRequest<Request>, reason: string, refusal?: Refusal): void {
     this.#router.cancelAttempt(tracked, false);
     const finishReason = tracked.progress?.ended;
     if (finishReason !== undefined) {
       this.#router.endRequest(tracked, { kind: 'finished', reason: finishReason });
     } else if (tracked.attempts >= (this.#context.config.retries?.attemptsMax ?? 1)) {
-      this.#fail(tracked, tracked.attempts === 1 ? reason : `${reason}: tried ${tracked.attempts} times`);
+      if (refusal !== undefined) this.#router.endRequest(tracked, refusal);
+      else this.#fail(tracked, tracked.attempts === 1 ? reason : `${reason}: tried ${tracked.attempts} times`);
     } else {
       tracked.attempts++;
       this.#routeNextAttempt(tracked, reason);
@@ -226,9 +235,11 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
   #routeNextAttempt(tracked: TrackedRequest<Request>, reason: string): void {
     const request = tracked.progress?.resume(attemptId(tracked.id, tracked.attempts));
     if (request === undefined) return;
-    const decision = this.#router.plan(request, tracked.kernels);
+    const decision = this.#router.plan(request, tracked);
     const noCapacity = this.#router.planner.capacityRefusal(decision);
-    if (noCapacity === 'no-instance') {
+    const refusal = noCapacity === undefined && isUnrefused(decision, tracked) ? undefined : lastRefusal(tracked);
+    if (refusal !== undefined) this.#router.endRequest(tracked, refusal);
+    else if (noCapacity === 'no-instance') {
       // With failure detection the request waits for an instance to join.
       if (this.#detection === undefined) this.#fail(tracked, reason);
     } else if (noCapacity !== undefined) this.#router.endRequest(tracked, noCapacity);
@@ -239,4 +250,13 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
     const message = `Cannot generate: ${reason}`;
     this.#router.endRequest(tracked, { kind: 'failed', code: 'ENGINE_FAILED', message, retryAfterMs: undefined });
   }
+}
+
+/** The decision has a route over instances that have not refused the request. */
+function isUnrefused({ route }: RoutingDecision, { refusals }: EarlierAttempts): boolean {
+  return route !== undefined && !assignedInstances(route).some((each) => refusals?.has(each) === true);
+}
+
+function lastRefusal({ refusals }: EarlierAttempts): Refusal | undefined {
+  return [...(refusals?.values() ?? [])].at(-1);
 }
