@@ -157,6 +157,26 @@ Napi::Value bind_finish_loading(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
+/** (loader, layers, from, to): both (blocks, layers) pages; each layer is copied once the next step has computed it */
+Napi::Value bind_begin_storing(Arguments& in, Napi::Env env) {
+  const auto loader = registries().page_loaders.get(in.handle("page loader"));
+  const int layers = in.integer("layers", 1, 1 << 16);
+  const Span<int32_t> from = in.array<int32_t>("from"), to = in.array<int32_t>("to");
+  loader->begin_storing(layers, std::vector<int32_t>(from.data, from.data + from.size), std::vector<int32_t>(to.data, to.data + to.size));
+  return env.Undefined();
+}
+
+/** (loader): after the step; returns once all layers that it has computed are copied */
+Napi::Value bind_finish_storing(Arguments& in, Napi::Env env) {
+  registries().page_loaders.get(in.handle("page loader"))->finish_storing();
+  return env.Undefined();
+}
+
+/** (loader) => pages stored while the step that computed them ran */
+Napi::Value bind_pages_stored_early(Arguments& in, Napi::Env env) {
+  return number(env, static_cast<double>(registries().page_loaders.get(in.handle("page loader"))->stored_early()));
+}
+
 }  // namespace
 
 void bind_stores(Napi::Env env, Napi::Object exports) {
@@ -173,6 +193,9 @@ void bind_stores(Napi::Env env, Napi::Object exports) {
   bind<bind_free_loader>(env, exports, "freeLoader");
   bind<bind_begin_loading>(env, exports, "beginLoading");
   bind<bind_finish_loading>(env, exports, "finishLoading");
+  bind<bind_begin_storing>(env, exports, "beginStoring");
+  bind<bind_finish_storing>(env, exports, "finishStoring");
+  bind<bind_pages_stored_early>(env, exports, "pagesStoredEarly");
   bind<bind_copy_pages>(env, exports, "copyPages");
 }
 

@@ -1,4 +1,5 @@
-// Cache tiers: time to first token with the prefix in the KV pool, in host memory, on SSD, or not cached.
+// Cache tiers: time to first token with the prefix in the KV pool, in host memory, on SSD, or not cached; and what storing
+// it costs.
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { InferencePort } from '../core/protocol/ports.ts';
 import { greedyRequest } from './requests.ts';
@@ -7,6 +8,8 @@ import { median, round } from './statistics.ts';
 export interface TiersBench {
   /** One instance: its pool holds one prompt, its host memory two but not four, its SSD all. */
   readonly port: InferencePort;
+  /** The same without tiers. */
+  readonly plain: InferencePort;
   readonly vocabSize: number;
   /** Length of the prompts. */
   readonly prompt: number;
@@ -16,7 +19,7 @@ export interface TiersBench {
   readonly onProgress: (line: string) => void;
 }
 
-const sources = ['not cached', 'pool', 'host memory', 'SSD'] as const;
+const sources = ['not cached', 'pool', 'host memory', 'SSD', 'not cached, without tiers'] as const;
 
 export interface TiersRow {
   readonly prompt: number;
@@ -54,6 +57,7 @@ export async function benchTiers(options: TiersBench): Promise<readonly TiersRow
     timed[2]?.push(await bench.time(prompt));
     await bench.fill(3);
     timed[3]?.push(await bench.time(prompt));
+    timed[4]?.push(await bench.timeWithoutTiers());
     options.onProgress(`prompt ${i + 1} of ${options.repeats}`);
   }
   const [uncached] = timed.map((runs) => median(runs.map(({ ms }) => ms)) ?? 0);
@@ -114,14 +118,22 @@ class Bench {
     return { ms, cachedTokens, hostBlocks: read('host'), ssdBlocks: read('ssd') };
   }
 
+  async timeWithoutTiers(): Promise<Timed> {
+    const { ms, cachedTokens } = await this.#firstToken(this.newPrompt(), this.#options.plain);
+    return { ms, cachedTokens, hostBlocks: 0, ssdBlocks: 0 };
+  }
+
   /** Time to first token; resolves when the request has ended. */
-  #firstToken(prompt: Int32Array): Promise<{ readonly ms: number; readonly cachedTokens: number }> {
+  #firstToken(
+    prompt: Int32Array,
+    port = this.#options.port,
+  ): Promise<{ readonly ms: number; readonly cachedTokens: number }> {
     return new Promise((resolve, reject) => {
       const startMs = performance.now();
       let ms = 0;
       let cachedTokens = 0;
       const request = greedyRequest(`tiers ${this.#requests++}`, prompt, 1, '');
-      this.#options.port.submit(request, (event) => {
+      port.submit(request, (event) => {
         if (event.kind === 'started') cachedTokens = event.cachedTokens;
         if (event.kind === 'tokens' && ms === 0) ms = performance.now() - startMs;
         if (event.kind === 'finished') resolve({ ms, cachedTokens });

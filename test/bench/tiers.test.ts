@@ -12,11 +12,12 @@ it.skipIf(loadNative() === undefined)('times prompts by the tier of their blocks
   // Of kvasir-tiny; 4 blocks of a prompt are full, a fifth one is not.
   const blockBytes = 6 * 2 ** 14;
   const tiers = { hostBytes: 12 * blockBytes, ssd: { path: join(folder, 'instance-0'), bytes: 60 * blockBytes } };
-  const port = liveCluster([{ contextTokens: 150, kvBytes: 7 * blockBytes, tiers }]);
+  const settings = { contextTokens: 150, kvBytes: 7 * blockBytes };
+  const [port, plain] = [liveCluster([{ ...settings, tiers }]), liveCluster([settings])];
   try {
-    await port.ready();
+    await Promise.all([port.ready(), plain.ready()]);
     const rows = await benchTiers({
-      ...{ port, vocabSize: 500, prompt: 140, blockTokens: 32, blockBytes, repeats: 2 },
+      ...{ port, plain, vocabSize: 500, prompt: 140, blockTokens: 32, blockBytes, repeats: 2 },
       onProgress: () => {},
     });
     expect(rows.map(({ from, cachedTokens, ssdBlocks }) => [from, cachedTokens, ssdBlocks])).toEqual([
@@ -24,11 +25,12 @@ it.skipIf(loadNative() === undefined)('times prompts by the tier of their blocks
       ['pool', 128, 0],
       ['host memory', 128, 0],
       ['SSD', 128, 4],
+      ['not cached, without tiers', 0, 0],
     ]);
     expect(rows[2]?.hostBlocks).toBeGreaterThan(0);
     expect(rows[0]?.ratio).toBe(1);
   } finally {
-    await port.close();
+    await Promise.all([port.close(), plain.close()]);
     rmSync(folder, { recursive: true });
   }
 });

@@ -86,6 +86,8 @@ export class World {
   readonly pins: (readonly [PinId, PinState])[] = [];
   nowUs = 0;
   running: RunStep | undefined;
+  /** Pages that host memory copies while the running step computes them. */
+  #stores: Extract<InstanceEffect, { kind: 'storePages' }> | undefined;
   abortRequests = 0;
   /** Most pages that sequences held at once. */
   usedPagesMax = 0;
@@ -127,6 +129,7 @@ export class World {
     this.nowUs += 1_000 + running.plan.tokens.length * 200;
     this.stepRows.push(running.plan.tokens.length);
     const result = this.engine.run(running.plan);
+    this.#storeComputed();
     this.deliver({ kind: 'stepDone', step: running.step, result });
   }
 
@@ -134,11 +137,13 @@ export class World {
     const running = this.#take();
     this.nowUs += 500;
     this.engine.abort(running.plan, rowsWritten);
+    this.#storeComputed();
     this.deliver({ kind: 'stepAborted', step: running.step });
   }
 
   failStep(message: string): void {
     const running = this.#take();
+    this.#stores = undefined;
     this.deliver({ kind: 'stepFailed', step: running.step, message });
   }
 
@@ -160,6 +165,13 @@ export class World {
 
   lastOf(id: string): GenerationEvent | undefined {
     return this.of(id).events.at(-1);
+  }
+
+  /** Of an aborted step, some copied pages have no defined contents. */
+  #storeComputed(): void {
+    const { from = [], to = [] } = this.#stores ?? {};
+    for (const [i, page] of to.entries()) this.engine.copy(page, this.engine, from[i] as number);
+    this.#stores = undefined;
   }
 
   #take(): RunStep {
@@ -186,6 +198,10 @@ export class World {
       case 'copyPages':
       case 'loadPages':
         for (const [i, page] of effect.to.entries()) this.engine.copy(page, this.engine, effect.from[i] as number);
+        break;
+      case 'storePages':
+        expect(this.#stores).toBeUndefined();
+        this.#stores = effect;
         break;
       case 'abortStep':
         expect(effect.step).toBe(this.running?.step);

@@ -1,4 +1,4 @@
-// `kvasir bench tiers`: time to first token with the prefix in the KV pool, in host memory, on SSD, or not cached.
+// `kvasir bench tiers`: time to first token with the prefix in the KV pool, in host memory, on SSD, or not cached, and what storing costs.
 import { tmpdir } from 'node:os';
 import { Command } from 'commander';
 import { z } from 'zod';
@@ -33,17 +33,28 @@ export function tiersCommand(): Command {
       const hostMemory = Math.ceil(2.5 * blocks) * blockBytes;
       const ssdSize = (repeats + 1) * 6 * blocks * (blockBytes + 4096);
       const serving = await openServing(options, { queue: 1, hostMemory, ssd: ssd.path, ssdSize });
+      const plain = await openServing(options, { queue: 1 });
       try {
-        await serving.cluster.ready();
+        await Promise.all([serving.cluster.ready(), plain.cluster.ready()]);
         const { id, vocabSize } = serving.model;
         const rows = await benchTiers({
-          ...{ port: serving.cluster, vocabSize, prompt, blockTokens: pageTokens, blockBytes, repeats },
+          ...{
+            port: serving.cluster,
+            plain: plain.cluster,
+            vocabSize,
+            prompt,
+            blockTokens: pageTokens,
+            blockBytes,
+            repeats,
+          },
           onProgress: progress,
         });
-        if (json === true) console.log(JSON.stringify({ model: id, threads: own.threads, rows }));
+        const { copiedBytes = 0, storedEarlyBytes = 0 } = serving.cluster.snapshot().tiers?.moved ?? {};
+        if (json === true)
+          console.log(JSON.stringify({ model: id, threads: own.threads, rows, copiedBytes, storedEarlyBytes }));
         else printTable(rows, 'Time to first token by the tier of the prefix');
       } finally {
-        await serving.close();
+        await Promise.all([serving.close(), plain.close()]);
         ssd.remove();
       }
     });

@@ -162,12 +162,15 @@ function createLoader(native: NativeModule, pool: KvPoolHandle, places: readonly
   const inOrder = (pages: Int32Array): Int32Array =>
     pages.map((_, i) => pages[i - (i % places.length) + places[i % places.length]]);
   const isInOrder = places.every((place, layer) => place === layer);
+  const ordered = isInOrder ? (pages: Int32Array) => pages : inOrder;
   return {
-    begin: (from, to) =>
-      isInOrder
-        ? native.beginLoading(loader, places.length, from, to)
-        : native.beginLoading(loader, places.length, inOrder(from), inOrder(to)),
+    begin: (from, to) => native.beginLoading(loader, places.length, ordered(from), ordered(to)),
     finish: () => native.finishLoading(loader),
+    beginStoring: (from, to) => native.beginStoring(loader, places.length, ordered(from), ordered(to)),
+    finishStoring: () => native.finishStoring(loader),
+    get storedEarly() {
+      return native.pagesStoredEarly(loader);
+    },
   };
 }
 

@@ -65,9 +65,9 @@ export class WholeGroups {
     return pages;
   }
 
-  /** Ids of a block that the table holds, by its index in the sequence. */
+  /** Ids of a block that the table holds, behind remote blocks if it has any, by its index in the sequence. */
   heldIds({ groups }: BlockTable, index: number): BlockId[] {
-    return this.groups.map((_, g) => groups[g].blocks.at(index));
+    return this.groups.map((_, g) => groups[g].blocks.at(index - groups[g].first));
   }
 
   /** Ids of the block of a digest; undefined if a group lacks it. */

@@ -164,6 +164,11 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
    * run meanwhile, layer by layer.
    */
   | { readonly kind: 'loadPages'; readonly from: Int32Array; readonly to: Int32Array }
+  /**
+   * Where contents are real: copy pages of the pool, (blocks, layers) both, that the next step computes, each layer once
+   * it is computed. They are copied when the event of the step's end is delivered; of an aborted step they are not used.
+   */
+  | { readonly kind: 'storePages'; readonly from: Int32Array; readonly to: Int32Array }
   /** Where contents are real: copy pages of the pool before any later effect. */
   | { readonly kind: 'copyPages'; readonly from: Int32Array; readonly to: Int32Array }
   /** Cancel the rest of the stream. */

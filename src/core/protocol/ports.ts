@@ -387,6 +387,8 @@ export interface TiersSnapshot {
   readonly moved?:
     | {
         readonly copiedBytes: number;
+        /** Of them, copied to host memory while the step that computed them ran. */
+        readonly storedEarlyBytes?: number | undefined;
         readonly ssdReadBytes: number;
         readonly ssdReadSeconds: number;
         readonly ssdWrittenBytes: number;

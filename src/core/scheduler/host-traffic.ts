@@ -1,6 +1,7 @@
 // Traffic between the pool, host memory and SSD: the tokens that each step loads and stores, and the writes to SSD.
 
 import type { BlockCache } from '../kvcache/block-cache.ts';
+import type { ComputedBlocks } from '../kvcache/tiers/computed-stores.ts';
 import type { InstanceEvent } from '../protocol/events.ts';
 import type { Batcher } from './batching/batcher.ts';
 import type { Sequence } from './batching/sequence.ts';
@@ -24,14 +25,31 @@ export class HostTraffic {
     this.#cache.flushLoads();
   }
 
-  /** A step is launched: it reads blocks whose loads have been started. */
-  stepLaunched(): void {
+  /** A step is launched: it reads blocks whose loads have been started, and computes rows of these sequences. */
+  stepLaunched(requests: readonly { readonly sequence: Sequence }[]): void {
     this.flush();
     this.#cache.lower?.readStarted();
+    if (this.#cache.lower?.moves !== undefined)
+      this.#cache.lower.stepComputes(requests.flatMap(({ sequence }) => this.#completedBy(sequence)));
+  }
+
+  /** The blocks that the planned rows of the sequence complete. */
+  #completedBy({ computed, planned, chain, table, readsPart, content }: Sequence): ComputedBlocks[] {
+    const { blockTokens, reported } = this.#cache;
+    const from = Math.floor(computed / blockTokens);
+    const end = Math.floor((computed + planned) / blockTokens);
+    if (end === from || readsPart) return [];
+    content.digest(computed + planned);
+    return [{ chain, from, to: Math.min(end, chain.blocks), idsOf: (index) => reported.heldIds(table, index) }];
   }
 
   stepEnded(): void {
     this.#cache.lower?.readEnded();
+  }
+
+  /** The results of the step that has ended are committed. */
+  resultsCommitted(): void {
+    this.#cache.lower?.computedRecorded();
   }
 
   planned(sequences: readonly Sequence[]): this {

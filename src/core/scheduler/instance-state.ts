@@ -189,6 +189,7 @@ function createCaches(config: InstanceConfig, sink: EffectSink): KvCaches {
   const mover = contents && {
     copy: (from: Int32Array, to: Int32Array) => sink.emit({ kind: 'copyPages', from, to }),
     load: (from: Int32Array, to: Int32Array) => sink.emit({ kind: 'loadPages', from, to }),
+    store: (from: Int32Array, to: Int32Array) => sink.emit({ kind: 'storePages', from, to }),
     erase: (slot: number) => sink.emit({ kind: 'eraseSsd', slot }),
   };
   const computeUs = chunkShare(cost, blockTokens, limits.tokensMax);

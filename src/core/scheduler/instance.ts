@@ -155,6 +155,7 @@ export class Instance<
       flight.owner.commit(flight, event.result, stepUs);
     } else if (event.kind === 'stepFailed') this.#state.emit(results.failAll(flight, event.message));
     else this.#recomputeSlots(flight.requests);
+    hostTraffic.resultsCommitted();
     for (const component of hooks.afterStep) component.afterStep(flight, stepUs);
     requests.stepEnded(flight.requests);
   }

@@ -93,7 +93,7 @@ export class StepLauncher<Request extends Identified, S extends RunningRequest> 
   launch({ planned, draft, traffic }: ReadyStep<S>): void {
     const { steps, hostTraffic, executor, nowUs, hooks } = this.#instance;
     const flight = steps.launch(planned, nowUs, draft);
-    hostTraffic.stepLaunched();
+    hostTraffic.stepLaunched(planned.owner === this.#results ? planned.requests : []);
     this.#instance.emit(runStep(flight, executor.plan(planned.requests, planned.range), traffic));
     for (const component of hooks.launched) component.launched(flight);
   }

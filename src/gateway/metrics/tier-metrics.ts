@@ -24,6 +24,11 @@ export const tierCounters: readonly InstanceMetric[] = [
     (s) => s.tiers?.moved?.copiedBytes ?? 0,
   ],
   [
+    'kvasir_instance_host_memory_early_bytes_total',
+    'Bytes copied to host memory while the step that computed them ran.',
+    (s) => s.tiers?.moved?.storedEarlyBytes ?? 0,
+  ],
+  [
     'kvasir_instance_store_received_blocks_total',
     'Blocks that a store received from other instances.',
     (s) => s.store?.takenBlocks ?? 0,

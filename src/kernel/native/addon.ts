@@ -112,6 +112,12 @@ export interface NativeModule {
   beginLoading(loader: number, layers: number, from: Int32Array, to: Int32Array): void;
   /** Returns once all loads are complete. */
   finishLoading(loader: number): void;
+  /** As `beginLoading`: copies what the next step computes, each layer once it is computed. */
+  beginStoring(loader: number, layers: number, from: Int32Array, to: Int32Array): void;
+  /** Called after the step: returns once all layers that it has computed are copied. */
+  finishStoring(loader: number): void;
+  /** Pages copied while the step that computed them ran. */
+  pagesStoredEarly(loader: number): number;
   copyPages(pool: number, from: Int32Array, to: Int32Array): void;
   /** Listens at `host` and `port`; the key has 32 bytes. */
   createReceiver(pool: number, host: string, port: number, transport: number, key: Uint8Array): number;

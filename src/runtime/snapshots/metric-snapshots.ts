@@ -211,6 +211,7 @@ function tiersOf(a: TiersSnapshot | undefined, b: TiersSnapshot | undefined): Ti
     lostBlocks: a.lostBlocks + b.lostBlocks,
     moved: {
       copiedBytes: (a.moved?.copiedBytes ?? 0) + (b.moved?.copiedBytes ?? 0),
+      storedEarlyBytes: (a.moved?.storedEarlyBytes ?? 0) + (b.moved?.storedEarlyBytes ?? 0),
       ssdReadBytes: (a.moved?.ssdReadBytes ?? 0) + (b.moved?.ssdReadBytes ?? 0),
       ssdReadSeconds: (a.moved?.ssdReadSeconds ?? 0) + (b.moved?.ssdReadSeconds ?? 0),
       ssdWrittenBytes: (a.moved?.ssdWrittenBytes ?? 0) + (b.moved?.ssdWrittenBytes ?? 0),

@@ -390,6 +390,7 @@ export class InstanceLoop {
         break;
       case 'copyPages':
       case 'loadPages':
+      case 'storePages':
       case 'readSsd':
       case 'stopRead':
       case 'writeSsd':

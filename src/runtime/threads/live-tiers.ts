@@ -43,7 +43,7 @@ export interface TierStore {
 
 export type TierEffect = Extract<
   InstanceEffect,
-  { kind: 'copyPages' | 'loadPages' | 'readSsd' | 'stopRead' | 'writeSsd' | 'eraseSsd' }
+  { kind: 'copyPages' | 'loadPages' | 'storePages' | 'readSsd' | 'stopRead' | 'writeSsd' | 'eraseSsd' }
 >;
 
 interface Read {
@@ -58,12 +58,23 @@ interface Read {
   readonly bytesBefore: number;
 }
 
-/** Copies blocks while a step runs; the step waits for them layer by layer. */
+/** Copies blocks while a step runs, layer by layer. Pages are (blocks, layers). */
 export interface PageLoader {
-  /** Both are (blocks, layers) pages. */
+  /** The step waits for each layer. */
   begin(from: Int32Array, to: Int32Array): void;
-  /** When it returns, all blocks have been copied. */
+  /** When it returns, all blocks have been loaded. */
   finish(): void;
+  /** Copies what the next step computes, each layer once it is computed. After the `begin` of that step. */
+  beginStoring(from: Int32Array, to: Int32Array): void;
+  /** Called after the step: when it returns, what the step computed has been copied. */
+  finishStoring(): void;
+  /** Pages stored while the step that computed them ran. */
+  readonly storedEarly: number;
+}
+
+interface Copies {
+  readonly from: Int32Array;
+  readonly to: Int32Array;
 }
 
 export interface LiveTiersOptions {
@@ -97,7 +108,9 @@ export class LiveTiers {
   #completed: InstanceEvent[] = [];
   #copiedPages = 0;
   /** Blocks that the next step loads. */
-  #loads: { readonly from: Int32Array; readonly to: Int32Array } | undefined;
+  #loads: Copies | undefined;
+  /** Blocks that the next step computes. */
+  #stores: Copies | undefined;
   #faulted = false;
   #absentUntilUs = Number.NEGATIVE_INFINITY;
 
@@ -106,17 +119,19 @@ export class LiveTiers {
   }
 
   get counts(): TiersSnapshot['moved'] {
-    const { store, pageBytes } = this.#options;
-    const copiedBytes = this.#copiedPages * pageBytes;
-    if (store === undefined)
-      return { copiedBytes, ssdReadBytes: 0, ssdReadSeconds: 0, ssdWrittenBytes: 0, badBlocks: 0 };
+    const { store, loader, pageBytes } = this.#options;
+    const copied = {
+      copiedBytes: this.#copiedPages * pageBytes,
+      storedEarlyBytes: loader.storedEarly * pageBytes,
+    };
+    if (store === undefined) return { ...copied, ssdReadBytes: 0, ssdReadSeconds: 0, ssdWrittenBytes: 0, badBlocks: 0 };
     const {
       readBytes: ssdReadBytes,
       readSeconds: ssdReadSeconds,
       writtenBytes: ssdWrittenBytes,
       badBlocks,
     } = store.counts;
-    return { copiedBytes, ssdReadBytes, ssdReadSeconds, ssdWrittenBytes, badBlocks };
+    return { ...copied, ssdReadBytes, ssdReadSeconds, ssdWrittenBytes, badBlocks };
   }
 
   /** Predicted time of a read from SSD, at the average bandwidth so far. */
@@ -141,6 +156,10 @@ export class LiveTiers {
         this.#copiedPages += effect.from.length;
         this.#loads = effect;
         break;
+      case 'storePages':
+        this.#copiedPages += effect.from.length;
+        this.#stores = effect;
+        break;
       case 'readSsd':
         this.#read(effect.id, effect.to, effect.what ?? [], effect.pages);
         break;
@@ -158,21 +177,29 @@ export class LiveTiers {
     }
   }
 
-  /** Starts the loads of the next step. */
+  /** Starts the loads of the next step, and the stores of what it computes. */
   stepBegins(): void {
-    if (this.#loads !== undefined) this.#options.loader.begin(this.#loads.from, this.#loads.to);
+    const { loader } = this.#options;
+    if (this.#loads !== undefined) loader.begin(this.#loads.from, this.#loads.to);
+    if (this.#stores !== undefined) loader.beginStoring(this.#stores.from, this.#stores.to);
   }
 
   /** The step has completed or was aborted. */
   stepEnded(): void {
-    if (this.#loads !== undefined) this.#options.loader.finish();
+    const { loader } = this.#options;
+    if (this.#loads !== undefined) loader.finish();
+    if (this.#stores !== undefined) loader.finishStoring();
     this.#loads = undefined;
+    this.#stores = undefined;
   }
 
   /** Completes pending loads for another reader than a step. */
   finishLoads(): void {
-    this.stepBegins();
-    this.stepEnded();
+    const { loader } = this.#options;
+    if (this.#loads === undefined) return;
+    loader.begin(this.#loads.from, this.#loads.to);
+    loader.finish();
+    this.#loads = undefined;
   }
 
   /** When the next read becomes a miss. */

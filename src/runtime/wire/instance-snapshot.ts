@@ -112,6 +112,7 @@ export const instanceSnapshot = z.strictObject({
       moved: z
         .strictObject({
           copiedBytes: count,
+          storedEarlyBytes: count.exactOptional(),
           ssdReadBytes: count,
           ssdReadSeconds: figure,
           ssdWrittenBytes: count,

@@ -157,7 +157,7 @@ type ContentEffect = Extract<
         | 'expectPrefix'
         | 'closePrefix';
     }
-  | { kind: 'stopRead' | 'eraseSsd' | 'copyPrefix' | 'copyPages' | 'loadPages' }
+  | { kind: 'stopRead' | 'eraseSsd' | 'copyPrefix' | 'copyPages' | 'loadPages' | 'storePages' }
 >;
 
 /** Simulated blocks have no contents: permissions to write do nothing, and copies of contents do not occur. */
@@ -175,6 +175,7 @@ function checkWithoutContents(effect: ContentEffect): void {
     case 'copyPrefix':
     case 'copyPages':
     case 'loadPages':
+    case 'storePages':
       throw new Error(`Simulation broken: ${effect.kind} moves contents, and simulated blocks have none`);
     default:
       assertNever(effect);

@@ -49,19 +49,25 @@ class World {
   readonly #ssd = new Map<number, readonly [string, string]>();
   readonly #writes: SsdBlock[] = [];
   readonly #reads: Read[] = [];
+  /** Copies that run while the step computes. */
+  readonly #stores: (() => void)[] = [];
   reused = 0;
 
   constructor(eviction: (typeof evictionKinds)[number], groups: readonly LayerGroup[]) {
     const copy = (from: Int32Array, to: Int32Array) => {
       for (let i = 0; i < from.length; i++) this.#pages[to[i] ?? 0] = this.#pages[from[i] ?? 0];
     };
-    const mover = { copy, load: copy, erase: (slot: number) => void this.#ssd.delete(slot) };
+    const store = (from: Int32Array, to: Int32Array) => void this.#stores.push(() => copy(from, to));
+    const mover = { copy, load: copy, store, erase: (slot: number) => void this.#ssd.delete(slot) };
     const tiers = { hostBlocks, ssdBlocks, mover };
     this.cache = new BlockCache({ pages: pagesOfPool, groups, blockTokens, eviction, tiers });
   }
 
-  /** Runs a sequence: it reuses cached blocks, computes the rest, and ends. @param dropped sparse layers lose its blocks */
-  serve(path: string, dropped = false): void {
+  /**
+   * Runs a sequence: it reuses cached blocks, computes the rest, and ends. @param aborts the step is aborted at
+   * first @param dropped sparse layers lose its blocks
+   */
+  serve(path: string, { aborts = false, dropped = false } = {}): void {
     const { cache } = this;
     const chain = chainOf(path);
     const table = new BlockTable(cache.groups.length);
@@ -70,15 +76,21 @@ class World {
     for (let i = 0; i < start; i++) this.#expectContents(chain, i, table);
     this.reused += start;
     while (table.length < chain.blocks && cache.allocate(table));
-    for (let i = start; i < table.length; i++) {
-      const name = chain.words[4 * i + 1] ?? 0;
-      this.#pagesOf(table, i).forEach((page, layer) => {
-        this.#pages[page] = contentOf(name, layer);
-      });
+    for (const aborted of aborts ? [true, false] : [false]) {
+      const idsOf = (index: number) => cache.reported.heldIds(table, index);
+      cache.lower?.readStarted();
+      cache.lower?.stepComputes([{ chain, from: start, to: table.length, idsOf }]);
+      for (let i = start; i < table.length; i++) {
+        const name = chain.words[4 * i + 1] ?? 0;
+        this.#pagesOf(table, i).forEach((page, layer) => {
+          this.#pages[page] = aborted ? undefined : contentOf(name, layer);
+        });
+      }
+      for (const store of this.#stores.splice(0)) store();
+      cache.lower?.readEnded();
+      if (!aborted) cache.cacheBlocks(chain, start, table.length, table);
+      cache.lower?.computedRecorded();
     }
-    cache.cacheBlocks(chain, start, table.length, table);
-    cache.lower?.readStarted();
-    cache.lower?.readEnded();
     if (dropped) cache.useSlots(table, 0, { ...chain, blocks: table.length });
     cache.release(table);
     this.#begin();
@@ -179,7 +191,7 @@ test.each(cases)(
       fc.property(steps, (history) => {
         const world = new World(eviction, groups);
         for (const { what, path, luck } of history) {
-          if (what === 'serve') world.serve(path, luck === 0);
+          if (what === 'serve') world.serve(path, { aborts: luck > 7, dropped: luck === 0 });
           else if (what === 'written') world.written(luck === 0);
           else if (what === 'read') world.read(path);
           else if (what === 'arrived') world.arrived(luck > 2 ? 9 : luck);

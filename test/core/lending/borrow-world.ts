@@ -353,11 +353,13 @@ export class BorrowWorld {
     if (aborts) {
       // Rows over kept tokens have changed them.
       if (plan.sparse !== undefined && plan.remote.length === 0) engine.abort(plan, plan.tokens.length);
+      this.prefixes.runStores(at);
       this.step(at, { kind: 'stepAborted', step });
     } else {
       const result = engine.run(plan, this.prefixes.missing(at, this.#pending.get(at) ?? [], patient));
       this.remoteSteps += Number(plan.remote.length > 0);
       this.unanswered += result.failedSequences.length;
+      this.prefixes.runStores(at);
       this.step(at, { kind: 'stepDone', step, result });
     }
   }

@@ -53,6 +53,8 @@ export class FakePrefixDriver {
   readonly #failed = new Set<number>();
   /** By instance: host memory loads that precede the next step. */
   readonly #loads = new Map<number, Pages>();
+  /** By instance: blocks that the running step computes, for host memory. */
+  readonly #stores = new Map<number, Pages>();
   /** Requests that started ahead of a prefix that arrived in time. */
   arrivedAhead = 0;
   /** Requests that started ahead of a prefix that did not. */
@@ -105,6 +107,9 @@ export class FakePrefixDriver {
       case 'loadPages':
         this.runLoads(at);
         this.#loads.set(at, effect);
+        break;
+      case 'storePages':
+        this.#stores.set(at, effect);
         break;
       case 'readSsd':
         this.#read(at, effect);
@@ -178,6 +183,13 @@ export class FakePrefixDriver {
     if (pages === undefined) return;
     this.#copy(at, pages);
     this.loadedPages += pages.from.length;
+  }
+
+  /** The running step has ended: what it computed is copied to host memory. */
+  runStores(at: number): void {
+    const pages = this.#stores.get(at);
+    this.#stores.delete(at);
+    if (pages !== undefined) this.#copy(at, pages);
   }
 
   /** Possible next events. */

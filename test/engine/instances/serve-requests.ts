@@ -44,7 +44,8 @@ export function serve(
     machine.check();
     usedPagesMax = Math.max(usedPagesMax, machine.snapshot().pages.used);
     for (const effect of effects) {
-      if (effect.kind === 'copyPages' || effect.kind === 'loadPages') tiers?.carryOut(effect);
+      if (effect.kind === 'copyPages' || effect.kind === 'loadPages' || effect.kind === 'storePages')
+        tiers?.carryOut(effect);
       if (effect.kind !== 'emit') continue;
       const to = heard.get(effect.id) as Generated;
       if (effect.event.kind === 'failed') throw new Error(effect.event.message);

@@ -13,8 +13,10 @@ it('a read of a dead disk is a miss after its deadline, later ones at once, unti
     read: (job) => void read.push(job),
     stop: (job) => void stopped.push(job),
   };
+  const nothing = () => {};
+  const loader = { begin: nothing, finish: nothing, beginStoring: nothing, finishStoring: nothing, storedEarly: 0 };
   const tiers = new LiveTiers({
-    ...{ copy: () => {}, loader: { begin: () => {}, finish: () => {} }, pageBytes: 1, blockBytes: 1, store },
+    ...{ copy: nothing, loader, pageBytes: 1, blockBytes: 1, store },
     log: (line) => void log.push(line),
   });
   const what = [{ slot: 0, page: 0, depth: 3, digest: new Uint32Array(4) }];

@@ -95,6 +95,12 @@ export class BlockTier {
     return slot !== undefined && this.#state[slot] === isHeld ? slot : undefined;
   }
 
+  /** The slot to which the contents of the digest at `words[at..at+4]` are in transit. */
+  findArriving(words: Uint32Array, at: number): SlotId | undefined {
+    const slot = this.#table.get(this.#digests, words, at);
+    return slot !== undefined && this.#state[slot] === isArriving ? slot : undefined;
+  }
+
   /** True if the tier holds this block, or its contents are in transit. */
   contains(words: Uint32Array, at: number): boolean {
     return this.#table.get(this.#digests, words, at) !== undefined;

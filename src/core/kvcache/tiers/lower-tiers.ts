@@ -7,6 +7,7 @@ import type { BlockChain, SsdBlock } from '../../protocol/kv-events.ts';
 import type { BlockListener, TierListener } from '../events/kv-event-log.ts';
 import type { BlockFacts, EvictionRule } from '../eviction.ts';
 import { BlockTier } from './block-tier.ts';
+import { type ComputedBlocks, ComputedStores } from './computed-stores.ts';
 import { SsdWrites, type StartedWrites } from './ssd-writes.ts';
 import { digestAt, type TierMoves } from './tier-moves.ts';
 
@@ -56,6 +57,7 @@ export class LowerTiers implements BlockListener {
   #readNow = 0;
   readonly moves: TierMoves | undefined;
   readonly #writes: SsdWrites;
+  readonly #stores: ComputedStores;
   /** Slots of host memory with contents in transit. */
   #expected = 0;
   #newReads = 0;
@@ -75,6 +77,7 @@ export class LowerTiers implements BlockListener {
       this.ssd = new BlockTier(ssdBlocks, eviction, (words, at) => this.#evictedFromSsd(words, at), facts);
     this.moves = moves;
     this.#writes = new SsdWrites(this.host, this.ssd, moves);
+    this.#stores = new ComputedStores(this.host, moves, onDevice);
   }
 
   /** Blocks that were not written to SSD because too many writes were running. */
@@ -86,10 +89,10 @@ export class LowerTiers implements BlockListener {
   record(words: Uint32Array, at: number, stored: boolean, depth: number, block?: BlockId): void {
     // Most of these blocks are or were in host memory: one lookup suffices.
     const known = this.host.find(words, at);
-    const slot = known === undefined && stored ? this.host.put(words, at, depth) : known;
+    const slot = known === undefined && stored ? this.#store(words, at, depth, block) : known;
     if (slot !== undefined) this.host.setAbove(slot, stored);
     if (known !== undefined) return;
-    if (slot !== undefined) this.#storedInHost(slot, block);
+    if (slot !== undefined) this.#writes.storedInHost(slot);
     if (this.ssd?.contains(words, at) === true) this.listener?.setSsdOnly(words, at, !stored);
     else this.listener?.record(words, at, stored, depth);
   }
@@ -107,9 +110,24 @@ export class LowerTiers implements BlockListener {
     }
   }
 
-  #storedInHost(slot: SlotId, block: BlockId | undefined): void {
-    if (block !== undefined) this.moves?.store(block, slot, this.host.digests, slot * digestWords);
-    this.#writes.storedInHost(slot);
+  /** The slot of a block that host memory takes; undefined when every slot is in use. */
+  #store(words: Uint32Array, at: number, depth: number, block: BlockId | undefined): SlotId | undefined {
+    const copied = block === undefined ? undefined : this.#stores.commit(words, at, block);
+    if (copied !== undefined) return copied;
+    const slot = this.host.put(words, at, depth);
+    if (slot !== undefined && block !== undefined)
+      this.moves?.store(block, slot, this.host.digests, slot * digestWords);
+    return slot;
+  }
+
+  /** A step is about to compute these blocks: host memory copies them layer by layer. They count when they are recorded. */
+  stepComputes(blocks: readonly ComputedBlocks[]): void {
+    this.#stores.begin(blocks);
+  }
+
+  /** The step has ended, and its results are recorded: copies of other blocks are useless. */
+  computedRecorded(): void {
+    this.#stores.end();
   }
 
   /**
@@ -393,9 +411,10 @@ export class LowerTiers implements BlockListener {
 
   /** Throws unless every block in transit is accounted for. */
   checkTransfers(): void {
-    if (this.host.arriving !== this.#expected)
+    const expected = this.#expected + this.#stores.size;
+    if (this.host.arriving !== expected)
       throw new Error(
-        `Tiers broken: ${this.host.arriving} blocks are in transit to host memory, ${this.#expected} are expected`,
+        `Tiers broken: ${this.host.arriving} blocks are in transit to host memory, ${expected} are expected`,
       );
     if (this.#writes.running !== (this.ssd?.arriving ?? 0))
       throw new Error(

@@ -8,12 +8,23 @@ export interface TierMover {
   /** Copies pages of the pool, one by one. */
   copy(from: Int32Array, to: Int32Array): void;
   /**
+   * (blocks, layers) pages of the pool, both: stores what the next launched step computes, each layer once it is
+   * computed. Complete when the step has ended; without defined contents if it was aborted.
+   */
+  store(from: Int32Array, to: Int32Array): void;
+  /**
    * (blocks, layers) pages of the pool, both: loads what the next launched step reads, or loads at once without a step.
    * A page that goes to itself is not needed.
    */
   load(from: Int32Array, to: Int32Array): void;
   /** Marks the slot of SSD as empty. */
   erase(slot: SlotId): void;
+}
+
+/** A block that the next step computes, with its ids in the groups, and the slot for it. */
+export interface ReservedBlock {
+  readonly slot: SlotId;
+  readonly ids: readonly BlockId[];
 }
 
 /** A block that is loaded: its ids in the groups, undefined where a group had it before. */
@@ -48,6 +59,13 @@ export class TierMoves {
   store(block: BlockId, slot: SlotId, words: Uint32Array, at: number): void {
     const ids = this.#whole.groups.map((group, g) => (g === 0 ? block : (group.findDigest(words, at) ?? 0)));
     this.#mover.copy(this.#whole.pagesOf(ids), this.#pagesIn(slot));
+  }
+
+  /** Stores blocks while the next step computes them. */
+  storeComputed(blocks: readonly ReservedBlock[]): void {
+    const from = new Int32Array(blocks.length * this.#blockPages);
+    for (const [i, { ids }] of blocks.entries()) from.set(this.#whole.pagesOf(ids), i * this.#blockPages);
+    this.#mover.store(from, this.pagesOfSlots(blocks.map(({ slot }) => slot)));
   }
 
   /** Deferred to `flush`: until then the block may be evicted again. */
