@@ -52,6 +52,7 @@ const slos: fc.Arbitrary<Flags> = fc.record({
 const features: readonly fc.Arbitrary<Flags>[] = [
   fc.record({ hostCacheBlocks: fc.constantFrom(60, 300), ssdCacheBlocks: fc.constantFrom(0, 400) }),
   fc.record({ linkGbps: fc.constantFrom(10, 100) }),
+  fc.record({ rack: fc.constantFrom(1, 2), rackGbps: fc.constantFrom(10, 100), rackUs: fc.constantFrom(0, 500) }),
   fc.record({ inlineTokens: fc.constantFrom(128, 1024) }),
   fc.record({ batchRate: fc.constantFrom(0.5, 2) }),
   fc.record({ pinFamilies: fc.constant(2), pinTtl: fc.constant(20), pinMemory: fc.constant(0.3) }),

@@ -68,6 +68,9 @@ export const clusterFields = {
   sharing: z.enum(batchingKinds).default('tokens'),
   nicGbps: positive.optional(),
   linkGbps: positive.optional(),
+  rack: count(1).optional(),
+  rackGbps: positive.optional(),
+  rackUs: numeric(z.number().min(0)).optional(),
   cppGroup: count(2).optional(),
   cppTokens: count(0).default(65_536),
   pricePerHour: positive.optional(),
@@ -173,6 +176,12 @@ export function addInstanceFlags(command: Command): Command {
     .optionsGroup(groups.network)
     .option('--nic-gbps <n>', 'Limit what an instance sends, and what it receives, to this rate (default: by hardware)')
     .option('--link-gbps <n>', 'Limit each direction between two instances to this rate (default: the NIC rate)')
+    .option('--rack <n>', 'Put this number of instances in each rack (default: all are neighbours)')
+    .option(
+      '--rack-gbps <n>',
+      'Give the uplink of a rack this rate in each direction (default: the NICs of one instance)',
+    )
+    .option('--rack-us <us>', 'Add this latency between two racks (default: 0)')
     .option('--no-stream', 'Send keys and values after the whole prompt is computed, not layer by layer')
     .optionsGroup(groups.pipeline)
     .option(

@@ -6,7 +6,8 @@ import {
   type PlacementKind,
   placementKinds,
 } from '../../core/router/placement/placement.ts';
-import { Simulation, type SimulationConfig } from '../../sim/engine/simulation.ts';
+import { type InstanceSpec, Simulation, type SimulationConfig } from '../../sim/engine/simulation.ts';
+import type { Racks } from '../../sim/network/network.ts';
 import { lendingReport } from '../../sim/report/lending-report.ts';
 import type { InstanceWork } from '../../sim/report/outcome.ts';
 import { BlockUses } from '../../trace/future-uses.ts';
@@ -158,6 +159,20 @@ export function completeReport(
   };
 }
 
+/** @throws UsageError */
+function racksOf(
+  { rack, rackGbps, rackUs = 0 }: SimulationOptions,
+  [first]: readonly InstanceSpec[],
+): Racks | undefined {
+  if (rack === undefined) {
+    const flag = rackGbps !== undefined ? '--rack-gbps' : rackUs > 0 && '--rack-us';
+    if (flag !== false) throw new UsageError(`Cannot use ${flag}: it needs --rack`);
+    return undefined;
+  }
+  const bytesPerSecond = rackGbps === undefined ? first.nic.bytesPerSecond : bytesOf(rackGbps);
+  return { instances: rack, bytesPerSecond, us: rackUs };
+}
+
 /** The options that have a value. */
 function givenSettings(options: SimulationOptions): Readonly<Record<string, unknown>> {
   return Object.fromEntries(Object.entries(withoutOutputs(options)).filter(([, value]) => value !== undefined));
@@ -191,6 +206,7 @@ export async function runSimulation(options: SimulationOptions, showsProgress = 
     const config: SimulationConfig = {
       ...withBorrowing(options, withStandby(options, instances)),
       linkBytesPerSecond: options.linkGbps === undefined ? undefined : bytesOf(options.linkGbps),
+      racks: racksOf(options, instances),
       blockTokens: options.blockTokens,
       queueMax: options.queue,
       placement: {

@@ -11,6 +11,8 @@ export interface TransferConfig {
   readonly ends: readonly TransferEnd[];
   /** Bandwidth between two instances, if lower than their NICs. */
   readonly linkBytesPerSecond: number | undefined;
+  /** Figures of one link in place of those of its ends, where it is known: its rate, and what it adds to their latency. */
+  readonly link?: (from: number, to: number) => TransferEnd | undefined;
   readonly bytesPerToken: number;
   /** False where an instance cannot send to another one; undefined: all can. */
   readonly reaches?: (from: number, to: number) => boolean;
@@ -37,14 +39,15 @@ export class TransferTimes {
     if (this.#config.reaches?.(from, to) === false) return Number.POSITIVE_INFINITY;
     const { ends, linkBytesPerSecond = Number.POSITIVE_INFINITY, bytesPerToken } = this.#config;
     const backlogUs = Math.max(0, this.#sendsUntilUs[from] - nowUs, this.#receivesUntilUs[to] - nowUs);
-    const bytesPerSecond = Math.min(ends[from].bytesPerSecond, ends[to].bytesPerSecond, linkBytesPerSecond);
+    const ofEnds = Math.min(ends[from].bytesPerSecond, ends[to].bytesPerSecond, linkBytesPerSecond);
+    const bytesPerSecond = this.#config.link?.(from, to)?.bytesPerSecond ?? ofEnds;
     return backlogUs + this.roundTripUs(from, to) + (tokens * bytesPerToken * 1e6) / bytesPerSecond;
   }
 
   /** Microseconds of a request and its answer. */
   roundTripUs(from: number, to: number): number {
-    const { ends } = this.#config;
-    return 2 * Math.max(ends[from].us, ends[to].us);
+    const { ends, link } = this.#config;
+    return 2 * (Math.max(ends[from].us, ends[to].us) + (link?.(from, to)?.us ?? 0));
   }
 
   /** Microseconds until an instance has sent everything queued. */

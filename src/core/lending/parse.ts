@@ -1,5 +1,6 @@
 // Validates lending messages from a wire. The machines rely on it.
 import type { Envelope, LendingMessageKind } from '../protocol/lending-messages.ts';
+import { linkTransports } from '../protocol/lending-report.ts';
 
 type Check = (value: unknown, field: string) => void;
 type Shape = Readonly<Record<string, Check>>;
@@ -62,6 +63,14 @@ const memory = oneOf('device', 'host');
 const blocks = listOf(count);
 const settlement = record({ epoch: number, number });
 
+/** Any figure is accepted: `linkFigures` brings it within its bounds. */
+const link = record({
+  peer: instance,
+  transport: optional(oneOf(...linkTransports)),
+  roundTripUs: optional(number),
+  bytesPerSecond: optional(number),
+});
+
 const report = record({
   sequence: integer(1),
   lendable: record({ device: count, host: count }),
@@ -70,6 +79,7 @@ const report = record({
   reservation: optional(number),
   debts: listOf(record({ creditor: instance, memory, blocks: count })),
   loans: listOf(record({ debtor: instance, memory, blocks: count })),
+  links: optional(listOf(link)),
 });
 
 /** Fields of each message kind, without `kind`. */

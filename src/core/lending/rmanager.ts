@@ -11,7 +11,7 @@ import type {
   Reservation,
   RManagerEvent,
 } from '../protocol/lending-messages.ts';
-import type { Memory } from '../protocol/lending-report.ts';
+import type { LinkReport, Memory } from '../protocol/lending-report.ts';
 import { Creditor, type OwnDemand } from './creditor/creditor.ts';
 import type { Debt } from './debtor/debt.ts';
 import { Debtor } from './debtor/debtor.ts';
@@ -51,6 +51,7 @@ export class RManager implements OwnDemand {
   #heartbeatAtUs = 0;
   #demand: DemandUpdate = noDemand;
   #reportedReservation: number | undefined;
+  #links: readonly LinkReport[] = [];
 
   constructor(config: RManagerConfig) {
     const { memories, policy, times } = config;
@@ -96,6 +97,9 @@ export class RManager implements OwnDemand {
         break;
       case 'instanceFailed':
         this.#peerRestarted(event.instance);
+        break;
+      case 'links':
+        this.#links = event.links;
         break;
       case 'tick':
         break;
@@ -334,6 +338,7 @@ export class RManager implements OwnDemand {
       reservation: this.#reportedReservation,
       debts: debtor.totals,
       loans: creditor.totals,
+      links: this.#links,
     };
     this.#out.send('gmanager', undefined, { kind: 'heartbeat', report });
   }

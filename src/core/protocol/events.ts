@@ -5,6 +5,7 @@ import type { InstanceIndex, MoveNumber, PinId, RequestId, SlotId, StepNumber } 
 import type { InstanceReport, InstanceRole } from './instance-report.ts';
 import type { BlockChain, KvEventBatch, KvSnapshot } from './kv-events.ts';
 import type { Envelope } from './lending-messages.ts';
+import type { LinkReport } from './lending-report.ts';
 import type { PinOrder, PinState } from './pin-order.ts';
 import type { GenerationEvent, GenerationRequest } from './ports.ts';
 import type { Refusal } from './refusals.ts';
@@ -247,6 +248,8 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
    * use from now on; undefined: as many as before. Unknown or duplicate: ignored.
    */
   | { readonly kind: 'attentionWorkerReady'; readonly worker: number; readonly pages?: number | undefined }
+  /** Measured links to other instances, all of them. Lost: the next one counts. */
+  | { readonly kind: 'links'; readonly links: readonly LinkReport[] }
   /** Blocks that all other instances together may lend. */
   | { readonly kind: 'lenders'; readonly lendableBlocks: number }
   /** The time is `nextUs`. */

@@ -1,7 +1,7 @@
 // Messages between instances and the gManager about lending. docs/internals/lending.md lists what a lost, duplicated,
 // late or orphaned message does.
 import type { BlockId, InstanceIndex, LoanNumber, ReservationNumber, SettlementId } from './ids.ts';
-import type { CreditorCandidate, CreditorRefusal, LendingReport, Memory } from './lending-report.ts';
+import type { CreditorCandidate, CreditorRefusal, LendingReport, LinkReport, Memory } from './lending-report.ts';
 
 export type Party = 'gmanager' | InstanceIndex;
 
@@ -187,6 +187,8 @@ export type RManagerEvent =
   | { readonly kind: 'creditorCut'; readonly creditor: InstanceIndex }
   /** Measured share of the creditor's step that attention for this instance took. */
   | { readonly kind: 'remoteAttentionLoad'; readonly creditor: InstanceIndex; readonly permille: number }
+  /** The measured links have changed; the next heartbeat reports them. */
+  | { readonly kind: 'links'; readonly links: readonly LinkReport[] }
   /** An instance failed with its memory, and with the blocks lent to it. */
   | { readonly kind: 'instanceFailed'; readonly instance: InstanceIndex };
 

@@ -21,6 +21,19 @@ export interface LoanTotal {
   readonly blocks: number;
 }
 
+/** How pages and queries travel: in one process, in memory that two processes share, over RDMA or tcp. */
+export const linkTransports = ['thread', 'shared', 'rdma', 'tcp'] as const;
+export type LinkTransport = (typeof linkTransports)[number];
+
+/** The link to another instance, as the reporting one measured it. Figures without a recent measurement are absent. */
+export interface LinkReport {
+  readonly peer: InstanceIndex;
+  readonly transport?: LinkTransport | undefined;
+  /** Of a small message and its answer. */
+  readonly roundTripUs?: number | undefined;
+  readonly bytesPerSecond?: number | undefined;
+}
+
 /** Contents of a heartbeat. Each heartbeat is complete: the last one alone describes the instance. */
 export interface LendingReport {
   /** Counts the heartbeats of one incarnation from 1. */
@@ -34,6 +47,8 @@ export interface LendingReport {
   readonly reservation: number | undefined;
   readonly debts: readonly DebtTotal[];
   readonly loans: readonly LoanTotal[];
+  /** Undefined in heartbeats of earlier releases: nothing is measured. */
+  readonly links?: readonly LinkReport[] | undefined;
 }
 
 /** A possible creditor, as offered to a debtor. */

@@ -98,7 +98,7 @@ export interface StepDraft<S> {
 }
 
 /**
- * How a component handled an event. `replan`: the next step may differ. `cacheOnly`: only cached blocks changed, so a step run continues.
+ * How a component handled an event. `replan`: the next step may differ. `cacheOnly`: cached blocks or figures of links changed alone, so a step run continues.
  * `shared`: other components handle the event as well. Undefined: the component does not handle it.
  */
 export type Handled = 'replan' | 'cacheOnly' | 'shared' | undefined;

@@ -123,6 +123,7 @@ export class Instance<
       case 'moveBroken':
       case 'remoteAttentionLoad':
       case 'lenders':
+      case 'links':
       case 'activations':
       case 'activationsPending':
       case 'migrate':

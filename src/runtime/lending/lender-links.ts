@@ -69,7 +69,7 @@ export class LenderLinks implements PeerHandler<LenderAnnouncement> {
       name: `${name}.${incarnation}`,
       onElected: (epoch) => {
         options.log(`This process is the gManager of epoch ${epoch}`);
-        this.#gmanager = new GManager({ ...manager, epoch, distance: () => 1 });
+        this.#gmanager = new GManager({ ...manager, epoch });
         this.#stepManager({ kind: 'tick' });
       },
       onDeposed: () => {

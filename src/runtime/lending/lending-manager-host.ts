@@ -40,7 +40,7 @@ export class LendingManagerHost {
     const { times, blocksMin, uniform } = this.#settings;
     this.#lendable = capacities.map(({ lends }) => lends?.blocks ?? 0);
     const blocksMax = Math.min(...capacities.flatMap(({ stagingBlocks }) => stagingBlocks ?? []));
-    this.#gmanager = new GManager({ epoch: 1, times, blocksMin, blocksMax, uniform, distance: () => 1 });
+    this.#gmanager = new GManager({ epoch: 1, times, blocksMin, blocksMax, uniform });
     this.#feed({ kind: 'tick' });
   }
 

@@ -73,6 +73,7 @@ export class Cluster implements ClusterHost {
     this.network = new Network({
       nics: instances.map(({ nic }) => nic),
       linkBytesPerSecond: config.linkBytesPerSecond,
+      racks: config.racks,
       transferListener: config.transferListener,
     });
     this.delivery = new MessageDelivery(this);

@@ -12,6 +12,7 @@ import { lengthRequests } from '../../core/router/length-requests.ts';
 import { lengthJobs, lengthPlacement } from '../../core/router/placement/length-placement.ts';
 import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import { assertNever } from '../../util/assert-never.ts';
+import { rackLinks } from '../network/network.ts';
 import type { Outcome } from '../report/outcome.ts';
 import type { Clients } from '../workload/clients.ts';
 import type { ClusterHost, LearnedPredictors, SimulationConfig } from './simulation-config.ts';
@@ -161,12 +162,14 @@ export class ConductorDriver {
  * @param options restarted: no instance is known yet
  */
 export function createConductor(
-  { instances, linkBytesPerSecond, faults, ...config }: SimulationConfig,
+  { instances, linkBytesPerSecond, racks, faults, ...config }: SimulationConfig,
   sloOf: SloRule,
   { capacityTokens, longestTokens }: Readonly<Record<'capacityTokens' | 'longestTokens', readonly number[]>>,
   { restarted, messageCounts }: { readonly restarted: boolean; readonly messageCounts: MessageCounts | undefined },
 ): Conductor<LengthRequest> {
   const placement = lengthPlacement(config.placement, instances, linkBytesPerSecond, config.pipeline);
+  const { transfers } = placement;
+  const link = racks && rackLinks({ nics: instances.map(({ nic }) => nic), linkBytesPerSecond, racks });
   const learned = config.learned && {
     predictors: config.learned.prefills.times,
     transfers: config.learned.transfers.config,
@@ -179,7 +182,12 @@ export function createConductor(
     }),
     queueMax: config.queueMax,
     requests: lengthRequests,
-    placement: { ...placement, ...learned, recordsPrefixes: config.requestListener !== undefined },
+    placement: {
+      ...placement,
+      ...(transfers && link && { transfers: { ...transfers, link } }),
+      ...learned,
+      recordsPrefixes: config.requestListener !== undefined,
+    },
     admission: lengthAdmission(config.admission, sloOf, instances, capacityTokens, linkBytesPerSecond),
     batchJobs: lengthJobs(instances),
     roleSwitch: config.admission.roleSwitch,

@@ -13,7 +13,7 @@ import type { PipelineSettings, PlacementSettings } from '../../core/router/plac
 import type { PrefillObserver } from '../../core/router/placement/prefill-observer.ts';
 import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import type { FaultPlan } from '../faults/fault-plan.ts';
-import type { Nic, TransferListener } from '../network/network.ts';
+import type { Nic, Racks, TransferListener } from '../network/network.ts';
 import type { ClientPauses } from '../workload/client-loop.ts';
 import type { RetrySettings } from '../workload/retries.ts';
 import type { EventQueue } from './event-queue.ts';
@@ -99,6 +99,8 @@ export interface SimulationConfig {
   readonly instances: readonly InstanceSpec[];
   /** Between two instances, where that is less than their NICs. */
   readonly linkBytesPerSecond: number | undefined;
+  /** Undefined: all instances are neighbours. */
+  readonly racks?: Racks | undefined;
   readonly blockTokens: number;
   /** Maximum number of accepted requests, over all instances. */
   readonly queueMax: number;

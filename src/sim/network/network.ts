@@ -11,11 +11,23 @@ export interface Nic {
   readonly us: number;
 }
 
+/** Racks of instances: those of one rack are neighbours, others communicate over the uplinks of both racks. */
+export interface Racks {
+  /** Consecutive instances of one rack. */
+  readonly instances: number;
+  /** Of one rack's uplink in each direction, shared by all of its instances. */
+  readonly bytesPerSecond: number;
+  /** Added to the latency between two racks. */
+  readonly us: number;
+}
+
 export interface NetworkConfig {
   /** By instance. */
   readonly nics: readonly Nic[];
   /** Between two instances in each direction, where that is less than their NICs. */
   readonly linkBytesPerSecond: number | undefined;
+  /** Undefined: all instances are neighbours. */
+  readonly racks?: Racks | undefined;
   readonly transferListener?: TransferListener | undefined;
 }
 
@@ -40,6 +52,34 @@ interface EndedTransfer extends Stream {
 }
 
 export type TransferListener = (transfer: EndedTransfer) => void;
+
+function rackOf({ instances }: Racks, instance: number): number {
+  return Math.floor(instance / instances);
+}
+
+/** True if both are in one rack. */
+function isNeighbour(racks: Racks, a: number, b: number): boolean {
+  return rackOf(racks, a) === rackOf(racks, b);
+}
+
+/** Figures of links between racks, for predictors: the rate without other traffic, and what they add to the latency. */
+export function rackLinks({
+  nics,
+  linkBytesPerSecond = Number.POSITIVE_INFINITY,
+  racks,
+}: Pick<NetworkConfig, 'nics' | 'linkBytesPerSecond'> & { readonly racks: Racks }): (
+  from: number,
+  to: number,
+) => Nic | undefined {
+  return (from, to) => {
+    if (isNeighbour(racks, from, to)) return undefined;
+    const { bytesPerSecond, us } = racks;
+    return {
+      us,
+      bytesPerSecond: Math.min(bytesPerSecond, linkBytesPerSecond, nics[from].bytesPerSecond, nics[to].bytesPerSecond),
+    };
+  };
+}
 
 function keyOf({ from, to, name, kind }: Stream): string {
   return `${from}>${to} ${kind} ${name}`;
@@ -107,7 +147,9 @@ export class Network {
 
   /** Time of a message from one instance to another. */
   latencyUs(from: number, to: number): number {
-    return Math.max(this.#config.nics[from].us, this.#config.nics[to].us);
+    const { nics, racks } = this.#config;
+    const us = Math.max(nics[from].us, nics[to].us);
+    return racks === undefined || isNeighbour(racks, from, to) ? us : us + racks.us;
   }
 
   /** Bandwidth between two instances without other traffic. */
@@ -203,17 +245,21 @@ export class Network {
     return bytes;
   }
 
-  /** Resources: the sending side of NIC i (2 i), its receiving side (2 i + 1), then the links of pairs. */
+  /** Resources: the sending side of NIC i (2 i), its receiving side (2 i + 1), the uplinks of racks alike, then the links of pairs. */
   #path(from: number, to: number): readonly number[] {
-    const ends = [2 * from, 2 * to + 1];
-    const instances = this.#config.nics.length;
-    return this.#config.linkBytesPerSecond === undefined ? ends : [...ends, 2 * instances + from * instances + to];
+    const { nics, linkBytesPerSecond, racks } = this.#config;
+    const instances = nics.length;
+    const path = [2 * from, 2 * to + 1];
+    if (racks !== undefined && !isNeighbour(racks, from, to))
+      path.push(2 * instances + 2 * rackOf(racks, from), 2 * instances + 2 * rackOf(racks, to) + 1);
+    if (linkBytesPerSecond !== undefined) path.push(4 * instances + from * instances + to);
+    return path;
   }
 
   #capacity(resource: number): number {
-    const { nics, linkBytesPerSecond } = this.#config;
-    const bytesPerSecond = resource < 2 * nics.length ? nics[resource >> 1].bytesPerSecond : (linkBytesPerSecond ?? 0);
-    return bytesPerSecond / 1e6;
+    const { nics, linkBytesPerSecond = 0, racks } = this.#config;
+    if (resource < 2 * nics.length) return nics[resource >> 1].bytesPerSecond / 1e6;
+    return (resource < 4 * nics.length ? (racks?.bytesPerSecond ?? 0) : linkBytesPerSecond) / 1e6;
   }
 
   check(): void {

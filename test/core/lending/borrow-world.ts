@@ -135,7 +135,6 @@ export class BorrowWorld {
       blocksMin: rangeBlocks,
       blocksMax: stagingBlocks,
       uniform: (counter) => counterUniform(seed, 1, counter),
-      distance: () => 1,
     });
   }
 

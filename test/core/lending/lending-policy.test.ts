@@ -13,11 +13,14 @@ import {
   slackPermille,
   unboundedPermille,
 } from '../../../src/core/lending/lending-policy.ts';
+import { linkDistance, linkFigures } from '../../../src/core/lending/link-distance.ts';
 import { DebtLedger } from '../../../src/core/lending/manager/debt-ledger.ts';
 import { findCycle } from '../../../src/core/lending/settlement/debt-cycles.ts';
 import type { LendingReport } from '../../../src/core/protocol/lending-report.ts';
 
-const line = (a: number, b: number) => Math.abs(a - b);
+/** Instances on a line: a round trip takes twice as long with each hop. */
+const line = (instance: number, instances: number) =>
+  Array.from({ length: instances }, (_, peer) => ({ peer, roundTripUs: 10_000 * 2 ** Math.abs(peer - instance) }));
 
 function report(sequence: number, device: number, more: Partial<LendingReport> = {}): LendingReport {
   const lendable = { device, host: 0 };
@@ -35,8 +38,9 @@ function report(sequence: number, device: number, more: Partial<LendingReport> =
 
 /** A ledger after one heartbeat of each instance. */
 function ledgerOf(...lendable: number[]): DebtLedger {
-  const ledger = new DebtLedger(line);
-  for (const [instance, blocks] of lendable.entries()) ledger.update(0, instance, 1, report(1, blocks));
+  const ledger = new DebtLedger();
+  for (const [instance, blocks] of lendable.entries())
+    ledger.update(0, instance, 1, report(1, blocks, { links: line(instance, lendable.length) }));
   return ledger;
 }
 
@@ -48,7 +52,7 @@ const demand = (blocksPerSecond: number) => ({ blocksPerSecond, aheadBlocks: 0 }
 describe('creditor choice', () => {
   it('offers up to three, nearest first, then most free', () => {
     expect(named(ledgerOf(50, 0, 20, 90, 30, 40), 1, 10)).toEqual([0, 2, 3]);
-    const equallyFar = new DebtLedger(() => 1);
+    const equallyFar = new DebtLedger();
     for (const [instance, blocks] of [5, 9, 7, 8].entries()) equallyFar.update(0, instance, 1, report(1, blocks));
     expect(named(equallyFar, 0, 1)).toEqual([1, 3, 2]);
   });
@@ -86,6 +90,49 @@ describe('creditor choice', () => {
   });
 });
 
+describe('distance', () => {
+  const near = { peer: 1, roundTripUs: 100, bytesPerSecond: 10e9 };
+  const far = { peer: 1, roundTripUs: 2_000, bytesPerSecond: 1e9 };
+
+  it('counts the longer time that either end reports, and not what a lying end claims', () => {
+    expect(linkDistance([near, near])).toBeLessThan(linkDistance([far, far]));
+    expect(linkDistance([far, near])).toBe(linkDistance([far, far]));
+    expect(linkDistance([far, { peer: 0, roundTripUs: 0, bytesPerSecond: Number.MAX_SAFE_INTEGER }])).toBe(
+      linkDistance([far, far]),
+    );
+  });
+
+  it('takes a wild figure as the bound', () => {
+    const wild = { peer: 1, roundTripUs: Number.MAX_SAFE_INTEGER, bytesPerSecond: 0 };
+    expect(linkFigures(wild)).toEqual({ roundTripUs: 1_000_000, bytesPerSecond: 1e6 });
+    expect(Number.isFinite(linkDistance([wild]))).toBe(true);
+  });
+
+  it('has a default for a link without a report, and for figures without a measurement', () => {
+    expect(linkFigures(undefined)).toEqual({ roundTripUs: 200, bytesPerSecond: 1e9 });
+    expect(linkFigures({ peer: 1, transport: 'shared', roundTripUs: 70 })).toEqual({
+      roundTripUs: 70,
+      bytesPerSecond: 4e9,
+    });
+    expect(linkDistance([undefined, undefined])).toBe(linkDistance([{ peer: 1, transport: 'tcp' }]));
+    // One end alone has measured: its figures count.
+    expect(linkDistance([near, undefined])).toBe(linkDistance([near, near]));
+  });
+
+  it('does not change with noise', () => {
+    expect(linkDistance([{ ...near, roundTripUs: 112 }])).toBe(linkDistance([near]));
+  });
+
+  it('follows the last heartbeat alone', () => {
+    const ledger = ledgerOf(0, 12, 12);
+    expect(named(ledger, 0, 10)).toEqual([1, 2]);
+    ledger.update(1, 0, 1, report(2, 0, { links: [{ peer: 1, roundTripUs: 900_000 }] }));
+    expect(named(ledger, 0, 10)).toEqual([2, 1]);
+    for (const instance of [0, 1, 2]) ledger.update(2, instance, 1, report(3, 12));
+    expect(named(ledger, 0, 10)).toEqual([1, 2]);
+  });
+});
+
 describe('the ledger', () => {
   it('distinguishes new, duplicate, late and orphaned heartbeats, and gaps', () => {
     const ledger = ledgerOf(7);
@@ -102,20 +149,29 @@ describe('the ledger', () => {
       report(8, 0, { debts: [{ creditor: 1, memory: 'device', blocks: 5 }] }),
       report(3, 2, { loans: [{ debtor: 0, memory: 'device', blocks: 4 }] }),
     ];
-    const old = new DebtLedger(line);
+    const old = new DebtLedger();
     for (let sequence = 1; sequence < 4; sequence++) old.update(0, 0, 1, report(sequence, 9));
-    const young = new DebtLedger(line);
+    const young = new DebtLedger();
     for (const ledger of [old, young]) for (const [i, one] of reports.entries()) ledger.update(10, i, 1, one);
     expect(young.edges('device')).toEqual(old.edges('device'));
-    expect(young.edges('device')).toEqual([{ debtor: 0, creditor: 1, blocks: 4 }]);
+    expect(young.edges('device')).toMatchObject([{ debtor: 0, creditor: 1, blocks: 4 }]);
     expect(young.forgetSilent(11)).toEqual([0, 1]);
     expect(young.edges('device')).toEqual([]);
   });
 });
 
 describe('settlement', () => {
+  it('prefers the cycle with the farthest creditors', () => {
+    const owes = (debtor: number, creditor: number, distance: number) => ({ debtor, creditor, blocks: 4, distance });
+    const edges = [owes(0, 1, 8), owes(0, 2, 11), owes(1, 0, 8), owes(2, 0, 11)];
+    expect(findCycle(edges, 1, 0)?.members).toEqual([0, 2]);
+  });
+
   const arbitraryEdges = fc.array(
-    fc.record({ debtor: fc.nat(6), creditor: fc.nat(6), blocks: fc.integer({ min: 1, max: 9 }) }),
+    fc.record({
+      ...{ debtor: fc.nat(6), creditor: fc.nat(6), blocks: fc.integer({ min: 1, max: 9 }) },
+      distance: fc.nat(3),
+    }),
     { maxLength: 14 },
   );
 

@@ -69,7 +69,6 @@ class Cluster {
       blocksMin: 1,
       blocksMax: 16,
       uniform: () => 0,
-      distance: (a, b) => Math.abs(a - b),
     });
   }
 

@@ -1,8 +1,9 @@
 // Flows against the definition of fairness, and against arithmetic.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { TransferTimes } from '../../../src/core/cost/transfer-times.ts';
 import { FairShare, type SharedFlow, type SharedResource } from '../../../src/sim/network/fair-share.ts';
-import { Network, type NetworkConfig } from '../../../src/sim/network/network.ts';
+import { Network, type NetworkConfig, rackLinks } from '../../../src/sim/network/network.ts';
 
 const nic = { bytesPerSecond: 1e9, us: 10 };
 
@@ -106,6 +107,31 @@ describe('the network', () => {
         ['long', 4_000],
       ]),
     );
+  });
+
+  it('shares the uplinks of racks between transfers that leave or enter them, and adds their latency', () => {
+    const racks = { instances: 3, bytesPerSecond: 5e8, us: 40 };
+    const world = new NetworkWorld({ racks });
+    world.send('near', 0, 1, 1_000_000);
+    world.send('far', 2, 3, 1_000_000);
+    world.send('other far', 2, 4, 1_000_000);
+    // The two transfers between racks have half of 0.5 GB/s each.
+    expect(world.finish()).toEqual(
+      new Map([
+        ['near', 1_000],
+        ['far', 4_000],
+        ['other far', 4_000],
+      ]),
+    );
+    expect([world.network.latencyUs(0, 1), world.network.latencyUs(0, 3)]).toEqual([10, 50]);
+    expect(world.network.bytesPerUs(0, 3)).toBe(500);
+    const times = new TransferTimes({
+      ends: Array.from({ length: 6 }, () => nic),
+      linkBytesPerSecond: undefined,
+      bytesPerToken: 1_000,
+      link: rackLinks({ nics: Array.from({ length: 6 }, () => nic), linkBytesPerSecond: undefined, racks }),
+    });
+    expect([times.predictUs(0, 0, 1, 1_000), times.predictUs(0, 0, 3, 1_000)]).toEqual([1_020, 2_100]);
   });
 
   it('gives a transfer what other transfers cannot use, directly or indirectly', () => {

@@ -141,6 +141,9 @@ export class Borrower extends InstanceComponent<Identified, never> implements Ov
       case 'remoteAttentionLoad':
         this.#limitRemoteAttention(event);
         return 'replan';
+      case 'links':
+        this.#applyToRManager(event);
+        return 'cacheOnly';
       case 'lenders':
         this.#borrowLimit.update(event.lendableBlocks);
         return 'replan';

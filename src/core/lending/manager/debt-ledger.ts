@@ -2,11 +2,13 @@
 // heartbeats alone.
 import type { InstanceIndex } from '../../protocol/ids.ts';
 import type { CreditorCandidate, CreditorRefusal, LendingReport, Memory } from '../../protocol/lending-report.ts';
+import { type LinksByPeer, linkDistance, linksByPeer } from '../link-distance.ts';
 
 export interface LedgerEdge {
   readonly debtor: InstanceIndex;
   readonly creditor: InstanceIndex;
   readonly blocks: number;
+  readonly distance: number;
 }
 
 /** How a heartbeat relates to earlier ones. */
@@ -15,6 +17,7 @@ export type HeartbeatVerdict = 'new' | 'gap' | 'duplicate' | 'late' | 'orphan';
 interface Entry {
   incarnation: number;
   report: LendingReport;
+  links: LinksByPeer;
   receivedUs: number;
   /** Blocks offered to debtors since the last heartbeat: competing debtors are sent to other creditors. */
   readonly offered: Map<InstanceIndex, { readonly memory: Memory; readonly blocks: number }>;
@@ -28,24 +31,19 @@ const candidatesMax = 3;
 /** Loosely consistent: each report was correct when it was sent. An instance whose heartbeats stop is forgotten. */
 export class DebtLedger {
   readonly #entries = new Map<InstanceIndex, Entry>();
-  /** Distance between two instances in the network topology. */
-  readonly #distance: (a: InstanceIndex, b: InstanceIndex) => number;
-
-  constructor(distance: (a: InstanceIndex, b: InstanceIndex) => number) {
-    this.#distance = distance;
-  }
-
   /** `late`, `duplicate` and `orphan` (an earlier incarnation) change nothing; `gap`: earlier heartbeats are missing. */
   update(nowUs: number, instance: InstanceIndex, incarnation: number, report: LendingReport): HeartbeatVerdict {
     const known = this.#entries.get(instance);
     if (known === undefined || incarnation > known.incarnation) {
-      const entry = { incarnation, report, receivedUs: nowUs, offered: new Map(), refusedAt: new Map() };
+      const links = linksByPeer(report.links);
+      const entry = { incarnation, report, links, receivedUs: nowUs, offered: new Map(), refusedAt: new Map() };
       this.#entries.set(instance, entry);
       return 'new';
     }
     if (incarnation < known.incarnation) return 'orphan';
     const last = known.report.sequence;
     if (report.sequence <= last) return report.sequence === last ? 'duplicate' : 'late';
+    if (report.links !== known.report.links) known.links = linksByPeer(report.links);
     known.report = report;
     known.receivedUs = nowUs;
     known.offered.clear();
@@ -78,6 +76,11 @@ export class DebtLedger {
     entry.refusedAt.set(memory, sequence);
   }
 
+  /** Distance between two instances, from the last heartbeats of both. */
+  distance(a: InstanceIndex, b: InstanceIndex): number {
+    return linkDistance([this.#entries.get(a)?.links.get(b), this.#entries.get(b)?.links.get(a)]);
+  }
+
   /** Blocks that an instance is expected to be able to lend to `debtor`. */
   lendable(instance: InstanceIndex, memory: Memory, debtor: InstanceIndex): number {
     const entry = this.#entries.get(instance);
@@ -106,7 +109,7 @@ export class DebtLedger {
     const chosen = (whole.length > 0 ? whole : candidates)
       .sort(
         (a, b) =>
-          this.#distance(debtor, a.instance) - this.#distance(debtor, b.instance) ||
+          this.distance(debtor, a.instance) - this.distance(debtor, b.instance) ||
           b.blocks - a.blocks ||
           a.instance - b.instance,
       )
@@ -140,7 +143,7 @@ export class DebtLedger {
       .filter(({ instance, lendableLater }) => instance !== debtor && lendableLater > 0)
       .sort(
         (a, b) =>
-          this.#distance(debtor, a.instance) - this.#distance(debtor, b.instance) ||
+          this.distance(debtor, a.instance) - this.distance(debtor, b.instance) ||
           b.lendableLater - a.lendableLater ||
           a.instance - b.instance,
       );
@@ -181,7 +184,8 @@ export class DebtLedger {
       for (const debt of report.debts) {
         if (debt.memory !== memory) continue;
         const blocks = Math.min(debt.blocks, this.lent(debt.creditor, debtor, memory));
-        if (blocks > 0) edges.push({ debtor, creditor: debt.creditor, blocks });
+        if (blocks === 0) continue;
+        edges.push({ debtor, creditor: debt.creditor, blocks, distance: this.distance(debtor, debt.creditor) });
       }
     }
     return edges.sort((a, b) => a.debtor - b.debtor || a.creditor - b.creditor);

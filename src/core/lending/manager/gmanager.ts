@@ -11,8 +11,6 @@ import { DebtLedger } from './debt-ledger.ts';
 export interface GManagerConfig extends CoordinatorConfig {
   /** Greater than that of every earlier gManager: instances ignore smaller epochs. */
   readonly epoch: number;
-  /** Distance between two instances in the network topology. */
-  readonly distance: (a: InstanceIndex, b: InstanceIndex) => number;
 }
 
 interface LastQuery {
@@ -22,7 +20,7 @@ interface LastQuery {
 
 /** Starts empty: one heartbeat of each instance rebuilds its state. */
 export class GManager {
-  readonly ledger: DebtLedger;
+  readonly ledger = new DebtLedger();
   readonly borrowQueue = new BorrowQueue();
   readonly #config: GManagerConfig;
   readonly #out: Outbox;
@@ -32,7 +30,6 @@ export class GManager {
   constructor(config: GManagerConfig) {
     this.#config = config;
     this.#out = new Outbox('gmanager', config.epoch);
-    this.ledger = new DebtLedger(config.distance);
     this.#coordinator = new SettlementCoordinator(config, this.ledger, this.#out);
   }
 

@@ -11,18 +11,19 @@ export interface DebtCycle {
 }
 
 /**
- * Finds a cycle of debts of at least `blocksMin` if there is one. Starts at an instance that `uniform` (in [0, 1))
+ * Finds a cycle of debts of at least `blocksMin` if there is one. From each instance the debt to the farthest creditor is
+ * followed first, because its steps wait the longest. Starts at an instance that `uniform` (in [0, 1))
  * selects, then at the others in turn, and visits each debt at most once.
  */
 export function findCycle(edges: readonly LedgerEdge[], blocksMin: number, uniform: number): DebtCycle | undefined {
   const owed = new Map<InstanceIndex, Map<InstanceIndex, number>>();
-  for (const { debtor, creditor, blocks } of edges) {
+  for (const { debtor, creditor, blocks } of [...edges].sort((a, b) => b.distance - a.distance)) {
     if (blocks < blocksMin) continue;
     const from = owed.get(debtor) ?? new Map<InstanceIndex, number>();
     from.set(creditor, blocks);
     owed.set(debtor, from);
   }
-  const nodes = [...owed.keys()];
+  const nodes = [...owed.keys()].sort((a, b) => a - b);
   const first = Math.floor(uniform * nodes.length);
   const acyclic = new Set<InstanceIndex>();
   for (let i = 0; i < nodes.length; i++) {

@@ -7,6 +7,7 @@ import type { BorrowingTotals } from '../../../core/lending/debtor/borrower-conf
 import { GManager } from '../../../core/lending/manager/gmanager.ts';
 import type { BorrowerEffect, RemoteWork } from '../../../core/protocol/lending-effects.ts';
 import type { Envelope, LendingEffect } from '../../../core/protocol/lending-messages.ts';
+import type { LinkReport } from '../../../core/protocol/lending-report.ts';
 import { assertNever } from '../../../util/assert-never.ts';
 import { counterUniform } from '../../../util/counter-random.ts';
 import { checkAtRest, checkLoans, type LendingInstance } from '../../checks/lending-checks.ts';
@@ -99,7 +100,7 @@ export class ClusterLending {
     this.#gmanager = this.#createGManager();
     this.#timers = instances.map((_, index) => new WakeTimer(host.queue, () => this.#wakeInstance(index)));
     this.#gmanagerTimer = new WakeTimer(host.queue, () => this.#wakeGManager());
-    for (const [index, timer] of this.#timers.entries()) timer.schedule(nextUsOf(host.instances[index]));
+    for (const index of this.#timers.keys()) this.instanceStarted(index);
     this.#gmanagerTimer.schedule(this.#gmanager.nextUs);
   }
 
@@ -113,7 +114,6 @@ export class ClusterLending {
       blocksMin: settleBlocksMin,
       blocksMax: settleBlocksMax,
       uniform: (counter) => counterUniform(seed, 6 + epoch, counter),
-      distance: () => 1,
     });
   }
 
@@ -145,6 +145,16 @@ export class ClusterLending {
 
   instanceStarted(instance: number): void {
     this.#timers[instance].schedule(nextUsOf(this.#host.instances[instance]));
+    this.sendToDebtor(0, instance, { kind: 'links', links: this.#linksOf(instance) });
+  }
+
+  /** What a live instance measures of its links, from the network without other traffic. */
+  #linksOf(instance: number): readonly LinkReport[] {
+    return this.#host.instances.flatMap((_, peer) => {
+      if (peer === instance) return [];
+      const roundTripUs = 2 * this.network.latencyUs(instance, peer);
+      return [{ peer, roundTripUs, bytesPerSecond: this.network.bytesPerUs(instance, peer) * 1e6 }];
+    });
   }
 
   slownessChanged(instance: number): void {

@@ -3,6 +3,7 @@
 import { GManager } from '../../../core/lending/manager/gmanager.ts';
 import { noDemand } from '../../../core/lending/rmanager.ts';
 import type { Envelope, LendingEffect } from '../../../core/protocol/lending-messages.ts';
+import type { LinkReport } from '../../../core/protocol/lending-report.ts';
 import { assertNever } from '../../../util/assert-never.ts';
 import { counterUniform } from '../../../util/counter-random.ts';
 import { Prng } from '../../../util/prng.ts';
@@ -179,7 +180,7 @@ export class LendingWorld implements FaultTarget {
 
   /** A gManager of a new epoch starts without a ledger. The earlier ones continue for `overlapUs`. */
   #startGManager(overlapUs: number): void {
-    const { instances, seed, settleBlocksMin, stagingBlocks, times } = this.#config;
+    const { seed, settleBlocksMin, stagingBlocks, times } = this.#config;
     const epoch = ++this.#epoch;
     const next = new GManager({
       epoch,
@@ -187,8 +188,6 @@ export class LendingWorld implements FaultTarget {
       blocksMin: settleBlocksMin,
       blocksMax: stagingBlocks,
       uniform: (counter) => counterUniform(seed, streams.gmanagers + epoch, counter),
-      // A ring.
-      distance: (a, b) => Math.min((a - b + instances) % instances, (b - a + instances) % instances),
     });
     const earlier = this.#gmanagers;
     this.#gmanagers = [...earlier, next];
@@ -204,9 +203,19 @@ export class LendingWorld implements FaultTarget {
     const node = this.nodes[instance];
     if (node.incarnation !== undefined) return false;
     const incarnation = node.start();
+    this.#carryOut(node, node.step(this.queue.nowUs, { kind: 'links', links: this.#ringOf(instance) }));
     this.#wake(node);
     this.#grow(node, incarnation);
     return true;
+  }
+
+  /** The instances form a ring: a round trip takes twice as long with each hop. */
+  #ringOf(instance: number): readonly LinkReport[] {
+    const { instances } = this.#config;
+    return Array.from({ length: instances - 1 }, (_, i) => {
+      const hops = Math.min(i + 1, instances - 1 - i);
+      return { peer: (instance + i + 1) % instances, roundTripUs: 1_000 * 2 ** hops };
+    });
   }
 
   crash(instance: number): boolean {
