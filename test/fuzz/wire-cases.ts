@@ -2,6 +2,7 @@
 import { ReliableChannel } from '../../src/core/membership/reliable-channel.ts';
 import { readAgreement, readAnyAgreement } from '../../src/runtime/wire/agreement-record.ts';
 import { encode } from '../../src/runtime/wire/codec.ts';
+import { readForward, readForwarder } from '../../src/runtime/wire/forward-messages.ts';
 import { decodeFrame, encodeFrame, type Frame } from '../../src/runtime/wire/frames.ts';
 import {
   readLease,
@@ -104,6 +105,10 @@ const seeds: readonly unknown[] = [
   },
   { ...member, traces: true },
   { ...member, isStore: false },
+  { ...member, key: '0123abcd' },
+  { kind: 'request', call: 1, method: 'GET', path: '/v1/files', owner: 'o', requestId: 'r', body: Uint8Array.of(1) },
+  { kind: 'response', call: 1, status: 200, headers: [['allow', 'GET']], bytes: Uint8Array.of(1), last: false },
+  { kind: 'piece', call: 1, bytes: Uint8Array.of(1, 2), last: true },
   { name: 'a', incarnation: 4 },
   { version: wireVersion, life: 1, number: 2, side: 1, sums: ['a', 'b'] },
   { incarnation: 1, number: 1, blocks: 1, words: chain.words, onSsd: 1 },
@@ -114,6 +119,7 @@ const readers = {
   ...{ readCommand, readOutputs, readStatus, readGateway, readInstance, readPeer, readFetcher, readFetch, readHandOff },
   ...{ readAnyAnnouncement, readDeparture, readLendingWire, readLenderAnnouncement, readLenderRecord, readLease },
   ...{ readAgreement, readAnyAgreement, readHead, readAnyHead, readBlocks, readPipelineWire },
+  ...{ readForward, readForwarder },
 };
 type ReaderName = keyof typeof readers;
 const allReaders = Object.keys(readers) as ReaderName[];

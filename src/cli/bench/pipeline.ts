@@ -1,8 +1,10 @@
 // `kvasir bench pipeline`: long prompts computed by a pipeline group against one instance, as threads or as processes.
+
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Command, Option } from 'commander';
 import { z } from 'zod';
 import { benchPipeline, type PipelineBench } from '../../bench/pipeline.ts';
+import { gatewayKey } from '../../gateway/forwarding/gateway-ids.ts';
 import type { ClusterGateway } from '../../runtime/processes/cluster-gateway.ts';
 import {
   addFormFlags,
@@ -141,7 +143,7 @@ async function openProcesses(
   given: Given,
   instances: readonly InstanceOptions[],
 ): Promise<ProcessServing> {
-  const quiet = { log: () => {}, traces: false };
+  const quiet = { log: () => {}, traces: false, key: gatewayKey(undefined) };
   const unparsed = { ...given, nats: url, cluster: name, instances, logLevel: 'error' };
   const options = serveOptionsSchema.parse(unparsed);
   const settings = instances.map(() => options);

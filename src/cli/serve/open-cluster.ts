@@ -1,5 +1,6 @@
 // Opens a member of a cluster: a gateway with text side and conductor, or an instance on a thread of its own.
 import { hostname } from 'node:os';
+import type { GatewayPeers } from '../../core/protocol/ports.ts';
 import { modelFingerprint } from '../../engine/fingerprint.ts';
 import { chooseInputs, inputForms, kvTypeOf, matrixTypes } from '../../engine/forms.ts';
 import type { InputForm } from '../../graph/program.ts';
@@ -9,6 +10,7 @@ import { connectNats } from '../../runtime/bus/nats-bus.ts';
 import { addressTowards, isLoopbackAddress, type NatsServers } from '../../runtime/bus/nats-connection.ts';
 import { agreeOn, tokenDigest } from '../../runtime/processes/agree.ts';
 import { ClusterGateway } from '../../runtime/processes/cluster-gateway.ts';
+import { GatewayLinks } from '../../runtime/processes/gateway-links.ts';
 import { HeartbeatThread } from '../../runtime/processes/heartbeat-thread.ts';
 import { type JoinedInstance, joinCluster } from '../../runtime/processes/join.ts';
 import { announceDeparture, heartbeatMs } from '../../runtime/processes/peer-session.ts';
@@ -41,6 +43,8 @@ const requestTimeoutSDefault = 600;
 
 export interface GatewayMember extends TextSide {
   readonly cluster: ClusterGateway;
+  /** The other gateways. */
+  readonly peers: GatewayPeers;
   /** Resolves with the reason when the process is no longer a member of the cluster. */
   readonly ended: Promise<string>;
   /** Reports that this incarnation of an instance has exited, before its heartbeat times out. */
@@ -51,7 +55,7 @@ export interface GatewayMember extends TextSide {
 export function openClusterGateway(
   nats: NatsServers,
   options: ServeOptions,
-  { log, traces }: { readonly log: (message: string) => void; readonly traces: boolean },
+  { log, traces, key }: { readonly log: (message: string) => void; readonly traces: boolean; readonly key: string },
 ): Promise<GatewayMember> {
   return withModel(nats, options, log, async (bus, files, { path, name }) => {
     const stopped = new Completion();
@@ -66,17 +70,20 @@ export function openClusterGateway(
     const kvBudget = budgetRange(sparsity, files, context);
     const text = openTextSide(files, path, context, options.servedModelName ?? name);
     if (options.warmUp ?? true) text.warmUp();
+    const member = { bus, heartbeats: heartbeatThread(nats, options, log), ...processName(undefined), log };
     const cluster = new ClusterGateway({
-      ...{ bus, agreement, heartbeats: heartbeatThread(nats, options, log), ...processName(undefined) },
+      ...member,
+      agreement,
       queueMax: options.queue,
       timeoutUs: (options.requestTimeout ?? requestTimeoutSDefault) * 1_000_000,
       admission: admissionSettings(options),
       stepUs: options.stepMs && 1000 * options.stepMs,
       pipeline: pipeline && { ...pipeline, budgetByDefault: budgetByDefault(sparsity) },
       traces,
-      log,
     });
+    const peers = new GatewayLinks(member, key);
     const close = async (): Promise<void> => {
+      peers.close();
       cluster.close();
       await Promise.all([bus.close(), text.close()]);
     };
@@ -87,7 +94,7 @@ export function openClusterGateway(
     return {
       ...text,
       model: { ...text.model, homeTokens: home, kvBudget, kvTokenBytes: allLayersBytes(files, options) },
-      cluster,
+      ...{ cluster, peers },
       ended: stopped.ended,
       reportExit,
       close,

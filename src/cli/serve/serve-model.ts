@@ -1,7 +1,8 @@
 // Runs `kvasir serve` after its options are checked: an endpoint over instances of this process or of a cluster.
 import { readFileSync } from 'node:fs';
 import type { Logger } from 'pino';
-import type { ClusterPort, InferencePort } from '../../core/protocol/ports.ts';
+import type { ClusterPort, GatewayPeers, InferencePort } from '../../core/protocol/ports.ts';
+import { gatewayKey } from '../../gateway/forwarding/gateway-ids.ts';
 import type { GatewaySettings } from '../../gateway/http/app.ts';
 import { DataFolder } from '../../gateway/http/data-folder.ts';
 import { isLoopback } from '../../gateway/http/local-origin.ts';
@@ -219,6 +220,7 @@ async function serveCluster(nats: NatsServers, options: ServeOptions, context: S
   const member = await openClusterGateway(nats, options, {
     log: context.log,
     traces: otlpEndpoint(options) !== undefined,
+    key: gatewayKey(context.data),
   });
   try {
     const gateway = await openGateway(member, options, context);
@@ -252,14 +254,23 @@ async function serveCluster(nats: NatsServers, options: ServeOptions, context: S
 
 /** @throws Error if the gateway cannot listen on host and port */
 function openGateway(
-  { model, cluster, encode, grammars }: TextSide & { readonly cluster: InferencePort & ClusterPort },
+  {
+    model,
+    cluster,
+    peers,
+    encode,
+    grammars,
+  }: TextSide & {
+    readonly cluster: InferencePort & ClusterPort;
+    readonly peers?: GatewayPeers;
+  },
   options: ServeOptions,
   context: ServerContext,
 ): Promise<Gateway> {
   const { chatTemplate } = context;
   const own = chatTemplate === undefined ? model : { ...model, chatTemplate, toolTemplate: undefined };
   const parts = { model: own, port: cluster, cluster, encode, grammars };
-  return listen({ ...gatewaySettings(options, context), ...parts }, options.host, options.port);
+  return listen({ ...gatewaySettings(options, context), peers, ...parts }, options.host, options.port);
 }
 
 function gatewaySettings(options: ServeOptions, { logger, data, keys }: ServerContext): GatewaySettings {

@@ -428,3 +428,35 @@ export interface InferencePort extends InstancesPort {
   /** Frees everything that the request holds; its sink receives no further event. Unknown ids are ignored. */
   cancel(id: RequestId): void;
 }
+
+/** A client's request about a file, batch or context that another gateway has. */
+export interface ForwardedRequest {
+  readonly method: 'GET' | 'POST' | 'DELETE';
+  /** Below `/v1/files`, `/v1/batches` or `/v1/contexts`, at most 512 characters, without a query. */
+  readonly path: string;
+  /** Whose files, batches and contexts the request may reach: the owner of stored data, not its key. */
+  readonly owner: string;
+  /** In the log of both gateways. */
+  readonly requestId: string;
+  /** Empty: none. */
+  readonly body: Uint8Array;
+}
+
+export interface ForwardedResponse {
+  readonly status: number;
+  readonly headers: readonly (readonly [name: string, value: string])[];
+  /** Throws when the gateway is lost or does not continue. */
+  readonly body: AsyncIterable<Uint8Array>;
+}
+
+/** The other gateways of a cluster, each of which has files, batches and contexts of its own. */
+export interface GatewayPeers {
+  /** Names this gateway in ids: 8 hexadecimal digits. With a data folder it survives a restart. */
+  readonly key: string;
+  /** Of the gateways that can be reached. */
+  keys(): readonly string[];
+  /** Resolves with the reason, which names the gateway, if it cannot be reached or does not respond in time. */
+  send(key: string, request: ForwardedRequest): Promise<ForwardedResponse | string>;
+  /** Requests of other gateways are answered by `answer` from now on. */
+  onRequest(answer: (request: ForwardedRequest) => Promise<ForwardedResponse>): void;
+}

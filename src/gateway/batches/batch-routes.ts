@@ -1,5 +1,7 @@
 // The routes of files and batches.
 import type { Context, Hono } from 'hono';
+import { type Forwarding, forwardedCaller, type Listed } from '../forwarding/forwarding.ts';
+import type { GatewayIds } from '../forwarding/gateway-ids.ts';
 import { readBytes, readJson } from '../http/body.ts';
 import { badField } from '../http/errors.ts';
 import { type Env, refuseMethod } from '../http/route-context.ts';
@@ -11,20 +13,35 @@ const bodiesMax = 16;
 const listMax = 100;
 const listDefault = 20;
 
-/** @param run runs the requests @param stopping aborted when the server stops; running batch requests are cancelled @param storage undefined: files and batches are lost when the process exits */
-export function addBatchRoutes(
-  app: Hono<Env>,
-  run: BatchRun,
-  bodyBytesMax: number,
-  stopping: AbortSignal,
-  storage: Storage | undefined,
-): void {
-  const files = new FileStore(bodiesMax * bodyBytesMax, within(storage, 'files'));
-  addFileRoutes(app, files, bodyBytesMax);
-  const batches = new Batches({ ...run, files, stopping }, within(storage, 'batches'));
+interface BatchSettings {
+  readonly bodyBytesMax: number;
+  /** Aborted when the server stops; running batch requests are cancelled. */
+  readonly stopping: AbortSignal;
+  /** Undefined: files and batches are lost when the process exits. */
+  readonly storage: Storage | undefined;
+  readonly ids: GatewayIds;
+  readonly forwarding: Forwarding;
+}
+
+/** @param run runs the requests */
+export function addBatchRoutes(app: Hono<Env>, run: BatchRun, settings: BatchSettings): void {
+  const { bodyBytesMax, stopping, storage, ids, forwarding } = settings;
+  const files = new FileStore(bodiesMax * bodyBytesMax, ids, within(storage, 'files'));
+  addFileRoutes(app, files, settings);
+  const batches = new Batches({ ...run, files, ids, stopping }, within(storage, 'batches'));
   const [all, one, cancel] = ['/v1/batches', '/v1/batches/:id', '/v1/batches/:id/cancel'];
-  app.post(all, async (c) => c.json(batches.create(await readJson(c.req.raw, bodyBytesMax), c.get('caller'))));
-  app.get(all, (c) => c.json(batches.list(c.get('caller').name, c.req.query('after'), limitOf(c))));
+  app.use('/v1/batches/:id/*', forwarding.byId);
+  app.post(all, async (c) => {
+    const json = await readJson(c.req.raw, bodyBytesMax);
+    // The gateway that has the input runs the batch.
+    const key = forwarding.elsewhere(c, inputOf(json));
+    if (key !== undefined) return forwarding.forward(c, key, new TextEncoder().encode(JSON.stringify(json)));
+    return c.json(batches.create(json, c.get('caller')));
+  });
+  app.get(all, async (c) => {
+    const listed = await forwarding.listed(c, batches.list(c.get('caller').name));
+    return c.json(forwardedCaller(c) === undefined ? pageOf(listed, c) : { data: listed });
+  });
   app.get(one, (c) => c.json(batches.get(c.req.param('id') ?? '', c.get('caller').name)));
   app.post(cancel, (c) => c.json(batches.cancel(c.req.param('id') ?? '', c.get('caller').name)));
   app.all(all, (c) => refuseMethod(c, 'GET, POST'));
@@ -32,19 +49,39 @@ export function addBatchRoutes(
   app.all(cancel, (c) => refuseMethod(c, 'POST'));
 }
 
+/** Empty if there is none: `create` then refuses the body. */
+function inputOf(json: unknown): string {
+  const id = typeof json === 'object' && json !== null && 'input_file_id' in json ? json.input_file_id : undefined;
+  return typeof id === 'string' ? id : '';
+}
+
+/** A page of the batches, newest first. @throws ApiError 400 for a limit out of range */
+function pageOf(batches: readonly Listed[], c: Context<Env>): object {
+  const [after, limit] = [c.req.query('after'), limitOf(c)];
+  const newest = batches.toReversed();
+  const from = after === undefined ? 0 : newest.findIndex(({ id }) => id === after) + 1;
+  const data = newest.slice(from, from + limit);
+  return {
+    ...{ object: 'list', data, first_id: data.at(0)?.id ?? null, last_id: data.at(-1)?.id ?? null },
+    has_more: newest.length > from + limit,
+  };
+}
+
 function within(storage: Storage | undefined, name: string): Storage | undefined {
   return storage && { ...storage, folder: storage.folder.within(name) };
 }
 
-function addFileRoutes(app: Hono<Env>, files: FileStore, bodyBytesMax: number): void {
+function addFileRoutes(app: Hono<Env>, files: FileStore, { bodyBytesMax, forwarding }: BatchSettings): void {
   const [all, one, content] = ['/v1/files', '/v1/files/:id', '/v1/files/:id/content'];
+  app.use('/v1/files/:id/*', forwarding.byId);
   app.post(all, async (c) => {
     const { filename, bytes } = await uploadOf(c, bodyBytesMax);
     return c.json(describeFile(files.add(c.get('caller'), { filename, bytes })));
   });
-  app.get(all, (c) =>
-    c.json({ object: 'list', data: files.list(c.get('caller').name).map(describeFile), has_more: false }),
-  );
+  app.get(all, async (c) => {
+    const own = files.list(c.get('caller').name).map(describeFile);
+    return c.json({ object: 'list', data: await forwarding.listed(c, own), has_more: false });
+  });
   app.get(one, (c) => c.json(describeFile(files.get(c.req.param('id') ?? '', c.get('caller').name))));
   app.get(content, (c) => {
     const { bytes } = files.get(c.req.param('id') ?? '', c.get('caller').name);

@@ -5,6 +5,8 @@ import { setMaxListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
 import { oneLine } from '../../util/one-line.ts';
+import type { Listed } from '../forwarding/forwarding.ts';
+import type { GatewayIds } from '../forwarding/gateway-ids.ts';
 import { endpoints } from '../http/endpoints.ts';
 import { ApiError, badField, newRequestId, toApiError } from '../http/errors.ts';
 import type { Caller } from '../keys/caller.ts';
@@ -34,6 +36,7 @@ export interface BatchRun {
 
 interface BatchesContext extends BatchRun {
   readonly files: FileStore;
+  readonly ids: GatewayIds;
   /** Aborted to start no more requests and cancel running ones. */
   readonly stopping: AbortSignal;
 }
@@ -43,6 +46,7 @@ export class Batches {
   readonly #run: BatchRun['run'];
   readonly #logger: Logger;
   readonly #files: FileStore;
+  readonly #ids: GatewayIds;
   readonly #callerNamed: (tenant: string) => Caller;
   readonly #batches = new Map<string, Batch>();
 
@@ -50,10 +54,11 @@ export class Batches {
   readonly #stopping: AbortSignal;
 
   /** @param storage undefined: batches are lost when the process exits */
-  constructor({ run, logger, files, stopping, callerNamed }: BatchesContext, storage?: Storage) {
+  constructor({ run, logger, files, ids, stopping, callerNamed }: BatchesContext, storage?: Storage) {
     this.#run = run;
     this.#logger = logger;
     this.#files = files;
+    this.#ids = ids;
     this.#callerNamed = callerNamed;
     this.#stopping = stopping;
     this.#records = new BatchRecords(storage);
@@ -74,7 +79,7 @@ export class Batches {
       throw badField('input_file_id', `Cannot run batch: its input is a file of purpose '${purpose}', not 'batch'`);
     this.#evictEnded();
     const read = readInput(bytes, request.endpoint);
-    const id = `batch_${randomUUID().replaceAll('-', '')}`;
+    const id = this.#ids.create('batch_');
     const [errors, input] = read instanceof BatchInput ? [[], read] : [read, noInput];
     const about = { id, tenant: caller.name, request, createdS: nowS(), errors, input, total: input.length };
     const batch = newBatch(about);
@@ -106,15 +111,9 @@ export class Batches {
     if (total > 0) this.#files.reserve(id, Math.min(inputBytes, total * answerBytes) + total * answerBytes);
   }
 
-  list(tenant: string, after: string | undefined, limit: number): object {
-    const own = [...this.#batches.values()].filter((batch) => batch.tenant === tenant).reverse();
-    const from = after === undefined ? 0 : own.findIndex(({ id }) => id === after) + 1;
-    const data = own.slice(from, from + limit).map(describe);
-    const ids = own.slice(from, from + limit).map(({ id }) => id);
-    return {
-      ...{ object: 'list', data, first_id: ids.at(0) ?? null, last_id: ids.at(-1) ?? null },
-      has_more: own.length > from + limit,
-    };
+  /** Oldest first. */
+  list(tenant: string): readonly Listed[] {
+    return [...this.#batches.values()].filter((batch) => batch.tenant === tenant).map(describe);
   }
 
   get(id: string, tenant: string): object {
@@ -265,7 +264,7 @@ function setStatus(batch: Batch, status: Status): void {
   batch.at[status] = nowS();
 }
 
-function describe(batch: Batch): object {
+function describe(batch: Batch) {
   const { id, request, createdS, errors, status, at, total, completed, failed } = batch;
   return {
     id,

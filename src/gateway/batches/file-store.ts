@@ -1,8 +1,9 @@
 // Files of clients: inputs and outputs of batches. Bounded, in memory, and also in a folder if there is one.
 
-import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
 import { oneLine } from '../../util/one-line.ts';
+import type { Listed } from '../forwarding/forwarding.ts';
+import type { GatewayIds } from '../forwarding/gateway-ids.ts';
 import type { DataFolder, Owners } from '../http/data-folder.ts';
 import { ApiError } from '../http/errors.ts';
 import type { Caller } from '../keys/caller.ts';
@@ -34,14 +35,16 @@ export class FileStore {
   readonly #bytesMax: number;
   /** Undefined: files are lost when the process exits. */
   readonly #storage: Storage | undefined;
+  readonly #ids: GatewayIds;
   readonly #files = new Map<string, StoredFile>();
   #bytes = 0;
   /** Of outputs that running batches will write. */
   readonly #reserved = new Map<string, number>();
 
   /** @param bytesMax limit of all files together */
-  constructor(bytesMax: number, storage?: Storage) {
+  constructor(bytesMax: number, ids: GatewayIds, storage?: Storage) {
     this.#bytesMax = bytesMax;
+    this.#ids = ids;
     this.#storage = storage;
     if (storage !== undefined) this.#restore(storage);
   }
@@ -50,7 +53,7 @@ export class FileStore {
   add(caller: Caller, { filename, bytes }: Pick<StoredFile, 'filename' | 'bytes'>): StoredFile {
     this.#refuseAboveLimits(caller, bytes.length);
     this.#refuseAboveCapacity(1, bytes.length);
-    return this.#store({ tenant: caller.name, filename, purpose: 'batch', bytes }, newId());
+    return this.#store({ tenant: caller.name, filename, purpose: 'batch', bytes }, this.#ids.create('file-'));
   }
 
   /** Reserves capacity for the outputs of a batch. @throws ApiError 429 without free capacity */
@@ -143,10 +146,7 @@ export class FileStore {
   }
 }
 
-function newId(): string {
-  return `file-${randomUUID().replaceAll('-', '')}`;
-}
-
-export function describeFile({ id, filename, purpose, createdS, bytes }: StoredFile): object {
-  return { id, object: 'file', bytes: bytes.length, created_at: createdS, filename, purpose, status: 'processed' };
+export function describeFile({ id, filename, purpose, createdS, bytes }: StoredFile): Listed {
+  const described = { object: 'file', bytes: bytes.length, filename, purpose, status: 'processed' };
+  return { id, created_at: createdS, ...described };
 }

@@ -4,10 +4,12 @@ import { type Context, Hono } from 'hono';
 import { cors } from 'hono/cors';
 import type { Logger } from 'pino';
 import { z } from 'zod';
-import type { ClusterView, InferencePort, InstancesPort } from '../../core/protocol/ports.ts';
+import type { ClusterView, GatewayPeers, InferencePort, InstancesPort } from '../../core/protocol/ports.ts';
 import { addBatchRoutes } from '../batches/batch-routes.ts';
 import type { LatencyBounds } from '../dashboard/class-latencies.ts';
 import { addDashboardRoutes } from '../dashboard/dashboard-routes.ts';
+import { answerForwarded, Forwarding, forwardedCaller } from '../forwarding/forwarding.ts';
+import { GatewayIds } from '../forwarding/gateway-ids.ts';
 import { type ApiKeys, authorizationOf, requireAdmin } from '../keys/api-keys.ts';
 import { anyCaller, type Caller } from '../keys/caller.ts';
 import { CallerConnections, CallerUsage } from '../keys/caller-usage.ts';
@@ -43,6 +45,8 @@ export interface GatewaySettings {
   readonly tls?: TlsFiles | undefined;
   /** Stores files and batches across restarts; undefined: they are lost when the process exits. */
   readonly data?: DataFolder | undefined;
+  /** The other gateways of the cluster; undefined: the gateway is alone. */
+  readonly peers?: GatewayPeers | undefined;
   /** Origins that browsers may call from, `*` for any; empty: CORS is off. */
   readonly corsOrigins: readonly string[];
   readonly bodyBytesMax: number;
@@ -111,7 +115,9 @@ export function createApp(
   const models = servedModelsOf(options);
   const { keys, choicesMax: queueMax } = options;
   const usage = new CallerUsage({ nowMs: () => performance.now(), queueMax, sharesQueue: () => keys.areSeveral });
-  const contexts = new Contexts();
+  const ids = new GatewayIds(options.peers?.key);
+  const contexts = new Contexts(ids);
+  const forwarding = new Forwarding(options.peers, keys);
   const shared = { ...options, metrics, usage };
   const run = endpointRunner(models, contexts, shared, (parts) => ({
     ...shared,
@@ -143,15 +149,19 @@ export function createApp(
   addInfoRoutes(app, options, models, metrics);
   addClusterRoutes(app, options, models);
   addDashboardRoutes(app, { ...options, models }, metrics);
-  addContextRoutes(app, contexts, run, options.bodyBytesMax);
+  addContextRoutes(app, contexts, run, { bodyBytesMax: options.bodyBytesMax, forwarding });
   const storage = options.data && { folder: options.data, owners: keys };
   const batchRun = { run, logger, callerNamed: (tenant: string) => keys.callerNamed(tenant) };
-  addBatchRoutes(app, batchRun, options.bodyBytesMax, stopping, storage);
+  addBatchRoutes(app, batchRun, { bodyBytesMax: options.bodyBytesMax, stopping, storage, ids, forwarding });
   addEndpoints(app, run, options);
   app.notFound((c) =>
     errorResponse(c, new ApiError(404, `Cannot find ${c.req.method} ${c.req.path}`, { code: 'unknown_url' }), logger),
   );
   app.onError((error, c) => errorResponse(c, error, logger));
+  if (options.peers !== undefined) {
+    const callerOf = (owner: string): Caller => keys.callerNamed(keys.nameOf(owner));
+    answerForwarded(options.peers, callerOf, (request, env) => app.fetch(request, env));
+  }
   return app;
 }
 
@@ -159,7 +169,8 @@ export function createApp(
 function identifyCallers(app: Hono<Env>, keys: ApiKeys, connections: CallerConnections): void {
   for (const path of ['/v1/*', '/api/*', '/metrics', '/tokenize', '/detokenize']) {
     app.use(path, async (c, next) => {
-      const caller = keys.callerOf(authorizationOf(c.req.header('authorization'), c.req.header('x-api-key')));
+      const caller =
+        forwardedCaller(c) ?? keys.callerOf(authorizationOf(c.req.header('authorization'), c.req.header('x-api-key')));
       c.set('caller', caller);
       claimConnection(c.env as NodeObjects | undefined, caller, connections);
       await next();
@@ -246,14 +257,22 @@ function addEndpoints(app: Hono<Env>, run: RunEndpoint, { bodyBytesMax }: Gatewa
   }
 }
 
-function addContextRoutes(app: Hono<Env>, contexts: Contexts, run: RunEndpoint, bodyBytesMax: number): void {
+function addContextRoutes(
+  app: Hono<Env>,
+  contexts: Contexts,
+  run: RunEndpoint,
+  { bodyBytesMax, forwarding }: Pick<GatewaySettings, 'bodyBytesMax'> & { readonly forwarding: Forwarding },
+): void {
   const one = '/v1/contexts/:id';
   const create: Endpoint = {
     schema: contextSchema,
     answer: async (json, context, call) => Response.json(await contexts.create(json, context, call), { status: 201 }),
   };
   app.post('/v1/contexts', async (c) => run(create, await readJson(c.req.raw, bodyBytesMax), callOf(c)));
-  app.get('/v1/contexts', (c) => c.json(contexts.list(c.get('caller'))));
+  app.get('/v1/contexts', async (c) =>
+    c.json({ object: 'list', data: await forwarding.listed(c, contexts.list(c.get('caller'))) }),
+  );
+  app.use('/v1/contexts/:id/*', forwarding.byId);
   app.get(one, (c) => c.json(contexts.get(c.req.param('id'), c.get('caller'))));
   app.post(one, async (c) =>
     c.json(contexts.renew(c.req.param('id'), await readJson(c.req.raw, bodyBytesMax), c.get('caller'))),
@@ -327,7 +346,9 @@ function observe(logger: Logger, metrics: GatewayMetrics) {
     await next();
     for (const name of idHeaders(path)) c.header(name, clientId ?? requestId);
     const { status } = c.res;
-    metrics.response(c.req.routePath, status);
+    const isForwarded = forwardedCaller(c) !== undefined;
+    // The gateway of the client counts it.
+    if (!isForwarded) metrics.response(c.req.routePath, status);
     const { name } = c.get('caller');
     const address = (c.env as NodeObjects | undefined)?.incoming?.socket.remoteAddress;
     line.responded({
@@ -335,6 +356,7 @@ function observe(logger: Logger, metrics: GatewayMetrics) {
       ...(clientId !== undefined && { clientRequestId: clientId }),
       ...(name !== '' && { tenant: name }),
       ...(address !== undefined && { address }),
+      ...(isForwarded && { forwarded: true }),
       ...{ method, path, status },
     });
   };

@@ -1,10 +1,11 @@
 // /v1/contexts: prefixes that clients pin for a time, so that prompts with them are computed from their end on.
 
-import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
 import type { PinState } from '../../core/protocol/pin-order.ts';
 import type { ClusterPort, GenerationRequest, PinOrder } from '../../core/protocol/ports.ts';
 import { oneLine } from '../../util/one-line.ts';
+import type { Listed } from '../forwarding/forwarding.ts';
+import type { GatewayIds } from '../forwarding/gateway-ids.ts';
 import { ApiError, badField } from '../http/errors.ts';
 import type { Caller } from '../keys/caller.ts';
 import { checkModel, type EndpointCall, type EndpointContext, type PrefixKeeper, saltOf } from './endpoint.ts';
@@ -48,9 +49,14 @@ const refusedMs = 5000;
 
 /** Instances report their pins: a context ends when its instance reports so or fails. */
 export class Contexts {
+  readonly #ids: GatewayIds;
   readonly #contexts = new Map<string, PinnedContext>();
   /** Marks have no effect on a cluster before this time. */
   readonly #refusedUntilMs = new WeakMap<ClusterPort, number>();
+
+  constructor(ids: GatewayIds) {
+    this.#ids = ids;
+  }
 
   /** Keeps the marked prefixes of a model's requests. */
   keeper(model: string, cluster: ClusterPort): PrefixKeeper {
@@ -77,7 +83,7 @@ export class Contexts {
       throw new ApiError(429, `Cannot pin a context: ${this.#contexts.size} of at most ${contextsMax} are pinned`, {
         code: 'too_many_contexts',
       });
-    const id = newId();
+    const id = this.#ids.create('ctx-');
     const ttlS = body.ttl ?? ttlSDefault;
     this.#refuseAboveLimit(call.caller, prompt.length);
     const request = requestOf(id, prompt, saltOf(body.cache_salt, call.caller), call.caller.name);
@@ -118,7 +124,7 @@ export class Contexts {
     const pinned = this.#tokensOf(tenant) - replaced + prompt.length;
     if (pinned > (caller.limits.pinnedTokens ?? Number.POSITIVE_INFINITY) || this.#contexts.size >= contextsMax) return;
     for (const { id } of prefixes) this.#release(id);
-    const id = newId();
+    const id = this.#ids.create('ctx-');
     const order = { id, request: requestOf(id, prompt, salt, tenant), ttlUs: ttlS * 1e6 };
     const described = { id, tenant, model, cluster, createdMs: Date.now(), order };
     const entry: PinnedContext = { ...described, isMarked: true, ttlS, pinned: undefined };
@@ -130,9 +136,10 @@ export class Contexts {
     });
   }
 
-  list({ name: tenant }: Caller): object {
-    const data = [...this.#contexts.values()].filter((entry) => entry.tenant === tenant && entry.pinned !== undefined);
-    return { object: 'list', data: data.map(describe) };
+  /** Oldest first. */
+  list({ name: tenant }: Caller): readonly Listed[] {
+    const own = [...this.#contexts.values()].filter((entry) => entry.tenant === tenant && entry.pinned !== undefined);
+    return own.map(describe);
   }
 
   get(id: string, { name: tenant }: Caller): object {
@@ -218,10 +225,6 @@ export class Contexts {
   }
 }
 
-function newId(): string {
-  return `ctx-${randomUUID().replaceAll('-', '')}`;
-}
-
 function isPrefix(short: Int32Array, long: Int32Array): boolean {
   return short.length <= long.length && short.every((id, i) => id === long[i]);
 }
@@ -257,7 +260,7 @@ function errorOf({ why, message }: Refused, field: string): ApiError {
   return new ApiError(503, message, { code: 'not_kept' });
 }
 
-function describe({ id, model, createdMs, ttlS, order, pinned }: PinnedContext): object {
+function describe({ id, model, createdMs, ttlS, order, pinned }: PinnedContext) {
   return {
     id,
     object: 'context',

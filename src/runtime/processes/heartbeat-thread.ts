@@ -1,4 +1,4 @@
-// Heartbeats while the event loop of a process stalls: a thread with a connection of its own repeats the last announcement.
+// Heartbeats while the event loop of a process stalls: a thread with a connection of its own repeats the last announcements.
 import { Worker } from 'node:worker_threads';
 import type { Bus, Subject } from '../bus/bus.ts';
 import { encode } from '../wire/codec.ts';
@@ -8,7 +8,7 @@ const [numberWord, progressWord] = [0, 1];
 /** The event loop counts as hung after this time, and its last announcement is repeated no more. */
 const hungMsDefault = 60_000;
 
-/** Announcements of one role, numbered together with their repetitions. */
+/** Announcements of the roles of a process, numbered together with their repetitions. */
 export interface HeartbeatRepeater {
   /** Number of the next announcement, above those of all repetitions so far. */
   nextNumber(): number;
@@ -83,7 +83,8 @@ export class HeartbeatThread implements HeartbeatRepeater {
 export class HeartbeatRepetition {
   readonly #bus: Pick<Bus, 'publish'>;
   readonly #data: HeartbeatThreadData<unknown>;
-  #last: Announced | undefined;
+  /** By subject, one for each role of the process. */
+  readonly #last = new Map<Subject, Announced>();
   #progress = -1;
   /** When the last progress was seen. */
   #progressMs = 0;
@@ -94,7 +95,7 @@ export class HeartbeatRepetition {
   }
 
   announced(message: Announced): void {
-    this.#last = message;
+    this.#last.set(message.subject, message);
   }
 
   /** Called at each interval. */
@@ -107,9 +108,11 @@ export class HeartbeatRepetition {
     const stalledMs = nowMs - this.#progressMs;
     // One interval without an announcement is no stall: the two timers are not in phase.
     const isStalled = stalledMs >= 1.5 * intervalMs && stalledMs <= hungMs;
-    if (!isStalled || this.#last === undefined) return;
-    const number = Atomics.add(words, numberWord, 1) + 1;
-    this.#bus.publish(this.#last.subject, encode({ ...this.#last.announcement, number }));
+    if (!isStalled) return;
+    for (const { subject, announcement } of this.#last.values()) {
+      const number = Atomics.add(words, numberWord, 1) + 1;
+      this.#bus.publish(subject, encode({ ...announcement, number }));
+    }
   }
 }
 

@@ -30,7 +30,7 @@ export interface ClusterProcess {
   log(message: string): void;
   /** Those of this release unless given. */
   readonly versions?: WireVersions;
-  /** Announces the process while its event loop stalls. The process has one role, and closes it. */
+  /** Announces the roles of the process while its event loop stalls; the process closes it. */
   readonly heartbeats?: HeartbeatRepeater | undefined;
 }
 
@@ -47,8 +47,8 @@ interface Session<Theirs extends Announcement> extends Peer<Theirs> {
 
 /**
  * For each role: the role of its peers, which side leads (starts sessions), and the subjects on which it receives and sends. Gateways have
- * sessions with instances, prefill with decode instances, and lenders, fetchers and pipeline stages with their equals. One process may have
- * several roles.
+ * sessions with instances, prefill with decode instances, and lenders, fetchers, pipeline stages and gateways that forward requests with their
+ * equals. One process may have several roles.
  */
 const roles = {
   gateway: { peers: 'instance', leads: true, receives: 'link', sends: 'link' },
@@ -58,6 +58,7 @@ const roles = {
   lender: { peers: 'lender', leads: 'byName', receives: 'lend', sends: 'lend' },
   fetcher: { peers: 'fetcher', leads: 'byName', receives: 'fetch', sends: 'fetch' },
   stage: { peers: 'stage', leads: 'byName', receives: 'stage', sends: 'stage' },
+  forwarder: { peers: 'forwarder', leads: 'byName', receives: 'forward', sends: 'forward' },
 } as const;
 export type PeerRole = keyof typeof roles;
 

@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { pino } from 'pino';
 import { describe, expect, it, vi } from 'vitest';
 import { FileStore } from '../../../src/gateway/batches/file-store.ts';
+import { GatewayIds } from '../../../src/gateway/forwarding/gateway-ids.ts';
 import { ApiKeys } from '../../../src/gateway/keys/api-keys.ts';
 import type { Caller } from '../../../src/gateway/keys/caller.ts';
 import { CallerUsage } from '../../../src/gateway/keys/caller-usage.ts';
@@ -229,7 +230,7 @@ describe('limits', () => {
   });
 
   it('a tenant finds only files of its own', () => {
-    const files = new FileStore(1000);
+    const files = new FileStore(1000, new GatewayIds(undefined));
     const { id } = files.add(caller('a', {}), { filename: 'f', bytes: Buffer.from('x') });
     expect(files.get(id, 'a').filename).toBe('f');
     expect(() => files.get(id, 'b')).toThrow('Cannot find file');

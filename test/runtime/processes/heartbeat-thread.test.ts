@@ -82,6 +82,24 @@ it('nothing is repeated while the event loop announces itself', () => {
   }
 });
 
+it('the last announcement of each role is repeated', () => {
+  const subjects: string[] = [];
+  const data = { settings: {}, words: new Int32Array(2), intervalMs: heartbeatMs, hungMs: 20_000 };
+  vi.useFakeTimers({ toFake: ['performance'] });
+  try {
+    const repetition = new HeartbeatRepetition({ publish: (subject) => void subjects.push(subject) }, data);
+    for (const role of ['gateway', 'forwarder', 'gateway'])
+      repetition.announced({ subject: `beat.${role}`, announcement: { name: 'g' } });
+    for (let i = 0; i < 3; i++) {
+      repetition.tick();
+      vi.advanceTimersByTime(heartbeatMs);
+    }
+    expect(subjects).toEqual(['beat.gateway', 'beat.forwarder']);
+  } finally {
+    vi.useRealTimers();
+  }
+});
+
 it.skipIf(!natsInstalled && process.env.CI === undefined)(
   'a thread repeats them over NATS during a stall',
   async () => {
