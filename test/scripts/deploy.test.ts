@@ -1,7 +1,8 @@
 // The files of deploy/: flags that exist, drains that fit, and pods that are probed, spread and unprivileged.
 import { spawnSync } from 'node:child_process';
-import { readdirSync, readFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
 import type { Command } from 'commander';
 import { describe, expect, it } from 'vitest';
 import { parseAllDocuments } from 'yaml';
@@ -9,6 +10,7 @@ import { chartId, render, renderingPath, renderings } from '../../scripts/render
 import { root } from '../../scripts/root.mjs';
 import { joinCommand } from '../../src/cli/commands/join.ts';
 import { serveCommand } from '../../src/cli/commands/serve.ts';
+import { readFleetFile } from '../../src/cli/serve/fleet/fleet-file.ts';
 
 const deploy = join(root, 'deploy');
 const commands: Readonly<Record<string, () => Command>> = { serve: serveCommand, join: joinCommand };
@@ -111,6 +113,22 @@ describe.each(Object.keys(renderings))('the chart with %s values', (name) => {
       expect(budget?.spec.selector.matchLabels).toEqual(spec.selector.matchLabels);
     }
   });
+});
+
+it('the gateway of a fleet has options that exist, the time to drain, and a role that lists and watches pods', () => {
+  const text = readFileSync(join(deploy, 'kubernetes', 'fleet.yaml'), 'utf8');
+  const manifests = parseAllDocuments(text).map((document) => document.toJS());
+  const of = (kind: string) => manifests.find((each) => each.kind === kind);
+  const pod = of('Deployment').spec.template.spec;
+  const { args } = pod.containers[0] as Container;
+  expect(unknownIn(args)).toEqual([]);
+  expect(pod.terminationGracePeriodSeconds).toBeGreaterThan(drainSeconds(args) + 5);
+  expect(of('Role').rules).toEqual([{ apiGroups: [''], resources: ['pods'], verbs: ['list', 'watch'] }]);
+  expect(of('RoleBinding').subjects[0].name).toBe(pod.serviceAccountName);
+  const file = join(mkdtempSync(join(tmpdir(), 'kvasir-fleet-')), 'fleet.yaml');
+  writeFileSync(file, of('ConfigMap').data['fleet.yaml']);
+  expect(readFleetFile(file).pods).toMatchObject([{ selector: 'app=vllm', port: 8000 }]);
+  rmSync(dirname(file), { recursive: true });
 });
 
 describe('systemd units', () => {

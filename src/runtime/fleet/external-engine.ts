@@ -57,6 +57,7 @@ export class ExternalEngine {
   #timer: NodeJS.Timeout | undefined;
   #reported: string | undefined;
   #isClosed = false;
+  #isDraining = false;
 
   /** @param earlier it joins after that for the first time */
   constructor(options: ExternalEngineOptions, listener: ExternalEngineListener, earlier?: Promise<unknown>) {
@@ -70,6 +71,19 @@ export class ExternalEngine {
 
   get isUp(): boolean {
     return this.#ranks > 0;
+  }
+
+  /** It gets no further requests: neither its health nor a broken stream fails those that it has. */
+  get isDraining(): boolean {
+    return this.#isDraining;
+  }
+
+  get isClosed(): boolean {
+    return this.#isClosed;
+  }
+
+  drain(): void {
+    this.#isDraining = true;
   }
 
   /** Why the engine is unhealthy; undefined: it answers. */
@@ -142,8 +156,12 @@ export class ExternalEngine {
   }
 
   async #observe(): Promise<void> {
+    if (this.#isDraining) {
+      this.#listener.onPolled(this, undefined);
+      return;
+    }
     const unhealthy = await this.unhealthy();
-    if (this.#isClosed || !this.isUp) return;
+    if (this.#isClosed || !this.isUp || this.#isDraining) return;
     if (unhealthy !== undefined) {
       this.#missed++;
       if (this.#missed >= missedMax || unhealthy === 'ECONNREFUSED') this.fail(unhealthy);

@@ -31,6 +31,8 @@ import { ExternalInstance, refusalOf, refusedConnection, unsupportedFailure, why
 
 export interface FleetClusterOptions {
   readonly engines: readonly ExternalEngineOptions[];
+  /** Other engines may be added. */
+  readonly grows?: boolean | undefined;
   /** The model's name at the engines; undefined: the first one of the first engine of the list that answers. */
   readonly model?: string | undefined;
   readonly admission: AdmissionSettings;
@@ -45,7 +47,7 @@ export interface FleetClusterOptions {
 }
 
 /** Data-parallel ranks of all engines together. */
-const ranks = { least: 64, perEngine: 16 };
+const ranks = { least: 64, perEngine: 16, added: 192 };
 const attemptsMax = 4;
 /** An engine with streams of which none advances for so long is down, whatever it answers. */
 const stallUsMax = 120_000_000;
@@ -57,9 +59,11 @@ type Outputs = Omit<OutputsMessage, 'kind' | 'snapshot' | 'steps'>;
 const nothing: Outputs = { events: [], prefilled: [], released: [], pins: [], kvEvents: [], kvSnapshot: undefined };
 
 interface Slot {
-  readonly engine: ExternalEngine;
-  readonly rank: number;
-  readonly name: string;
+  engine: ExternalEngine;
+  rank: number;
+  name: string;
+  /** Its engine was removed: another one may take the slot. */
+  isFree: boolean;
   incarnation: number;
   instance: ExternalInstance | undefined;
   role: EngineRole;
@@ -85,14 +89,16 @@ const roomsMax = 2 ** 48;
 export class FleetCluster extends ConductorDriver {
   readonly #hashKey: Uint32Array;
   readonly #slots: Slot[] = [];
-  readonly #engines: readonly ExternalEngine[];
+  readonly #engines = new Set<ExternalEngine>();
+  readonly #engineListener: ExternalEngineListener;
   readonly #slotsMax: number;
   readonly #handOffs = new Map<RequestId, RunningHandOff>();
   #model: string | undefined;
   #contextTokens: number | undefined;
 
   constructor(options: FleetClusterOptions) {
-    const slotsMax = Math.max(ranks.least, options.engines.length * ranks.perEngine);
+    const added = options.grows === true ? ranks.added : 0;
+    const slotsMax = Math.max(ranks.least, options.engines.length * ranks.perEngine + added);
     const hashKey = webcrypto.getRandomValues(new Uint32Array(4));
     super({
       placement: new TokenPlacement(hashKey),
@@ -116,24 +122,68 @@ export class FleetCluster extends ConductorDriver {
         recordsPlacements: true,
       }),
     );
-    const listener: ExternalEngineListener = {
+    this.#engineListener = {
       onUp: (engine, dialect, description) => this.#onUp(engine, dialect, description),
       onDown: (engine, why) => this.#onDown(engine, why),
       onPolled: (engine, loads) => this.#onPolled(engine, loads),
       log: (message) => this.log(message),
     };
-    const engines: ExternalEngine[] = [];
     for (const engine of options.engines) {
       // Without a given name the first engine of the list that answers names the model.
-      const earlier = options.model === undefined ? Promise.all(engines.map(({ settled }) => settled)) : undefined;
-      engines.push(new ExternalEngine(engine, listener, earlier));
+      const earlier = options.model === undefined ? this.settled() : undefined;
+      this.#engines.add(new ExternalEngine(engine, this.#engineListener, earlier));
     }
-    this.#engines = engines;
+  }
+
+  /** Undefined: the fleet has an engine of this URL. */
+  addEngine(options: ExternalEngineOptions): ExternalEngine | undefined {
+    if ([...this.#engines].some(({ url, isDraining }) => url === options.url && !isDraining)) {
+      this.log(`Engine ${options.url} is not added: the fleet has it`);
+      return undefined;
+    }
+    const engine = new ExternalEngine(options, this.#engineListener);
+    this.#engines.add(engine);
+    return engine;
+  }
+
+  /**
+   * The engine gets no further requests, and leaves when those that it has have ended.
+   * @param isGone it has ended: they continue elsewhere at once
+   */
+  removeEngine(engine: ExternalEngine, isGone: boolean): void {
+    if (!this.#engines.has(engine)) return;
+    if (!isGone && engine.isUp) {
+      if (engine.isDraining) return;
+      engine.drain();
+      for (const [instance, slot] of this.#slots.entries())
+        if (slot.engine === engine) this.feed({ kind: 'instanceDraining', instance });
+      this.log(`Engine ${engine.url} drains: ${this.#servingText()}`);
+      this.#retireDrained(engine);
+    } else this.#retire(engine, 'the engine was removed');
+  }
+
+  #retireDrained(engine: ExternalEngine): void {
+    const isBusy = this.#slots.some((slot, instance) => {
+      if (slot.engine !== engine) return false;
+      if (slot.instance?.stalledSinceUs !== undefined) return true;
+      return [...this.#handOffs.values()].some(
+        ({ from, to, machine }) => to === instance || (from === instance && machine.awaitsPrefill),
+      );
+    });
+    if (!isBusy) this.#retire(engine, 'the engine has drained');
+  }
+
+  #retire(engine: ExternalEngine, why: string): void {
+    this.#leave(engine, why);
+    engine.close();
+    this.#engines.delete(engine);
+    for (const slot of this.#slots) if (slot.engine === engine) slot.isFree = true;
+    this.log(`Engine ${engine.url} has left: ${this.#servingText()}`);
   }
 
   /** Resolves when each engine has answered, or failed to, once. */
   async settled(): Promise<void> {
-    await Promise.all(this.#engines.map(({ settled }) => settled));
+    await Promise.all([...this.#engines].map(({ settled }) => settled));
   }
 
   /** The model's name at the engines; undefined: none has joined. */
@@ -148,14 +198,14 @@ export class FleetCluster extends ConductorDriver {
 
   /** Instances that serve. */
   get serving(): number {
-    return this.#slots.filter(({ instance }) => instance !== undefined).length;
+    return this.#slots.filter(isServing).length;
   }
 
   #onUp(engine: ExternalEngine, dialect: EngineDialect, description: EngineDescription): void {
     const { models, contextTokens, sources } = description;
     const model = this.#model ?? models[0];
     if (!models.includes(model)) throw new Error(`it serves ${models.join(', ')}, and the fleet serves ${model}`);
-    if (this.#slots.length + sources.length > this.#slotsMax)
+    if (this.#takenSlots(engine) + sources.length > this.#slotsMax)
       throw new Error(`the fleet has at most ${this.#slotsMax} data-parallel ranks`);
     this.#model = model;
     this.#contextTokens = Math.max(this.#contextTokens ?? 0, contextTokens ?? 0) || undefined;
@@ -168,6 +218,11 @@ export class FleetCluster extends ConductorDriver {
     const hasEvents = this.#slots.some((slot) => slot.engine === engine && slot.instance?.hasKvEvents === true);
     const events = hasEvents ? 'with KV events' : 'without KV events';
     this.log(`Engine ${engine.url} (${dialect.kind}, ${events}) has joined: ${this.#servingText()}`);
+  }
+
+  /** Slots of other engines. */
+  #takenSlots(engine: ExternalEngine): number {
+    return this.#slots.filter((slot) => !slot.isFree && slot.engine !== engine).length;
   }
 
   #join(engine: ExternalEngine, dialect: EngineDialect, description: EngineDescription, rank: number): void {
@@ -220,9 +275,12 @@ export class FleetCluster extends ConductorDriver {
     const known = this.#slots.findIndex((slot) => slot.engine === engine && slot.rank === rank);
     if (known >= 0) return known;
     const name = ranks === 1 ? engine.url : `${engine.url}#${rank}`;
-    const state = { incarnation: 0, instance: undefined, earlier: undefined, snapshot: emptySnapshot };
+    const state = { isFree: false, instance: undefined, earlier: undefined, snapshot: emptySnapshot };
     const described = { role: 'mixed', dialect, bootstrapPort: undefined } as const;
-    return this.#slots.push({ engine, rank, name, ...state, ...described }) - 1;
+    const free = this.#slots.findIndex(({ isFree }) => isFree);
+    if (free < 0) return this.#slots.push({ engine, rank, name, incarnation: 0, ...state, ...described }) - 1;
+    Object.assign(this.#slots[free], { engine, rank, name, ...state, ...described });
+    return free;
   }
 
   /** The requests of a dead engine continue elsewhere at once; with a live one only this stream broke. */
@@ -230,7 +288,7 @@ export class FleetCluster extends ConductorDriver {
     const { incarnation, engine } = slot;
     const unhealthy = await engine.unhealthy();
     if (slot.incarnation !== incarnation || slot.instance === undefined) return;
-    if (unhealthy !== undefined) engine.fail(unhealthy);
+    if (unhealthy !== undefined && !engine.isDraining) engine.fail(unhealthy);
     else if (why === 'ECONNREFUSED') this.#released(instance, id, why, refusedConnection(why));
     else this.#released(instance, id, `its stream broke: ${why}`);
   }
@@ -244,6 +302,7 @@ export class FleetCluster extends ConductorDriver {
   #onDown(engine: ExternalEngine, why: string): void {
     this.#leave(engine, `the engine failed: ${why}`);
     this.log(`Engine ${engine.url} is down: ${why}: ${this.#servingText()}`);
+    if (engine.isDraining) this.#retire(engine, why);
   }
 
   #servingText(): string {
@@ -277,6 +336,7 @@ export class FleetCluster extends ConductorDriver {
       }
       slot.instance.releaseStalled(nowUs());
     }
+    if (engine.isDraining) this.#retireDrained(engine);
   }
 
   #snapshotOf({ instance, earlier, snapshot, name }: Slot): InstanceSnapshot {
@@ -288,7 +348,7 @@ export class FleetCluster extends ConductorDriver {
   }
 
   roles(): readonly InstanceRole[] {
-    return this.#slots.map(({ role }) => role);
+    return this.#slots.map(({ role, engine }) => (engine.isDraining ? 'store' : role));
   }
 
   switchRole(): string {
@@ -302,11 +362,11 @@ export class FleetCluster extends ConductorDriver {
   }
 
   protected notReadyReason(): ReturnType<ConductorDriver['notReadyReason']> {
-    const roles = this.#slots.flatMap(({ instance, role }) => (instance === undefined ? [] : role));
+    const roles = this.#slots.filter(isServing).map(({ role }) => role);
     if (canServe(roles)) return undefined;
     const message =
       roles.length === 0
-        ? `none of ${this.#engines.length} engines serves`
+        ? `none of ${this.#engines.size} engines serves`
         : `${this.#servingText()} (${roles.join(', ')}), which is no complete set of roles`;
     return { kind: 'incomplete', message };
   }
@@ -415,7 +475,7 @@ export class FleetCluster extends ConductorDriver {
       return;
     }
     const unhealthy = await engine.unhealthy();
-    if (unhealthy !== undefined) engine.fail(unhealthy);
+    if (unhealthy !== undefined && !engine.isDraining) engine.fail(unhealthy);
     else {
       const why = answer === undefined ? 'its prefill broke' : whyRefused(answer);
       this.#stepHandOff(id, { kind: 'prefillFailed', why }, answer && refusalOf(answer));
@@ -434,6 +494,10 @@ export class FleetCluster extends ConductorDriver {
   }
 
   protected unpinAt(_instance: InstanceIndex, _id: PinId): void {}
+}
+
+function isServing({ instance, engine }: Slot): boolean {
+  return instance !== undefined && !engine.isDraining;
 }
 
 /** A request that exceeds the memory or the context of an engine goes to another one. */

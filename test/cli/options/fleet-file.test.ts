@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { readFleetFile } from '../../../src/cli/serve/fleet/fleet-file.ts';
+import { kubernetesApi } from '../../../src/cli/serve/fleet/kubernetes-api.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-fleet-'));
 afterAll(() => rmSync(folder, { recursive: true }));
@@ -16,7 +17,7 @@ function read(text: string) {
 
 describe('readFleetFile', () => {
   it('reads engines by URL alone, and with kind, key and KV events', () => {
-    expect(read('engines: [http://a:1]')).toEqual({ engines: [{ url: 'http://a:1' }] });
+    expect(read('engines: [http://a:1]')).toEqual({ engines: [{ url: 'http://a:1' }], pods: [] });
     const long = `
 model: m
 engines:
@@ -26,6 +27,7 @@ engines:
 `;
     expect(read(long)).toEqual({
       model: 'm',
+      pods: [],
       engines: [
         { url: 'https://a:1', kind: 'sglang', apiKey: 'k', kvEvents: 'off' },
         { url: 'http://b:2', kvEvents: { endpoint: 'tcp://b:5557', replay: undefined, topic: '' } },
@@ -34,7 +36,33 @@ engines:
     });
   });
 
+  it('reads label selectors, of the API that it names or of the pod that it runs in', () => {
+    const text = `
+kubernetes:
+  - { selector: app=vllm, port: http, priority-scheduling: true }
+  - { selector: app=sgl, namespace: m, scheme: https, kv-events: off, api: { url: 'http://k:1', token-file: /t } }
+`;
+    const [own, named] = read(text).pods;
+    expect(own).toMatchObject({ selector: 'app=vllm', port: 'http', scheme: 'http', api: undefined });
+    expect(own.engine).toEqual({ priorityScheduling: true });
+    expect(named).toMatchObject({ namespace: 'm', scheme: 'https', api: { url: 'http://k:1', tokenFile: '/t' } });
+    expect(named.engine).toEqual({ kvEvents: 'off' });
+    expect(read('kubernetes: { selector: app=vllm }').pods).toHaveLength(1);
+    expect(kubernetesApi(named.api, named.namespace)).toEqual({ api: named.api, namespace: 'm' });
+    expect(() => kubernetesApi(undefined, 'm', {})).toThrow('this is no pod with a service account');
+    writeFileSync(join(folder, 'token'), 't');
+    writeFileSync(join(folder, 'namespace'), 'models\n');
+    expect(kubernetesApi(undefined, undefined, { KUBERNETES_SERVICE_HOST: 'fd00::1' }, folder)).toEqual({
+      api: { url: 'https://[fd00::1]:443', tokenFile: join(folder, 'token'), caFile: join(folder, 'ca.crt') },
+      namespace: 'models',
+    });
+  });
+
   it.each([
+    ['model: m', 'add engines or kubernetes'],
+    ['kubernetes: { selector: a=b, port: 70000 }', 'kubernetes[0].port: '],
+    ['kubernetes: { namespace: m }', 'kubernetes[0].selector: must be text'],
+    ['kubernetes: { selector: a=b, labels: a=b }', 'labels'],
     ['engines: []', 'engines'],
     ['engine: [http://a:1]', 'engine'],
     ['engines: [a:1]', 'engines'],

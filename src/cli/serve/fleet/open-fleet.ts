@@ -1,5 +1,6 @@
 // Opens the gateway of a fleet: the text side of the model here, and a conductor over external engines.
 import { FleetCluster } from '../../../runtime/fleet/fleet-cluster.ts';
+import { PodEngines } from '../../../runtime/fleet/kubernetes/pod-engines.ts';
 import { openModel } from '../../../weights/open-model.ts';
 import type { ServeOptions } from '../../options/options.ts';
 import { admissionSettings } from '../../options/slo-options.ts';
@@ -7,6 +8,7 @@ import { UsageError } from '../../usage-error.ts';
 import { locateModel } from '../model/locate-model.ts';
 import { openTextOrClose, openTextSide, type TextSide } from '../model/text-side.ts';
 import { readFleetFile } from './fleet-file.ts';
+import { kubernetesApi } from './kubernetes-api.ts';
 
 export interface FleetMember extends TextSide {
   readonly cluster: FleetCluster;
@@ -18,25 +20,32 @@ export async function openFleet(
   options: ServeOptions,
   log: (message: string) => void,
 ): Promise<FleetMember> {
-  const { model, engines } = readFleetFile(path);
+  const { model, engines, pods } = readFleetFile(path);
+  const selected = pods.map(({ api, namespace, ...own }) => ({ ...own, ...kubernetesApi(api, namespace) }));
   if (options.model === undefined)
     throw new UsageError('Cannot use --fleet: it needs the tokenizer of its model: add --model');
   const located = await locateModel(options.model);
   const files = openModel(located.path, false);
   try {
     const cluster = new FleetCluster({
-      ...{ engines, model, log },
+      ...{ engines, model, log, grows: pods.length > 0 },
       queueMax: options.queue,
       admission: admissionSettings(options),
       stepUs: options.stepMs && 1000 * options.stepMs,
       requestTimeoutUs: options.requestTimeout && options.requestTimeout * 1e6,
     });
-    await cluster.settled();
+    const podEngines = selected.map((each) => new PodEngines(each, cluster, log));
+    await Promise.all([cluster.settled(), ...podEngines.map((each) => each.settled())]);
     const context = options.context ?? cluster.contextTokens ?? files.config.maxPositions;
     const name = options.servedModelName ?? cluster.model ?? located.name;
-    const text = await openTextOrClose(cluster, () => openTextSide(files, located.path, context, name, 'generation'));
+    const closeEngines = async (): Promise<void> => {
+      for (const each of podEngines) each.close();
+      await cluster.close();
+    };
+    const opened = { close: closeEngines };
+    const text = await openTextOrClose(opened, () => openTextSide(files, located.path, context, name, 'generation'));
     const close = async (): Promise<void> => {
-      await Promise.all([cluster.close(), text.close()]);
+      await Promise.all([closeEngines(), text.close()]);
     };
     return { ...text, cluster, close };
   } finally {
