@@ -188,6 +188,8 @@ export interface LinkSnapshot {
   readonly name?: string;
   readonly bytes: number;
   readonly backlogBytes: number;
+  /** Measured rate of copies to it; undefined without a recent one. */
+  readonly bytesPerSecond?: number;
   /** Copies inside a process, memory shared by two processes, or TCP. Undefined until the other side is reached. */
   readonly transport?: 'thread' | 'shared' | 'tcp' | 'rdma';
 }
@@ -316,6 +318,11 @@ export interface LendingLink {
   readonly borrowedBlocks: number;
   readonly movedBytes: number;
   readonly refusals: number;
+  /** Its measured round trip and rate; undefined without a recent measurement. */
+  readonly roundTripUs?: number;
+  readonly bytesPerSecond?: number;
+  /** Distance to it by these, as the gManager derives it. */
+  readonly distance?: number;
   /** The transport of blocks. */
   readonly transport?: LinkSnapshot['transport'];
   /** Queries of the other instance that were answered or refused here, and their bytes: rows in, partials out. */

@@ -129,6 +129,25 @@ function labelled(instances: readonly InstanceSnapshot[], reporter: 'debtor' | '
   );
 }
 
+/** Measured figures of a link, which its debtor reports; a link without one has no sample. */
+const measured: readonly (readonly [name: string, help: string, read: (link: LendingLink) => number | undefined])[] = [
+  [
+    'kvasir_link_round_trip_seconds',
+    'Least round trip to a creditor in the last minute.',
+    ({ roundTripUs }) => roundTripUs && roundTripUs / 1e6,
+  ],
+  [
+    'kvasir_link_bytes_per_second',
+    'Rate of copies to a creditor in the last minute.',
+    ({ bytesPerSecond }) => bytesPerSecond,
+  ],
+  [
+    'kvasir_link_distance',
+    'Distance to a creditor: log2 of the microseconds of a round trip and 1 MiB.',
+    ({ distance }) => distance,
+  ],
+];
+
 /** Metrics by debtor and creditor. */
 export function addLendingLinkMetrics(registry: Registry, instances: () => readonly InstanceSnapshot[]): void {
   const labelNames = ['worker', 'creditor'];
@@ -138,6 +157,15 @@ export function addLendingLinkMetrics(registry: Registry, instances: () => reado
     ...{ name: 'kvasir_link_borrowed_blocks', help: 'Blocks borrowed from a creditor.', kind: 'gauge', labelNames },
     read: readLinks('debtor', ({ borrowedBlocks }) => borrowedBlocks),
   });
+  for (const [name, help, read] of measured)
+    addPulled(registry, {
+      ...{ name, help, kind: 'gauge', labelNames },
+      read: () =>
+        labelled(instances(), 'debtor').flatMap(({ link, ...labels }) => {
+          const value = read(link);
+          return value === undefined ? [] : [[labels, value] as const];
+        }),
+    });
   addPulled(registry, {
     ...{ name: 'kvasir_link_moved_bytes_total', help: 'Bytes of blocks moved to a creditor or back.', kind: 'counter' },
     labelNames: [...labelNames, 'transport'],

@@ -15,6 +15,7 @@ import { type LenderAnnouncement, readLenderAnnouncement, readLendingWire } from
 import { isRegistryLost, keepNumber, type LenderNumber, releaseNumber, takeNumber } from './lender-registry.ts';
 import type { LendingWire } from './lending-wire.ts';
 import { type ManagerOutput, returnMs } from './lending-wire.ts';
+import { RoundTrips } from './round-trips.ts';
 
 export interface LenderLinksOptions extends ClusterProcess {
   /** The bus of this process, which reaches the instance's thread. */
@@ -41,6 +42,7 @@ export class LenderLinks implements PeerHandler<LenderAnnouncement> {
   readonly #returning = new Map<InstanceIndex, { readonly timer: NodeJS.Timeout; readonly blocks: number }>();
   readonly #alarm = new Alarm(() => this.#stepManager({ kind: 'tick' }));
   readonly #reconciler: RecordReconciler;
+  readonly #roundTrips = new RoundTrips((peer, us) => this.#forwardFrom(peer, { kind: 'roundTrip', us }));
   #session: PeerSession<LenderAnnouncement> | undefined;
   #own: Lender | undefined;
   #gmanager: GManager | undefined;
@@ -126,6 +128,7 @@ export class LenderLinks implements PeerHandler<LenderAnnouncement> {
   /** Frees the lender number. The bus stays open. */
   async close(): Promise<void> {
     this.#session?.close();
+    this.#roundTrips.close();
     const kept = this.#reconciler.stop();
     for (const { timer } of this.#returning.values()) clearTimeout(timer);
     for (const stop of this.#unsubscribe) stop();
@@ -140,6 +143,7 @@ export class LenderLinks implements PeerHandler<LenderAnnouncement> {
     this.#returning.delete(instance);
     this.#lenders.set(instance, peer);
     this.#forwardFrom(instance, { kind: 'attentionAddress', address: attentionAddress });
+    this.#roundTrips.add(instance, attentionAddress);
     this.#reportLendable();
   }
 
@@ -147,6 +151,7 @@ export class LenderLinks implements PeerHandler<LenderAnnouncement> {
     const { instance, lendableBlocks } = peer.member;
     if (this.#lenders.get(instance) !== peer) return;
     this.#lenders.delete(instance);
+    this.#roundTrips.remove(instance);
     const hasEnded = why === 'left' || why === 'restarted';
     // A disconnected lender may still use borrowed blocks until its leases expire.
     this.#forward(hasEnded ? { kind: 'instanceFailed', instance } : { kind: 'creditorCut', creditor: instance });

@@ -10,6 +10,8 @@ export type LendingWire =
   | { readonly kind: 'attentionServer'; readonly server: number }
   /** The same for a sender in another process: the address of its server. */
   | { readonly kind: 'attentionAddress'; readonly address: string }
+  /** From the own process: the measured round trip to another process. */
+  | { readonly kind: 'roundTrip'; readonly us: number }
   | { readonly kind: 'lending'; readonly envelope: Envelope }
   /** To a creditor: open a receive buffer over these blocks. Answered by `copyPrepared` or `copyFailed`. */
   | { readonly kind: 'prepareCopy'; readonly move: number; readonly blocks: readonly number[] }

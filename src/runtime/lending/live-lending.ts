@@ -1,6 +1,8 @@
 // Carries out the lending effects of an instance: sends messages, moves blocks through the messenger, and lends blocks to
 // remote attention.
 
+import { linkDistance } from '../../core/cost/links/link-distance.ts';
+import { LinkMeter } from '../../core/cost/links/link-meter.ts';
 import type { AttentionShare, Creditor } from '../../core/lending/creditor/creditor.ts';
 import type { Borrower } from '../../core/lending/debtor/borrower.ts';
 import type { Debtor } from '../../core/lending/debtor/debtor.ts';
@@ -9,8 +11,11 @@ import type { InstanceEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { BlocksToMove, BorrowerEffect, FilledBlocks } from '../../core/protocol/lending-effects.ts';
 import type { Envelope } from '../../core/protocol/lending-messages.ts';
+import type { LinkReport } from '../../core/protocol/lending-report.ts';
 import type { LendingLink, LendingSnapshot } from '../../core/protocol/ports.ts';
 import { assertNever } from '../../util/assert-never.ts';
+import { nowUs } from '../threads/alarm.ts';
+import { LinkRates } from '../transfer/link-rates.ts';
 import type { Messenger, PageTransport, ReceiveBufferHandle } from '../transfer/messenger.ts';
 import type { LenderRoutes, LendingWire } from './lending-wire.ts';
 import { LentBlocks } from './lent-blocks.ts';
@@ -95,12 +100,18 @@ export class LiveLending {
   /** Time of the last check for unreachable receive buffers. */
   #checkedUs = 0;
   readonly #loads: DebtorLoads;
+  readonly #meter = new LinkMeter();
+  readonly #rates: LinkRates;
+  /** The links that the state machine received last, and when. */
+  #reportedLinks = '[]';
+  #reportedLinksUs = 0;
 
   constructor(options: LiveLendingOptions) {
     this.#options = options;
     const { host, messenger, layers } = options;
     this.#lent = new LentBlocks(messenger, layers.length);
     this.#loads = new DebtorLoads((debtor) => host.loanCounts(debtor));
+    this.#rates = new LinkRates(messenger, this.#meter);
   }
 
   /** The creditor's remote attention server, and the loan there, which is this instance's lender number. */
@@ -115,7 +126,10 @@ export class LiveLending {
   /** @param borrower the borrower of the instance */
   snapshot({ totals, rmanager }: Pick<Borrower, 'totals' | 'rmanager'>): LendingSnapshot {
     const { servers, server, host } = this.#options;
-    const links = this.#counters.links(rmanager.debtor.totals, (debtor) => host.loanCounts(debtor));
+    const at = nowUs();
+    const links = this.#counters
+      .links(rmanager.debtor.totals, (debtor) => host.loanCounts(debtor))
+      .map((link) => ({ ...link, ...measuredLink(this.#meter.report(at, link.peer)) }));
     const servedAttention = servers.remoteAttentionCounts(server);
     const remoteAttention = servers.remoteCounts();
     const { bytes: copiedBytes, earlyBytes } = this.#options.messenger.counts;
@@ -191,7 +205,7 @@ export class LiveLending {
       return;
     }
     activeMove.receiveBuffer = receiveBuffer;
-    for (const outgoing of activeMove.waiting.splice(0)) this.#send(receiveBuffer, outgoing);
+    for (const outgoing of activeMove.waiting.splice(0)) this.#sendMove(activeMove, receiveBuffer, outgoing);
   }
 
   /** Sends own blocks. Those that the next step computes are sent layer by layer as it runs. */
@@ -208,7 +222,7 @@ export class LiveLending {
       last,
     };
     if (activeMove.receiveBuffer === undefined) activeMove.waiting.push(outgoing);
-    else this.#send(activeMove.receiveBuffer, outgoing);
+    else this.#sendMove(activeMove, activeMove.receiveBuffer, outgoing);
   }
 
   #stop(move: number): void {
@@ -216,6 +230,7 @@ export class LiveLending {
     const activeMove = this.#moves.get(move);
     if (activeMove === undefined) return;
     this.#moves.delete(move);
+    this.#rates.ended(nowUs(), `move ${move}`);
     const { from, to, receiveBuffer } = activeMove;
     const { messenger } = this.#options;
     if (receiveBuffer !== undefined && to === this.#instance) messenger.close(receiveBuffer);
@@ -233,8 +248,13 @@ export class LiveLending {
       activeMove.receiveBuffer === undefined
         ? undefined
         : this.#options.messenger.transportTo(activeMove.receiveBuffer);
-    for (const other of new Set([activeMove.from, activeMove.to]))
-      if (other !== this.#instance) this.#counters.moved(other, bytes, transport);
+    const at = nowUs();
+    for (const other of new Set([activeMove.from, activeMove.to])) {
+      if (other === this.#instance) continue;
+      this.#counters.moved(other, bytes, transport);
+      if (transport !== undefined) this.#meter.connected(at, other, transport);
+    }
+    this.#rates.ended(at, `move ${move}`);
     // The sender may release the blocks.
     if (activeMove.from !== this.#instance) this.#sendWire(activeMove.from, { kind: 'endCopy', move });
     if (activeMove.from === this.#instance) {
@@ -267,6 +287,13 @@ export class LiveLending {
     return pages;
   }
 
+  /** Sends blocks of an own move, and measures the link to their creditor. */
+  #sendMove({ move, to }: ActiveMove, receiveBuffer: ReceiveBufferHandle, outgoing: Outgoing): void {
+    const { blockBytes, layers } = this.#options;
+    this.#rates.add(to, `move ${move}`, (outgoing.pages.length / layers.length) * blockBytes);
+    this.#send(receiveBuffer, outgoing);
+  }
+
   /** Sends layer after layer. Block i goes to index `at` + i of the receive buffer. */
   #send(receiveBuffer: ReceiveBufferHandle, { at, pages, step, last }: Outgoing): void {
     const { layers, messenger } = this.#options;
@@ -292,7 +319,7 @@ export class LiveLending {
 
   /** Another lender has announced its server; the reply names this instance's. */
   onServerAnnounced(from: InstanceIndex, server: number): void {
-    this.#creditorServers.set(from, server);
+    this.#connectedInProcess(from, server);
     this.#sendWire(from, { kind: 'attentionServer', server: this.#options.server });
   }
 
@@ -300,7 +327,10 @@ export class LiveLending {
   onMessage(from: InstanceIndex, wire: LendingWire): InstanceEvent | undefined {
     switch (wire.kind) {
       case 'attentionServer':
-        this.#creditorServers.set(from, wire.server);
+        this.#connectedInProcess(from, wire.server);
+        return undefined;
+      case 'roundTrip':
+        this.#meter.roundTrip(nowUs(), from, wire.us);
         return undefined;
       case 'attentionAddress':
         this.#connect(from, wire.address);
@@ -330,12 +360,19 @@ export class LiveLending {
     }
   }
 
+  #connectedInProcess(creditor: InstanceIndex, server: number): void {
+    this.#creditorServers.set(creditor, server);
+    this.#meter.connected(nowUs(), creditor, 'thread');
+  }
+
   #connect(creditor: InstanceIndex, address: string): void {
     if (this.#addresses.get(creditor) === address) return;
     const { servers, host } = this.#options;
     const before = this.#creditorServers.get(creditor);
     if (before !== undefined) servers.freeRemoteAttentionServer(before);
     this.#addresses.set(creditor, address);
+    // A new address may be on another host.
+    this.#meter.forget(creditor);
     this.#creditorServers.set(creditor, host.connectServer(address));
   }
 
@@ -361,11 +398,22 @@ export class LiveLending {
   }
 
   /** Events of moves that have completed or failed since the last call. */
-  poll(nowUs: number): readonly InstanceEvent[] {
-    const events = [...this.#received(), ...this.#released()];
-    if (nowUs < this.nextUs) return events;
-    this.#checkedUs = nowUs;
+  poll(atUs: number): readonly InstanceEvent[] {
+    const events = [...this.#received(), ...this.#released(), ...this.#changedLinks(atUs)];
+    if (atUs < this.nextUs) return events;
+    this.#checkedUs = atUs;
     return [...events, ...this.#unreachable()];
+  }
+
+  /** The measured links, once a second if they have changed. */
+  #changedLinks(atUs: number): readonly InstanceEvent[] {
+    if (atUs < this.#reportedLinksUs + checkUs) return [];
+    this.#reportedLinksUs = atUs;
+    const links = this.#meter.reports(atUs);
+    const text = JSON.stringify(links);
+    if (text === this.#reportedLinks) return [];
+    this.#reportedLinks = text;
+    return [{ kind: 'links', links }];
   }
 
   #unreachable(): readonly InstanceEvent[] {
@@ -413,6 +461,14 @@ export class LiveLending {
     for (const { debtor, permille } of this.#loads.beyond(attentionShares, nowUs))
       this.#sendWire(debtor, { kind: 'remoteAttentionLoad', permille });
   }
+}
+
+function measuredLink({ roundTripUs, bytesPerSecond, ...report }: LinkReport): Partial<LendingLink> {
+  return {
+    ...(roundTripUs !== undefined && { roundTripUs }),
+    ...(bytesPerSecond !== undefined && { bytesPerSecond }),
+    distance: linkDistance([{ ...report, roundTripUs, bytesPerSecond }]),
+  };
 }
 
 type LoanTimes = Pick<LendingSnapshot['servedAttention'], 'seconds' | 'restSeconds'>;

@@ -410,7 +410,7 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
     this.admission.observe(instance, snapshot);
     this.placement.observe(instance, snapshot);
     this.placement.observeOthers(instance, others);
-    this.#transfers?.observe(instance, snapshot);
+    this.#transfers?.observe(instance, snapshot, slot.snapshot.links);
     this.#onUnreachable(instance, unreachable);
     const report = { incarnation: slot.incarnation, number, kvEventNumber, requests, others };
     this.feed({ kind: 'report', instance, report });

@@ -1,6 +1,9 @@
 // Counts for each link of an instance the bytes sent, the bytes not yet known to have arrived, and the transport.
+import { LinkMeter } from '../../core/cost/links/link-meter.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { LinkSnapshot } from '../../core/protocol/ports.ts';
+import { nowUs } from '../threads/alarm.ts';
+import { LinkRates } from './link-rates.ts';
 import type { Messenger, PageTransport, ReceiveBufferHandle } from './messenger.ts';
 
 interface Link {
@@ -12,14 +15,17 @@ interface Link {
 }
 
 export class LinkCounters {
-  readonly #messenger: Pick<Messenger, 'transportTo'>;
+  readonly #messenger: Pick<Messenger, 'transportTo' | 'counts'>;
+  readonly #meter = new LinkMeter();
+  readonly #rates: LinkRates;
   readonly #links = new Map<InstanceIndex, Link>();
   #changes = 0;
   /** By name, the bytes in flight of each stream. */
   readonly #streams = new Map<string, { readonly link: Link; bytes: number }>();
 
-  constructor(messenger: Pick<Messenger, 'transportTo'>) {
+  constructor(messenger: Pick<Messenger, 'transportTo' | 'counts'>) {
     this.#messenger = messenger;
+    this.#rates = new LinkRates(messenger, this.#meter);
   }
 
   /** How often the bytes have changed. */
@@ -33,7 +39,12 @@ export class LinkCounters {
       const { bytes, backlogBytes, receiveBuffer } = link;
       // Idle connections are closed; the last transport stays.
       link.transport = this.#messenger.transportTo(receiveBuffer) ?? link.transport;
-      return { to, bytes, backlogBytes, ...(link.transport && { transport: link.transport }) };
+      const { bytesPerSecond } = this.#meter.report(nowUs(), to);
+      return {
+        ...{ to, bytes, backlogBytes },
+        ...(bytesPerSecond !== undefined && { bytesPerSecond }),
+        ...(link.transport && { transport: link.transport }),
+      };
     });
   }
 
@@ -43,6 +54,7 @@ export class LinkCounters {
     this.#links.set(to, link);
     const known = this.#streams.get(stream) ?? { link, bytes: 0 };
     this.#streams.set(stream, known);
+    this.#rates.add(to, stream, bytes);
     this.#changes++;
     link.receiveBuffer = receiveBuffer;
     link.bytes += bytes;
@@ -54,6 +66,7 @@ export class LinkCounters {
   streamEnded(stream: string): void {
     const known = this.#streams.get(stream);
     if (known === undefined) return;
+    this.#rates.ended(nowUs(), stream);
     this.#changes++;
     known.link.backlogBytes -= known.bytes;
     this.#streams.delete(stream);

@@ -14,6 +14,7 @@ const link = z.strictObject({
   name: z.string().exactOptional(),
   bytes: count,
   backlogBytes: count,
+  bytesPerSecond: count.exactOptional(),
   transport: z.enum(['thread', 'shared', 'tcp', 'rdma']).exactOptional(),
 });
 const lendingLink = z.strictObject({
@@ -25,6 +26,9 @@ const lendingLink = z.strictObject({
   refusedQueries: count,
   queryBytes: count,
   partialBytes: count,
+  roundTripUs: count.exactOptional(),
+  bytesPerSecond: count.exactOptional(),
+  distance: z.number().int().exactOptional(),
   transport: z.enum(['thread', 'shared', 'tcp', 'rdma']).exactOptional(),
 });
 

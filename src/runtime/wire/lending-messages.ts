@@ -57,10 +57,9 @@ const places = z.strictObject({ places: z.array(place).max(4096) });
 const lease = z.strictObject({ holder: z.string().max(128).optional(), epoch: count });
 
 /** Each throws an Error that names the invalid field. */
-export const readLendingWire = reader<Exclude<LendingWire, { kind: 'attentionServer' | 'attentionAddress' }>>(
-  "a lender's message",
-  lenderWire,
-);
+export const readLendingWire = reader<
+  Exclude<LendingWire, { kind: 'attentionServer' | 'attentionAddress' | 'roundTrip' }>
+>("a lender's message", lenderWire);
 export const readLenderAnnouncement = reader<LenderAnnouncement>("a lender's announcement", lender);
 export const readLenderRecord = reader<{ readonly places: readonly LenderEntry[] }>('the record of lenders', places);
 export const readLease = reader<LeaseRecord>("the leader's lease", lease);

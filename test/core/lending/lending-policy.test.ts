@@ -1,6 +1,7 @@
 // The lending policies: the ledger from heartbeats, its candidates, the cycles found, and when to borrow.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { linkDistance, linkFigures } from '../../../src/core/cost/links/link-distance.ts';
 import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
 import { BlockTable } from '../../../src/core/kvcache/block-table.ts';
 import { LendingMemory } from '../../../src/core/kvcache/lending-memory.ts';
@@ -13,7 +14,6 @@ import {
   slackPermille,
   unboundedPermille,
 } from '../../../src/core/lending/lending-policy.ts';
-import { linkDistance, linkFigures } from '../../../src/core/lending/link-distance.ts';
 import { DebtLedger } from '../../../src/core/lending/manager/debt-ledger.ts';
 import { findCycle } from '../../../src/core/lending/settlement/debt-cycles.ts';
 import type { LendingReport } from '../../../src/core/protocol/lending-report.ts';

@@ -1,8 +1,9 @@
 // The global debt ledger (Infinite-LLM, section 5): how many blocks each instance lends to which others, from the last
 // heartbeats alone.
+
+import { type LinksByPeer, linkDistance, linksByPeer } from '../../cost/links/link-distance.ts';
 import type { InstanceIndex } from '../../protocol/ids.ts';
 import type { CreditorCandidate, CreditorRefusal, LendingReport, Memory } from '../../protocol/lending-report.ts';
-import { type LinksByPeer, linkDistance, linksByPeer } from '../link-distance.ts';
 
 export interface LedgerEdge {
   readonly debtor: InstanceIndex;

@@ -1,8 +1,9 @@
 // Learned transfer times of live instances: the bandwidths of recent page transfers and SSD reads, and the latency of a request.
 
+import { linkFigures } from '../../cost/links/link-distance.ts';
 import type { SsdConfig, SsdEnd } from '../../cost/ssd-times.ts';
 import type { TransferConfig, TransferEnd } from '../../cost/transfer-times.ts';
-import type { InstanceSnapshot } from '../../protocol/ports.ts';
+import type { InstanceSnapshot, LinkSnapshot } from '../../protocol/ports.ts';
 
 /** Before the first transfer and the first SSD read. */
 const initialBytesPerSecond = 2e9;
@@ -14,6 +15,7 @@ const sampleBytesMin = 2 ** 20;
 
 /** The part of an instance snapshot that shows bandwidth and latency. */
 type TransferSnapshot = Pick<InstanceSnapshot, 'running' | 'steps' | 'stepMsTotal'> & {
+  readonly links?: readonly Pick<LinkSnapshot, 'to' | 'bytesPerSecond'>[];
   readonly sent?: Pick<NonNullable<InstanceSnapshot['sent']>, 'bytes' | 'copySeconds'>;
   readonly tiers?: Pick<NonNullable<InstanceSnapshot['tiers']>, 'moved'> | undefined;
 };
@@ -46,17 +48,30 @@ export class LearnedTransfers {
   readonly #ends: readonly LearnedEnd[];
   /** (instances): those to which each cannot send. */
   readonly #unreachable: ReadonlySet<number>[];
+  /** (instances): links to others with a recent measurement. */
+  readonly #links: ReadonlyMap<number, TransferEnd>[];
 
   constructor(instances: number, bytesPerToken: number) {
     this.#ends = Array.from({ length: instances }, () => new LearnedEnd());
     this.#unreachable = Array.from({ length: instances }, () => new Set());
+    this.#links = Array.from({ length: instances }, () => new Map());
+    const link = (from: number, to: number): TransferEnd | undefined => this.#links[from]?.get(to);
     const reaches = (from: number, to: number): boolean => !this.#unreachable[from].has(to);
-    this.config = { ends: this.#ends, linkBytesPerSecond: undefined, bytesPerToken, reaches };
+    this.config = { ends: this.#ends, linkBytesPerSecond: undefined, bytesPerToken, reaches, link };
     this.ssds = { ends: this.#ends, bytesPerToken };
   }
 
-  observe(instance: number, snapshot: TransferSnapshot): void {
+  /** @param links indices of peers as the gateway numbers them */
+  observe(instance: number, snapshot: TransferSnapshot, links = snapshot.links): void {
     this.#ends[instance]?.observe(snapshot);
+    // A figure that is no longer reported is out of date: the rates of the ends count again.
+    const known = (links ?? []).filter(({ bytesPerSecond }) => bytesPerSecond !== undefined);
+    this.#links[instance] = new Map(
+      known.map(({ to, bytesPerSecond }) => [
+        to,
+        { bytesPerSecond: linkFigures({ peer: to, bytesPerSecond }).bytesPerSecond, us: 0 },
+      ]),
+    );
   }
 
   setUnreachable(from: number, peers: readonly number[]): void {

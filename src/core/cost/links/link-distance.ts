@@ -1,7 +1,7 @@
 // The distance between two instances, from what both ends of their link report ("least communication cost", Infinite-LLM
 // section 4.4).
-import type { InstanceIndex } from '../protocol/ids.ts';
-import type { LinkReport, LinkTransport } from '../protocol/lending-report.ts';
+import type { InstanceIndex } from '../../protocol/ids.ts';
+import type { LinkReport, LinkTransport } from '../../protocol/lending-report.ts';
 
 /** What a link costs: a message with its answer, and bytes. */
 export interface LinkFigures {
