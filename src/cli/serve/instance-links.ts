@@ -29,10 +29,17 @@ interface PagedMemory {
   readonly layers: readonly LayerRef[];
 }
 
-/** KV bytes of a token in a prefix transfer; undefined for a model with window layers, which are not transferred. */
-export function fetchBytesPerToken({ groups, pageBytes }: KvShape): number | undefined {
-  if (groups.some(({ window }) => window !== undefined)) return undefined;
+/**
+ * KV bytes of a token in a prefix transfer. Undefined without transfers: of a model with windows only host memory has
+ * complete prefixes.
+ */
+export function fetchBytesPerToken({ groups, pageBytes }: KvShape, hasTiers: boolean): number | undefined {
+  if (hasWindows({ groups }) && !hasTiers) return undefined;
   return (blockPages(groups) * pageBytes) / pageTokens;
+}
+
+export function hasWindows({ groups }: Pick<KvShape, 'groups'>): boolean {
+  return groups.some(({ window }) => window !== undefined);
 }
 
 /** Undefined if the instance neither sends nor receives prompts. @param over replaces the messenger by one over it */

@@ -87,8 +87,6 @@ const hostBlocksMin = 64;
 export function tierSizes(settings: InstanceSettings, { groups, pageBytes }: KvShape): TierSizes | undefined {
   const { tiers, contextTokens } = settings;
   if (tiers === undefined) return undefined;
-  if (groups.some(({ window }) => window !== undefined))
-    throw new Error('Cannot keep blocks in host memory or on SSD: layers of the model have a window');
   const blockBytes = blockPages(groups) * pageBytes;
   const transitBlocks = Math.max(hostBlocksMin, hostContexts * Math.ceil(contextTokens / pageTokens));
   const hostBlocks = tiers.hostBytes === undefined ? transitBlocks : Math.floor(tiers.hostBytes / blockBytes);

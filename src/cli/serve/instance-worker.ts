@@ -45,6 +45,7 @@ import {
   createMessenger,
   createThreadLog,
   fetchBytesPerToken,
+  hasWindows,
   lenderRoutes,
 } from './instance-links.ts';
 import { openTiers, tierSizes } from './instance-tiers.ts';
@@ -276,7 +277,9 @@ function describe(settings: InstanceSettings, backend: Backend, model: LoadedMod
     ...{ isa, threads, contextTokens },
     weightBytes: model.weightsBytes,
     fetchBytesPerToken:
-      isa === 'reference' || attentionWorkers !== undefined ? undefined : fetchBytesPerToken(model.kv),
+      isa === 'reference' || attentionWorkers !== undefined
+        ? undefined
+        : fetchBytesPerToken(model.kv, settings.tiers !== undefined),
     stageLayers: stageLayers(settings, backend, model),
     aheadOfUse: aheadOfUse(settings, backend),
   };
@@ -291,7 +294,7 @@ function describeInputs({ inputs, inputsReason }: InstanceSettings, isa: Isa, mo
 
 /** Borrowing instances, the reference backend and models of several layer groups compute whole prompts. */
 function stageLayers({ lending }: InstanceSettings, { isa }: Backend, { kv }: LoadedModel): number | undefined {
-  if (lending !== undefined || isa === 'reference' || fetchBytesPerToken(kv) === undefined) return undefined;
+  if (lending !== undefined || isa === 'reference' || hasWindows(kv)) return undefined;
   return kv.groups.length === 1 ? kv.groups[0].layers : undefined;
 }
 

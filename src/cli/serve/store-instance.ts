@@ -39,10 +39,7 @@ export function createStore(data: InstanceThreadData<InstanceSettings>, own: Thr
   const log = createThreadLog(own);
   const backend = createBackend(1, log);
   const { kv, layers, root } = shapeOf(settings, backend.isa);
-  const bytesPerToken = fetchBytesPerToken(kv);
   if (backend.isa === 'reference') throw new Error('Cannot start a store: the native kernels are not compiled');
-  if (bytesPerToken === undefined)
-    throw new Error('Cannot start a store: the model has layers with a window, whose blocks are not transferred');
   const sizes = tierSizes(settings, kv);
   if (sizes === undefined) throw new Error('Cannot start a store: there is neither host memory nor SSD for blocks');
   const pool = backend.createKvPool({ pages: sizes.pages, kvHeads: kv.kvHeads, headDim: kv.headDim, type: kv.type });
@@ -60,7 +57,7 @@ export function createStore(data: InstanceThreadData<InstanceSettings>, own: Thr
   const description: InstanceDescription = {
     ...{ weights: 'none', inputs: root.inputForm, isa: backend.isa, threads: 0, weightBytes: 0, kvBytes: 0 },
     ...{ contextTokens: settings.contextTokens, capacityTokens: 0, role },
-    fetchBytesPerToken: bytesPerToken,
+    fetchBytesPerToken: fetchBytesPerToken(kv, true),
     pagesAddress: handOffs?.address,
     tiers: tiers.description,
   };

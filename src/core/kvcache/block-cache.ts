@@ -41,7 +41,7 @@ export interface BlockCacheConfig {
   readonly facts?: BlockFacts | undefined;
   /** Additional pages that receive the KV of prompts computed by other instances. */
   readonly receivePages?: number | undefined;
-  /** Host memory and SSD below device memory; only for models without windows. */
+  /** Host memory and SSD below device memory. */
   readonly tiers?: TiersConfig | undefined;
   /** Share of the pages that pinned prefixes may occupy; 0 by default. */
   readonly pinShare?: number | undefined;
@@ -76,6 +76,8 @@ export class BlockCache {
   readonly #windowed: readonly GroupCache[];
   /** The groups with the blocks that the cache reports. */
   readonly reported: WholeGroups;
+  /** All groups: lower tiers and transfers have the pages of each. */
+  readonly all: WholeGroups;
   readonly #queue: EvictionQueue;
   readonly ages: BlockAgeCounter;
   /** Tables that belong to no sequence: blocks in transit between instances or tiers. */
@@ -129,10 +131,9 @@ export class BlockCache {
     this.#whole = this.groups.filter(({ window }) => window === undefined);
     this.#windowed = this.groups.filter(({ window }) => window !== undefined);
     this.reported = new WholeGroups(this.#whole.length > 0 ? this.#whole : this.groups.slice(0, 1));
+    this.all = new WholeGroups(this.groups);
     if (tiers === undefined) return;
-    if (this.#windowed.length > 0)
-      throw new Error(`Cannot keep blocks in lower tiers: ${this.#windowed.length} layer groups have a window`);
-    const moves = tiers.mover && new TierMoves(this.reported, this.pages.ids, tiers.mover);
+    const moves = tiers.mover && new TierMoves(this.all, this.reported, this.pages.ids, tiers.mover);
     this.lower = new LowerTiers({ ...tiers, eviction, facts, moves }, (words, at) => this.reported.holds(words, at));
     this.reported.setListener(this.lower);
   }
@@ -142,6 +143,11 @@ export class BlockCache {
     if (other === undefined && group.window === undefined)
       return new ExtraPageRows(group.pool, this.lending, stagingBlocks, firstPage, host);
     throw new Error('Cannot lend blocks: only models of one layer group without a window do');
+  }
+
+  /** True if sequences release blocks of some layers: device memory then has no complete prefix to send. */
+  get hasWindows(): boolean {
+    return this.#windowed.length > 0;
   }
 
   /** Blocks that the table lacks to hold `tokens` tokens. */
@@ -283,7 +289,7 @@ export class BlockCache {
 
   /**
    * Appends the local prefix of the chain's first `blocksMax` blocks to an empty table: blocks of device memory first,
-   * then blocks loaded from host memory while the device has free pages. Host memory keeps these blocks until
+   * then blocks loaded from host memory while the device has free pages, without those behind a window. Host memory keeps these blocks until
    * `lower.readEnded`. Blocks loaded for a `resumed` sequence do not count as hits. Returns the number of blocks.
    */
   loadPrefix(
@@ -298,7 +304,7 @@ export class BlockCache {
     const inHost = lower.inHost(chain, from, blocksMax);
     lower.touch(chain, inHost);
     let end = from;
-    while (end < inHost && this.allocate(table)) end++;
+    while (end < inHost && this.allocate(table)) this.releaseBehindWindow(table, ++end * this.blockTokens);
     if (end > from) this.readHost(chain, from, end, table, resumed);
     return end;
   }
@@ -312,11 +318,11 @@ export class BlockCache {
     if (lower === undefined) throw new Error('Cannot read host memory: it holds no blocks');
     lower.read(chain, from, to, resumed);
     const hasContents = lower.moves !== undefined;
-    const own = Array.from({ length: hasContents ? to - from : 0 }, (_, i) => this.reported.heldIds(table, from + i));
+    const own = Array.from({ length: hasContents ? to - from : 0 }, (_, i) => this.all.heldIds(table, from + i));
     this.cacheBlocks(chain, from, to, table);
     // An equal block that was indexed before already has the contents.
     for (const [i, ids] of own.entries()) {
-      const held = this.reported.heldIds(table, from + i);
+      const held = this.all.heldIds(table, from + i);
       lower.load(
         chain,
         from + i,
@@ -448,6 +454,7 @@ export class BlockCache {
     let swapped = Number.POSITIVE_INFINITY;
     for (let g = 0; g < this.groups.length; g++)
       swapped = Math.min(swapped, this.groups[g].cacheBlocks(chain, from, to, table.groups[g]));
+    this.lower?.storeRecorded();
     return swapped;
   }
 

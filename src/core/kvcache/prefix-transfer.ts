@@ -17,7 +17,7 @@ export interface PageReserve {
 export interface PrefixReceiveBuffer extends SsdReadTarget {
   /** The chain's blocks before this one are local already, or have a slot in the buffer. */
   readonly blocks: number;
-  /** (to - from, layers): pages that receive the contents of blocks `from..to`; for models without windows. */
+  /** (to - from, layers): pages that receive the contents of blocks `from..to`. */
   pages(from: number, to: number): Int32Array;
   /** Blocks `from..to` have arrived: they are cached from now on. */
   fill(from: number, to: number, origin: BlockOrigin): void;
@@ -34,7 +34,7 @@ export interface PoolReceiveBuffer extends PrefixReceiveBuffer {
 /** Blocks of a chain that are not evicted. */
 export interface PinnedPrefix {
   readonly blocks: number;
-  /** (blocks - from, layers): pages of the blocks' contents; for models without windows. */
+  /** (blocks - from, layers): pages of the blocks' contents. */
   pages(from: number): Int32Array;
   close(): void;
 }
@@ -71,9 +71,14 @@ export function touchPrefix(cache: BlockCache, chain: BlockChain, blocks: number
   cache.lower?.touch(chain, blocks);
 }
 
+/** False for models with windows without host memory: device memory has no complete prefix then. */
+export function sendsPrefixes(cache: BlockCache): boolean {
+  return cache.lower !== undefined || !cache.hasWindows;
+}
+
 /**
  * Opens a receive buffer: in host memory if the instance has that tier, so that incoming blocks take no device memory.
- * Undefined without free memory. @param local number of local blocks
+ * Undefined without free memory, and without host memory for a model with windows. @param local number of local blocks
  */
 export function receivePrefix(
   cache: BlockCache,
@@ -83,6 +88,7 @@ export function receivePrefix(
   reserve: PageReserve,
 ): PrefixReceiveBuffer | undefined {
   if (cache.lower !== undefined) return HostReceiveBuffer.open(cache.lower, chain, local, to);
+  if (!sendsPrefixes(cache)) return undefined;
   return DeviceReceiveBuffer.open(cache, chain, local, to, reserve);
 }
 
@@ -114,8 +120,8 @@ export function receiveInPool(
 }
 
 /**
- * Pins blocks to be sent: in host memory if it has all of them. Undefined when no block from `from` on is local, or
- * none can be pinned.
+ * Pins blocks to be sent: in host memory if it has all of them, or if the model has windows. Undefined when no such
+ * block from `from` on is local, or none can be pinned.
  */
 export function pinPrefix(
   cache: BlockCache,
@@ -126,8 +132,11 @@ export function pinPrefix(
   const blocks = cache.match(chain, chain.blocks);
   const { lower } = cache;
   const inHost = lower?.inHost(chain, from, chain.blocks) ?? 0;
-  if (lower !== undefined && inHost >= blocks && inHost > from) return new HostPins(lower, chain, from, inHost);
-  return blocks > from ? DeviceReceiveBuffer.open(cache, chain, blocks, blocks, reserve) : undefined;
+  const isComplete = inHost >= blocks || cache.hasWindows;
+  if (lower !== undefined && isComplete && inHost > from) return new HostPins(lower, chain, from, inHost);
+  return blocks > from && !cache.hasWindows
+    ? DeviceReceiveBuffer.open(cache, chain, blocks, blocks, reserve)
+    : undefined;
 }
 
 /** Blocks of device memory, referenced by a table that belongs to no sequence. */

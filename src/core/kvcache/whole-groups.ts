@@ -1,10 +1,13 @@
-// The layer groups without a window, which hold a prefix together: a block is there while each of them has it.
+// Layer groups that have a block together: those without a window, which hold a prefix, or all, for its pages.
 import { digestWords } from '../../util/blake2s.ts';
 import type { BlockId } from '../protocol/ids.ts';
 import type { BlockChain } from '../protocol/kv-events.ts';
 import type { BlockTable } from './block-table.ts';
 import type { BlockListener } from './events/kv-event-log.ts';
 import type { GroupCache } from './group-cache.ts';
+
+/** Ids of a block in the groups; undefined where a group does not have it, because it lies behind a window. */
+export type BlockIds = readonly (BlockId | undefined)[];
 
 /** Its pages of a block are those of the first group, then those of the next. */
 export class WholeGroups {
@@ -55,24 +58,34 @@ export class WholeGroups {
   }
 
   /** The pages of a block by its ids in the groups. */
-  pagesOf(ids: readonly BlockId[]): Int32Array {
+  pagesOf(ids: BlockIds): Int32Array {
     const pages = new Int32Array(this.blockPages);
     let at = 0;
     for (const [g, { layers, pool }] of this.groups.entries()) {
-      pages.set(pool.pageTable.subarray(ids[g] * layers, (ids[g] + 1) * layers), at);
+      const id = ids[g];
+      if (id === undefined) throw new Error(`Cannot list the pages of a block: group ${g} does not have it`);
+      pages.set(pool.pageTable.subarray(id * layers, (id + 1) * layers), at);
       at += layers;
     }
     return pages;
   }
 
   /** Ids of a block that the table holds, behind remote blocks if it has any, by its index in the sequence. */
-  heldIds({ groups }: BlockTable, index: number): BlockId[] {
-    return this.groups.map((_, g) => groups[g].blocks.at(index - groups[g].first));
+  heldIds({ groups }: BlockTable, index: number): BlockIds {
+    return this.groups.map((_, g) => {
+      const { first, blocks } = groups[g];
+      return index < first ? undefined : blocks.at(index - first);
+    });
+  }
+
+  /** Ids of the block of the digest at `words[at..at+4]`. */
+  indexedIds(words: Uint32Array, at: number): BlockIds {
+    return this.groups.map((group) => group.findDigest(words, at));
   }
 
   /** Ids of the block of a digest; undefined if a group lacks it. */
-  idsOf({ words }: Pick<BlockChain, 'words'>, index: number): BlockId[] | undefined {
-    const ids = this.groups.flatMap((group) => group.findDigest(words, index * digestWords) ?? []);
-    return ids.length === this.groups.length ? ids : undefined;
+  idsOf({ words }: Pick<BlockChain, 'words'>, index: number): BlockIds | undefined {
+    const ids = this.indexedIds(words, index * digestWords);
+    return ids.includes(undefined) ? undefined : ids;
   }
 }

@@ -35,12 +35,12 @@ export class HostTraffic {
 
   /** The blocks that the planned rows of the sequence complete. */
   #completedBy({ computed, planned, chain, table, readsPart, content }: Sequence): ComputedBlocks[] {
-    const { blockTokens, reported } = this.#cache;
+    const { blockTokens, all } = this.#cache;
     const from = Math.floor(computed / blockTokens);
     const end = Math.floor((computed + planned) / blockTokens);
     if (end === from || readsPart) return [];
     content.digest(computed + planned);
-    return [{ chain, from, to: Math.min(end, chain.blocks), idsOf: (index) => reported.heldIds(table, index) }];
+    return [{ chain, from, to: Math.min(end, chain.blocks), idsOf: (index) => all.heldIds(table, index) }];
   }
 
   stepEnded(): void {

@@ -90,6 +90,8 @@ interface Settings {
   readonly jobShare: number;
   /** Blocks that pins may hold, beyond those of the largest request. */
   readonly pinBlocks: number;
+  /** Of host memory below the pool; 0: there is none. */
+  readonly hostBlocks: number;
 }
 
 const arbitrarySettings: fc.Arbitrary<Settings> = fc.record({
@@ -102,6 +104,7 @@ const arbitrarySettings: fc.Arbitrary<Settings> = fc.record({
   usPerStep: fc.constantFrom(3_000, 50_000),
   jobShare: fc.constantFrom(0.1, 0.5),
   pinBlocks: fc.constantFrom(0, 2, 9),
+  hostBlocks: fc.constantFrom(0, 3, 12, 60),
 });
 
 class History {
@@ -111,13 +114,14 @@ class History {
   pins = 0;
 
   constructor(settings: Settings) {
-    const { groups, spareBlocks, pinBlocks, tokensMax, sequencesMax, usPerStep: us } = settings;
+    const { groups, spareBlocks, pinBlocks, hostBlocks, tokensMax, sequencesMax, usPerStep: us } = settings;
     const pages = pagesFor(groups, 153 + 70, pageTokens) + (spareBlocks + pinBlocks) * blockPages(groups) + 1;
     this.world = new World({
       // The largest request fits alone, a block at a time; one page more belongs to no block.
       pages,
       pinShare: (pinBlocks * blockPages(groups)) / pages,
       groups,
+      ...(hostBlocks > 0 && { tiers: { hostBlocks, ssdBlocks: 0 }, contents: { onSsd: undefined } }),
       eviction: settings.eviction,
       queueMax: settings.queueMax,
       limits: {
@@ -188,6 +192,7 @@ test('every request ends with exactly the tokens that it gets alone, and nothing
   let shared = 0;
   let evicted = 0;
   let pinned = 0;
+  let fromHost = 0;
   fc.assert(
     fc.property(arbitrarySettings, fc.array(arbitraryAction, { minLength: 5, maxLength: 80 }), (settings, actions) => {
       const history = new History(settings);
@@ -198,11 +203,12 @@ test('every request ends with exactly the tokens that it gets alone, and nothing
       shared += snapshot.cachedTokens;
       evicted += snapshot.evictedBlocks;
       pinned += history.world.instance.components.pinning.hitTokens;
+      fromHost += snapshot.tiers?.reads.host ?? 0;
     }),
     { numRuns: 120 },
   );
-  // The histories cover preemption, sharing, eviction and pins.
-  expect(Math.min(preempted, shared, evicted, pinned)).toBeGreaterThan(0);
+  // The histories cover preemption, sharing, eviction, pins and host memory.
+  expect(Math.min(preempted, shared, evicted, pinned, fromHost)).toBeGreaterThan(0);
 });
 
 test('within a priority no request starves while others keep arriving', () => {

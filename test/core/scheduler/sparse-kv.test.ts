@@ -249,7 +249,7 @@ test('in random histories every request ends with the output that it gets alone,
         ...settings,
         pages: 8 * (window ? 4 : 3) + 3 * 8 + spare,
         limits: { ...limits, tokensMax, sequencesMax: 5, logitRowsMax: 10, ...usPerStep },
-        ...(hostBlocks > 0 && !window && { tiers: { hostBlocks, ssdBlocks: 0 }, contents: { onSsd: undefined } }),
+        ...(hostBlocks > 0 && { tiers: { hostBlocks, ssdBlocks: 0 }, contents: { onSsd: undefined } }),
       });
       const requests: GenerationRequest[] = [];
       const cancelled = new Set<string>();

@@ -148,17 +148,26 @@ describe('an instance', () => {
       relay: undefined,
     };
   };
-  function offering() {
+  const cacheOf = (window: number | undefined) =>
+    new BlockCache({ pages: 4, blockTokens: 8, groups: [{ layers: 1, window }], eviction: 'lru' });
+  function offering(window?: number) {
     const offered: { to: number; blocks: number }[] = [];
     const sends = { size: 0 };
     const emit = (effect: InstanceEffect<never, never>) => {
       if (effect.kind === 'send' && effect.message.kind === 'offer')
         offered.push({ to: effect.to, blocks: effect.message.chain.blocks });
     };
-    const { context } = prefixContext(undefined, emit, { blockTokens: 8, stepUs: ({ rows }) => 10 * rows });
+    const { context } = prefixContext(cacheOf(window), emit, { blockTokens: 8, stepUs: ({ rows }) => 10 * rows });
     const offers = new PrefixOffers(context, sends, []);
     return { offers, offered, sends };
   }
+
+  it('offers nothing if only a window of its prefixes is left', () => {
+    const { offers, offered } = offering(16);
+    offers.stores = [{ instance: 7, key: 1 }];
+    offers.offer(sequenceOf(1, 80));
+    expect(offered).toEqual([]);
+  });
 
   it('offers new computed prefixes to the same store as all instances, while few prefixes are being sent', () => {
     const { offers, offered, sends } = offering();

@@ -1,6 +1,6 @@
 // Host memory and SSD below a live instance's pool: the same answers, and prefixes that are found again.
 import { spawn } from 'node:child_process';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { existsSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
@@ -8,6 +8,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { InstanceSettings } from '../../../src/cli/serve/worker-settings.ts';
 import type { LiveCluster } from '../../../src/runtime/threads/live-cluster.ts';
 import { counterUniform } from '../../../src/util/counter-random.ts';
+import { sharedModels } from '../../engine/goldens.ts';
 import { type Answer, admitAll, answerOf, liveCluster, livePrompt, liveRequest, liveSettings } from './instances.ts';
 
 const key = Uint32Array.of(1, 2, 3, 4);
@@ -41,6 +42,10 @@ async function closed(cluster: LiveCluster): Promise<void> {
 async function written(cluster: LiveCluster, blocks: number): Promise<void> {
   while ((cluster.snapshot().tiers?.ssd.blocks ?? 0) < blocks) await new Promise((resolve) => setTimeout(resolve, 2));
 }
+
+const windowed = `${sharedModels}/random/gemma3`;
+const models: (readonly [string, string])[] = [['a model', liveSettings.model]];
+if (existsSync(windowed)) models.push(['a model with windows', windowed]);
 
 const prompts = Array.from({ length: 8 }, (_, kind) => livePrompt(kind, 100 + 17 * kind));
 const fullBlocks = prompts.reduce((sum, prompt) => sum + Math.floor((prompt.length - 1) / 32), 0);
@@ -129,14 +134,15 @@ describe('SSD below an instance', () => {
     );
   });
 
-  it('serves prefill and decode instances', async () => {
+  it.each(models)('serves prefill and decode instances of %s', async (_, model) => {
     const blockBytes = 6 * 2 ** 14;
     const of = (i: number) => ({
+      model,
       kvBytes: 20 * blockBytes,
       tiers: { hostBytes: 30 * blockBytes, ssd: { path: join(folder, `instance-${i}`), bytes: 2 ** 24 } },
     });
     const [alone, apart] = [
-      await started({}),
+      await started({ model }),
       await startedAll([
         { role: 'prefill', ...of(0) },
         { role: 'decode', ...of(1) },

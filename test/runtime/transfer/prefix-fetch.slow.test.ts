@@ -1,12 +1,20 @@
 // Prefix fetch between instances of one process, with and without lower tiers: the bits of one instance.
-import { mkdtempSync, rmSync } from 'node:fs';
+import { existsSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, describe, expect, it } from 'vitest';
 import type { InstanceSettings } from '../../../src/cli/serve/worker-settings.ts';
 import { loadNative } from '../../../src/kernel/native/native.ts';
 import type { LiveCluster } from '../../../src/runtime/threads/live-cluster.ts';
-import { answerOf, borrowingCluster, liveCluster, livePrompt, liveRequest } from '../threads/instances.ts';
+import { sharedModels } from '../../engine/goldens.ts';
+import {
+  answerOf,
+  borrowingCluster,
+  liveCluster,
+  livePrompt,
+  liveRequest,
+  liveSettings,
+} from '../threads/instances.ts';
 
 const open: LiveCluster[] = [];
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-fetch-'));
@@ -29,16 +37,22 @@ const roundsMax = 30;
 const tiersOf = (i: number): Partial<InstanceSettings> => ({
   tiers: { hostBytes: 2 ** 23, ssd: { path: join(folder, `instance-${i}`), bytes: 2 ** 23 } },
 });
+const windowed = `${sharedModels}/random/gemma3`;
+const withWindows = { model: windowed, tiers: { hostBytes: 2 ** 23, ssd: undefined } };
 const cases = [
   ['between pools', [{}, {}], 'memory'],
   ['between pools over tcp', [{}, {}], 'tcp'],
   ['between pools of instances that borrow', [], 'memory'],
   ['to host memory', [tiersOf(0), tiersOf(1)], 'memory'],
-] as const;
+  ['to host memory, of a model with windows,', [withWindows, withWindows], 'memory'],
+] as readonly (readonly [string, readonly Partial<InstanceSettings>[], 'memory' | 'tcp'])[];
+
+const possible = cases.filter(([name]) => !name.includes('windows') || existsSync(windowed));
 
 describe.skipIf(loadNative() === undefined)('a prefix that another instance has', () => {
-  it.each(cases)('is fetched %s when that is faster than waiting or computing', async (_, instances, way) => {
-    const [alone, cluster] = [await started([{}], 'memory'), await started(instances, way)];
+  it.each(possible)('is fetched %s when that is faster than waiting or computing', async (_, instances, way) => {
+    const { model = liveSettings.model } = instances[0] ?? {};
+    const [alone, cluster] = [await started([{ model }], 'memory'), await started(instances, way)];
     const fetched = () => cluster.instances().reduce((sum, { sent }) => sum + (sent?.bytes ?? 0), 0);
     let rounds = 0;
     for (; rounds < roundsMax && fetched() === 0; rounds++) {

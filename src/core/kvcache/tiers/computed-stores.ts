@@ -2,16 +2,17 @@
 import { digestWords } from '../../../util/blake2s.ts';
 import type { BlockId, SlotId } from '../../protocol/ids.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
+import type { BlockIds } from '../whole-groups.ts';
 import type { BlockTier } from './block-tier.ts';
-import type { ReservedBlock, TierMoves } from './tier-moves.ts';
+import type { SlotBlock, TierMoves } from './tier-moves.ts';
 
 /** The chain's blocks `from..to`, which the next step completes. */
 export interface ComputedBlocks {
   readonly chain: BlockChain;
   readonly from: number;
   readonly to: number;
-  /** Ids of a block in the layer groups, by its index in the chain. */
-  idsOf(index: number): readonly BlockId[];
+  /** Ids of a block in all layer groups, by its index in the chain. */
+  idsOf(index: number): BlockIds;
 }
 
 /**
@@ -23,8 +24,8 @@ export class ComputedStores {
   readonly #host: BlockTier;
   readonly #moves: TierMoves | undefined;
   readonly #onDevice: (words: Uint32Array, at: number) => boolean;
-  /** The block of the first layer group that is copied to each reserved slot. */
-  readonly #blocks = new Map<SlotId, BlockId>();
+  /** The block that is copied to each reserved slot, by its reported id. */
+  readonly #blocks = new Map<SlotId, BlockId | undefined>();
 
   constructor(host: BlockTier, moves: TierMoves | undefined, onDevice: (words: Uint32Array, at: number) => boolean) {
     this.#host = host;
@@ -43,30 +44,35 @@ export class ComputedStores {
     if (blocks.length > 0) this.#moves?.storeComputed(blocks);
   }
 
-  #reserve({ chain, from, to, idsOf }: ComputedBlocks): ReservedBlock[] {
-    const reserved: ReservedBlock[] = [];
+  #reserve({ chain, from, to, idsOf }: ComputedBlocks): SlotBlock[] {
+    const reserved: SlotBlock[] = [];
     for (let index = from; index < to; index++) {
       const at = index * digestWords;
       if (this.#onDevice(chain.words, at) || this.#host.contains(chain.words, at)) continue;
       const slot = this.#host.allocate(chain.words, at, index + 1);
       if (slot === undefined) break;
       const ids = idsOf(index);
-      this.#blocks.set(slot, ids[0]);
+      this.#blocks.set(slot, this.#moves?.reportedId(ids));
       reserved.push({ slot, ids });
     }
     return reserved;
   }
 
-  /** The step has computed the digest at `words[at..at+4]` in this block. Its slot; undefined if none was reserved. */
+  /**
+   * The step has computed the digest at `words[at..at+4]` in this block. Its slot; undefined if none was reserved, or if
+   * the slot has the copy of another sequence with an equal block, which may have failed.
+   */
   commit(words: Uint32Array, at: number, block: BlockId): SlotId | undefined {
     if (this.#blocks.size === 0) return undefined;
     const slot = this.#host.findArriving(words, at);
-    const copied = slot === undefined ? undefined : this.#blocks.get(slot);
-    if (slot === undefined || copied === undefined) return undefined;
+    if (slot === undefined || !this.#blocks.has(slot)) return undefined;
+    const copied = this.#blocks.get(slot);
     this.#blocks.delete(slot);
+    if (copied !== block) {
+      this.#host.drop(slot);
+      return undefined;
+    }
     this.#host.arrived(slot);
-    // Of sequences with equal blocks, another one's was copied; that sequence may have failed.
-    if (copied !== block) this.#moves?.store(block, slot, words, at);
     return slot;
   }
 

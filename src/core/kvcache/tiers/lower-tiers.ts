@@ -9,7 +9,7 @@ import type { BlockFacts, EvictionRule } from '../eviction.ts';
 import { BlockTier } from './block-tier.ts';
 import { type ComputedBlocks, ComputedStores } from './computed-stores.ts';
 import { SsdWrites, type StartedWrites } from './ssd-writes.ts';
-import { digestAt, type TierMoves } from './tier-moves.ts';
+import { digestAt, type SlotBlock, type TierMoves } from './tier-moves.ts';
 
 export interface LowerTiersConfig {
   readonly hostBlocks: number;
@@ -58,6 +58,8 @@ export class LowerTiers implements BlockListener {
   readonly moves: TierMoves | undefined;
   readonly #writes: SsdWrites;
   readonly #stores: ComputedStores;
+  /** Blocks recorded in slots without contents so far, by slot. */
+  readonly #recorded = new Map<SlotId, BlockId>();
   /** Slots of host memory with contents in transit. */
   #expected = 0;
   #newReads = 0;
@@ -108,6 +110,7 @@ export class LowerTiers implements BlockListener {
       this.record(words, at, true, index + 1, blockAt(index));
       this.record(words, at, false, 0);
     }
+    this.storeRecorded();
   }
 
   /** The slot of a block that host memory takes; undefined when every slot is in use. */
@@ -115,9 +118,28 @@ export class LowerTiers implements BlockListener {
     const copied = block === undefined ? undefined : this.#stores.commit(words, at, block);
     if (copied !== undefined) return copied;
     const slot = this.host.put(words, at, depth);
-    if (slot !== undefined && block !== undefined)
-      this.moves?.store(block, slot, this.host.digests, slot * digestWords);
+    if (slot !== undefined && block !== undefined && this.moves !== undefined) this.#recorded.set(slot, block);
     return slot;
+  }
+
+  /**
+   * Copies the blocks recorded since the last call, once all layer groups have recorded theirs. A block that a sequence
+   * has left behind a window is not complete any more: host memory does not keep it.
+   */
+  storeRecorded(): void {
+    if (this.#recorded.size === 0 || this.moves === undefined) return;
+    const { digests } = this.host;
+    const blocks: SlotBlock[] = [];
+    for (const [slot, block] of this.#recorded) {
+      const at = slot * digestWords;
+      // Evicted by a later block.
+      if (this.host.find(digests, at) !== slot) continue;
+      const ids = this.moves.idsOf(block, digests, at);
+      if (ids.includes(undefined)) this.host.drop(slot);
+      else blocks.push({ slot, ids });
+    }
+    this.#recorded.clear();
+    if (blocks.length > 0) this.moves.store(blocks);
   }
 
   /** A step is about to compute these blocks: host memory copies them layer by layer. They count when they are recorded. */

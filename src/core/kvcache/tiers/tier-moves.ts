@@ -1,7 +1,7 @@
 // Moves of block contents between the tiers of a cache, where contents are real.
 import { digestWords } from '../../../util/blake2s.ts';
 import type { BlockId, SlotId } from '../../protocol/ids.ts';
-import type { WholeGroups } from '../whole-groups.ts';
+import type { BlockIds, WholeGroups } from '../whole-groups.ts';
 
 /** Carries out moves in this order, and before anything requested later. */
 export interface TierMover {
@@ -21,31 +21,36 @@ export interface TierMover {
   erase(slot: SlotId): void;
 }
 
-/** A block that the next step computes, with its ids in the groups, and the slot for it. */
-export interface ReservedBlock {
+/** A block of the pool, with its ids in the groups, and the slot for it. */
+export interface SlotBlock {
   readonly slot: SlotId;
-  readonly ids: readonly BlockId[];
+  readonly ids: BlockIds;
 }
 
-/** A block that is loaded: its ids in the groups, undefined where a group had it before. */
-interface BlockLoad {
-  readonly slot: SlotId;
-  readonly ids: readonly (BlockId | undefined)[];
+/** A block that is loaded: no id where a group had it before, or where it lies behind a window. */
+interface BlockLoad extends SlotBlock {
   readonly digest: Uint32Array;
 }
 
 /** The pages of host memory's slots, and the moves of contents to and from them. */
 export class TierMoves {
-  readonly #whole: WholeGroups;
+  readonly #all: WholeGroups;
+  /** Index of the group by which the pool reports its blocks. */
+  readonly #reported: number;
   readonly #blockPages: number;
   readonly #hostPage: number;
   readonly #mover: TierMover;
   #loads: BlockLoad[] = [];
 
-  /** @param whole all groups @param hostPage first page id of host memory */
-  constructor(whole: WholeGroups, hostPage: number, mover: TierMover) {
-    this.#whole = whole;
-    this.#blockPages = whole.blockPages;
+  /**
+   * @param all all groups
+   * @param reported those by which the pool reports its blocks
+   * @param hostPage first page id of host memory
+   */
+  constructor(all: WholeGroups, reported: WholeGroups, hostPage: number, mover: TierMover) {
+    this.#all = all;
+    this.#reported = all.groups.indexOf(reported.groups[0]);
+    this.#blockPages = all.blockPages;
     this.#hostPage = hostPage;
     this.#mover = mover;
   }
@@ -55,21 +60,35 @@ export class TierMoves {
     return this.#hostPage + slot * this.#blockPages;
   }
 
-  /** @param block its id in the first group; the others have it under the digest at `words[at..at+4]` */
-  store(block: BlockId, slot: SlotId, words: Uint32Array, at: number): void {
-    const ids = this.#whole.groups.map((group, g) => (g === 0 ? block : (group.findDigest(words, at) ?? 0)));
-    this.#mover.copy(this.#whole.pagesOf(ids), this.#pagesIn(slot));
+  /** The id in the group by which the pool reports its blocks. */
+  reportedId(ids: BlockIds): BlockId | undefined {
+    return ids[this.#reported];
   }
 
-  /** Stores blocks while the next step computes them. */
-  storeComputed(blocks: readonly ReservedBlock[]): void {
-    const from = new Int32Array(blocks.length * this.#blockPages);
-    for (const [i, { ids }] of blocks.entries()) from.set(this.#whole.pagesOf(ids), i * this.#blockPages);
-    this.#mover.store(from, this.pagesOfSlots(blocks.map(({ slot }) => slot)));
+  /** Ids of the block of the digest at `words[at..at+4]`; `block` is its reported one. */
+  idsOf(block: BlockId, words: Uint32Array, at: number): BlockIds {
+    return this.#all.indexedIds(words, at).map((id, g) => (g === this.#reported ? block : id));
+  }
+
+  /** Copies blocks to host memory. */
+  store(blocks: readonly SlotBlock[]): void {
+    this.#mover.copy(this.#pagesOf(blocks), this.pagesOfSlots(blocks.map(({ slot }) => slot)));
+  }
+
+  /** The same while the next step computes them. */
+  storeComputed(blocks: readonly SlotBlock[]): void {
+    this.#mover.store(this.#pagesOf(blocks), this.pagesOfSlots(blocks.map(({ slot }) => slot)));
+  }
+
+  /** (blocks, pages of a block) */
+  #pagesOf(blocks: readonly SlotBlock[]): Int32Array {
+    const pages = new Int32Array(blocks.length * this.#blockPages);
+    for (const [i, { ids }] of blocks.entries()) pages.set(this.#all.pagesOf(ids), i * this.#blockPages);
+    return pages;
   }
 
   /** Deferred to `flush`: until then the block may be evicted again. */
-  load(slot: SlotId, ids: readonly (BlockId | undefined)[], digest: Uint32Array): void {
+  load(slot: SlotId, ids: BlockIds, digest: Uint32Array): void {
     this.#loads.push({ slot, ids, digest });
   }
 
@@ -88,11 +107,11 @@ export class TierMoves {
   }
 
   /** Where the pages of a slot go: to themselves in groups that need none. Undefined if no group needs them. */
-  #loadedPages(slot: SlotId, ids: readonly (BlockId | undefined)[], digest: Uint32Array): Int32Array | undefined {
+  #loadedPages(slot: SlotId, ids: BlockIds, digest: Uint32Array): Int32Array | undefined {
     const pages = this.#pagesIn(slot);
     let isNeeded = false;
     let at = 0;
-    for (const [g, group] of this.#whole.groups.entries()) {
+    for (const [g, group] of this.#all.groups.entries()) {
       const { layers, pool } = group;
       const id = ids[g];
       if (id !== undefined && group.findDigest(digest, 0) === id) {

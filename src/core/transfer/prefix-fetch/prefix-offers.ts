@@ -2,6 +2,7 @@
 
 import { digestWords } from '../../../util/blake2s.ts';
 import { scramble } from '../../../util/scramble.ts';
+import { sendsPrefixes } from '../../kvcache/prefix-transfer.ts';
 import type { Store } from '../../protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
@@ -43,7 +44,7 @@ export class PrefixOffers {
 
   /** Offers the computed blocks of the request, which are cached here. */
   offer({ id, sequence }: RunningRequest): void {
-    if (this.#stores.length === 0 || this.#sends.size >= sendsMax) return;
+    if (this.#stores.length === 0 || this.#sends.size >= sendsMax || !sendsPrefixes(this.#context.kvCache)) return;
     const blocks = computedBlocks(sequence, this.#context.config.blockTokens);
     if (blocks <= sequence.offeredBlocks || !this.#worth.isWorth(blocks, this.#computeUs(blocks))) return;
     sequence.offeredBlocks = blocks;
