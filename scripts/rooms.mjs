@@ -41,9 +41,9 @@ export const coreFolders = {
   lending: ['protocol', 'cost', 'kvcache', 'scheduler'],
   'attention-workers': ['protocol', 'cost', 'kvcache', 'scheduler'],
   instance: ['protocol', 'cost', 'kvcache', 'scheduler', 'transfer', 'pipeline', 'lending', 'attention-workers'],
-  router: ['protocol', 'cost', 'kvcache', 'scheduler', 'pipeline'],
-  membership: ['protocol', 'kvcache'],
   fleet: ['protocol', 'cost', 'kvcache'],
+  router: ['protocol', 'cost', 'kvcache', 'scheduler', 'pipeline', 'fleet'],
+  membership: ['protocol', 'kvcache'],
 };
 
 /** All rooms except those named: what a composition root imports. */

@@ -23,6 +23,7 @@ import {
 import { addLiveCppFlags } from '../options/pipeline-options.ts';
 import { addServedSloFlags } from '../options/slo-options.ts';
 import { addSparseFlags, servedSparsity } from '../options/sparse-options.ts';
+import { addKvEventFlags, kvEventSource } from '../serve/fleet/kv-event-options.ts';
 import { refuseSharedFolders } from '../serve/instance-tiers.ts';
 import { refuseTooMuchMemory } from '../serve/memory-limits.ts';
 import { addHelpAll, groups } from '../terminal/help.ts';
@@ -63,7 +64,7 @@ export function serveCommand(): Command {
         transports,
       ),
     );
-  addDopFlags(addNatsFlags(addTierFlags(command))).addOption(
+  addDopFlags(addKvEventFlags(addNatsFlags(addTierFlags(command)))).addOption(
     new Option(
       '--token <secret>',
       'Share this secret with the processes of the cluster, and with attention workers at HOST:PORT',
@@ -97,6 +98,7 @@ export function serveCommand(): Command {
     if (options.nats === undefined) refuseClusters(options);
     else refuseGatewayOptions(options, givenOptions(flags));
     natsServers(options);
+    kvEventSource(options);
     if (options.fleet !== undefined) refuseFleetOptions(options, givenOptions(flags));
     // The gateway loads slowly: invalid options are refused before.
     const { serveModel } = await import('../serve/serve-model.ts');
@@ -169,6 +171,7 @@ function refuseModels(options: ServeOptions): void {
     new UsageError(`Cannot use --${flag} with several models: ${why}`);
   if (options.nats !== undefined) throw refused('nats', 'a cluster of processes serves one model');
   if (options.servedModelName !== undefined) throw refused('served-model-name', 'write --model NAME=MODEL');
+  if (options.kvEvents !== undefined) throw refused('kv-events', 'they do not name the model of a block');
   if (options.chatTemplate !== undefined) throw refused('chat-template', 'each model has its own template');
   const ssd = options.ssd ?? options.instances?.find((own) => own.ssd !== undefined)?.ssd;
   if (ssd !== undefined) throw refused('ssd', 'the blocks of different models cannot share a folder');

@@ -5,6 +5,7 @@ import { evictionKinds } from '../../core/kvcache/eviction.ts';
 import { defaultWatchdog } from '../../core/membership/step-watchdog.ts';
 import { inputChoices, kvTypeChoices, weightsForms } from '../../engine/forms.ts';
 import { byteCount } from '../../util/byte-count.ts';
+import { kvEventFields } from '../serve/fleet/kv-event-options.ts';
 import { availableThreads } from '../serve/host/cgroup.ts';
 import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
@@ -114,6 +115,7 @@ export const serveOptionsSchema = modelOptionsSchema.extend({
   pinMemory,
   stepMs,
   fleet: z.string().min(1).optional(),
+  ...kvEventFields,
   instances: instancesSchema.optional(),
   transport: z.enum(transports).optional(),
   ...liveTierFields,

@@ -1,5 +1,6 @@
 // Opens a member of a cluster: a gateway with text side and conductor, or an instance on a thread of its own.
 import { hostname } from 'node:os';
+import type { PublishedBlocks } from '../../core/fleet/published-blocks.ts';
 import type { GatewayPeers } from '../../core/protocol/ports.ts';
 import { modelFingerprint } from '../../engine/fingerprint.ts';
 import { chooseInputs, inputForms, kvTypeOf, matrixTypes } from '../../engine/forms.ts';
@@ -51,11 +52,19 @@ export interface GatewayMember extends TextSide {
   reportExit(name: string, incarnation: number): void;
 }
 
+export interface ClusterGatewaySettings {
+  readonly log: (message: string) => void;
+  readonly traces: boolean;
+  readonly key: string;
+  /** Receives the blocks of the instances, to publish them; undefined: none are published. */
+  readonly kvEvents?: PublishedBlocks | undefined;
+}
+
 /** @throws Error in one line if the server is unreachable, or the cluster has another model */
 export function openClusterGateway(
   nats: NatsServers,
   options: ServeOptions,
-  { log, traces, key }: { readonly log: (message: string) => void; readonly traces: boolean; readonly key: string },
+  { log, traces, key, kvEvents }: ClusterGatewaySettings,
 ): Promise<GatewayMember> {
   return withModel(nats, options, log, async (bus, files, { path, name }) => {
     const stopped = new Completion();
@@ -80,6 +89,7 @@ export function openClusterGateway(
       stepUs: options.stepMs && 1000 * options.stepMs,
       pipeline: pipeline && { ...pipeline, budgetByDefault: budgetByDefault(sparsity) },
       traces,
+      kvEvents,
     });
     const peers = new GatewayLinks(member, key);
     const close = async (): Promise<void> => {

@@ -1,4 +1,5 @@
 // Opens a model for serving: its text side on this thread, its engine on a worker thread.
+import type { PublishedBlocks } from '../../core/fleet/published-blocks.ts';
 import { budgetMin } from '../../core/kvcache/sparsity/budgets.ts';
 import type { AdmissionSettings } from '../../core/router/admission/length-admission.ts';
 import type { PlacementKind } from '../../core/router/placement/placement.ts';
@@ -65,6 +66,8 @@ export interface ServingOptions extends TierOptions {
   readonly attentionWorkers?: AttentionWorkersSettings | undefined;
   /** Layers that keep only some tokens; undefined: none. */
   readonly sparsity?: SparseSettings | undefined;
+  /** Receives the blocks of the instances, to publish them; undefined: none are published. */
+  readonly kvEvents?: PublishedBlocks | undefined;
   /** Settings of pipeline groups; undefined: none. */
   readonly pipeline?: PipelineSettings | undefined;
 }
@@ -121,6 +124,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
       ...{ queueMax: queue, placement: serving.placement },
       pipeline: serving.pipeline && { ...serving.pipeline, budgetByDefault: budgetByDefault(serving.sparsity) },
       lending: lending && localManagerSettings(lending),
+      kvEvents: serving.kvEvents,
       log: serving.log ?? console.error,
     });
     const text = await openTextOrClose(cluster, () => openTextSide(files, path, context, servedModelName ?? name));

@@ -12,6 +12,7 @@ import { ApiKeys } from '../../gateway/keys/api-keys.ts';
 import { readKeysFile, watchKeysFile } from '../../gateway/keys/keys-file.ts';
 import { OtlpExporter } from '../../gateway/tracing/otlp-exporter.ts';
 import type { NatsServers } from '../../runtime/bus/nats-connection.ts';
+import type { KvEventPublisher } from '../../runtime/fleet/kv-event-publisher.ts';
 import { ChatTemplate } from '../../text/template/chat-template.ts';
 import { FolderLock } from '../../weights/hub/lock.ts';
 import { type AttentionWorkersSettings, servedAttentionWorkers } from '../options/attention-worker-settings.ts';
@@ -29,6 +30,7 @@ import { withChosenDop, withChosenDops } from './attention/choose-attention-work
 import { ChildInstances } from './child-instances.ts';
 import { describeInstances } from './describe-instances.ts';
 import { type FirstModel, firstRequest } from './first-request.ts';
+import { kvEventSources, openKvEvents } from './fleet/kv-event-options.ts';
 import { codeOf, makeFolder } from './host/make-folder.ts';
 import { answerMemoryRequests } from './host/memory-probe.ts';
 import { logRdmaDevice } from './host/rdma-device.ts';
@@ -49,6 +51,8 @@ interface ServerContext extends ServerLog {
   readonly chatTemplate: ChatTemplate | undefined;
   readonly data: DataFolder | undefined;
   readonly keys: ApiKeys;
+  /** Publishes the blocks of the instances; undefined: they are not published. */
+  readonly kvEvents: KvEventPublisher | undefined;
 }
 
 /** Serves until SIGTERM or SIGINT. @throws Error in one line if it cannot */
@@ -60,8 +64,9 @@ export async function serveModel(options: ServeOptions): Promise<void> {
   const { keys, close } = openKeys(options, log.logger);
   warnWithoutKeys(options, keys, log.logger);
   const data = options.data === undefined ? undefined : await openData(options.data, log.log);
+  const kvEvents = await openKvEvents(options);
   try {
-    const context = { ...log, chatTemplate, data: data?.folder, keys };
+    const context = { ...log, chatTemplate, data: data?.folder, keys, kvEvents };
     const nats = natsServers(options);
     if (options.models !== undefined) await serveModels(options.models, options, context);
     else if (options.fleet !== undefined) await serveFleet(options.fleet, options, context);
@@ -69,6 +74,7 @@ export async function serveModel(options: ServeOptions): Promise<void> {
     else await serveCluster(nats, options, context);
   } finally {
     close();
+    kvEvents?.close();
     await data?.release();
   }
 }
@@ -120,7 +126,7 @@ function warnWithoutKeys({ host }: ServeOptions, keys: ApiKeys, logger: Logger):
 async function serveFleet(path: string, options: ServeOptions, context: ServerContext): Promise<void> {
   // The modules of fleets are loaded only for them.
   const { openFleet } = await import('./fleet/open-fleet.ts');
-  const fleet = await openFleet(path, options, context.log);
+  const fleet = await openFleet(path, options, context.kvEvents?.blocks, context.log);
   try {
     if (options.warmUp ?? true) fleet.warmUp();
     const gateway = await openGateway(fleet, options, context);
@@ -184,7 +190,7 @@ async function serveInstances(
 
 function servingOptions(
   options: ServeOptions,
-  { log }: ServerContext,
+  { log, kvEvents }: ServerContext,
   attentionWorkers: AttentionWorkersSettings | undefined,
 ): ServingOptions {
   return {
@@ -196,6 +202,7 @@ function servingOptions(
     attentionWorkers,
     sparsity: servedSparsity(options),
     warmsGrammars: options.warmUp ?? true,
+    kvEvents: kvEvents?.blocks,
     log,
   };
 }
@@ -219,6 +226,7 @@ async function serveCluster(nats: NatsServers, options: ServeOptions, context: S
   const { openClusterGateway } = await import('./open-cluster.ts');
   const member = await openClusterGateway(nats, options, {
     log: context.log,
+    kvEvents: context.kvEvents?.blocks,
     traces: otlpEndpoint(options) !== undefined,
     key: gatewayKey(context.data),
   });
@@ -273,7 +281,7 @@ function openGateway(
   return listen({ ...gatewaySettings(options, context), peers, ...parts }, options.host, options.port);
 }
 
-function gatewaySettings(options: ServeOptions, { logger, data, keys }: ServerContext): GatewaySettings {
+function gatewaySettings(options: ServeOptions, { logger, data, keys, kvEvents }: ServerContext): GatewaySettings {
   return {
     version: packageVersion(),
     logger,
@@ -289,6 +297,7 @@ function gatewaySettings(options: ServeOptions, { logger, data, keys }: ServerCo
     sloClasses: new Map(Object.entries(options.sloClasses ?? {})),
     sloDefault: { ...(options.ttftSlo && { ttft: options.ttftSlo }), ...(options.tbtSlo && { tbt: options.tbtSlo }) },
     webFolder: packageFile('web'),
+    kvEventSources: kvEventSources(kvEvents),
   };
 }
 

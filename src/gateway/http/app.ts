@@ -59,6 +59,8 @@ export interface GatewaySettings {
   readonly sloDefault?: LatencyBounds | undefined;
   /** Folder with the files of the dashboard's page; undefined: no page is served. */
   readonly webFolder?: string | undefined;
+  /** The body of `/kv_event_sources`; undefined: no KV events are published, and the path is unknown. */
+  readonly kvEventSources?: Readonly<Record<string, object>> | undefined;
   /** Maximum number of choices of one request: the size of the queue. */
   readonly choicesMax: number;
   /** Undefined: unknown fields of a request are refused. */
@@ -284,7 +286,7 @@ function addContextRoutes(
 
 function addInfoRoutes(
   app: Hono<Env>,
-  { port, cluster }: ServedOptions,
+  { port, cluster, kvEventSources }: ServedOptions,
   models: ServedModels,
   metrics: GatewayMetrics,
 ): void {
@@ -314,6 +316,10 @@ function addInfoRoutes(
     if (card === undefined) throw unknownModel(c.req.param('id'), ids);
     return c.json(card);
   });
+  if (kvEventSources !== undefined) {
+    app.get('/kv_event_sources', (c) => c.json(kvEventSources));
+    app.all('/kv_event_sources', (c) => refuseMethod(c, 'GET'));
+  }
   for (const path of ['/health', '/ready', '/metrics', '/v1/models', '/v1/models/*'])
     app.all(path, (c) => refuseMethod(c, 'GET'));
 }

@@ -18,9 +18,11 @@ export function addVllmMetrics(registry: Registry, models: () => readonly ModelF
     });
   gauge('vllm:num_requests_waiting', 'Requests accepted and not yet running.', (s) => s.waiting);
   gauge('vllm:num_requests_running', 'Requests in the running batches.', (s) => s.running);
-  gauge('vllm:kv_cache_usage_perc', 'Share of the KV pages held by requests: 1 is all.', ({ pages }) =>
-    pages.total === 0 ? 0 : pages.used / pages.total,
-  );
+  // Routers that read vLLM before 0.9 use the earlier of the two names.
+  for (const name of ['vllm:kv_cache_usage_perc', 'vllm:gpu_cache_usage_perc'])
+    gauge(name, 'Share of the KV pages held by requests: 1 is all.', ({ pages }) =>
+      pages.total === 0 ? 0 : pages.used / pages.total,
+    );
   addPulled(registry, {
     name: 'vllm:cache_config_info',
     help: 'The value 1, with the tokens of a block and the number of blocks of all instances as labels.',

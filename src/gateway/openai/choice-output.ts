@@ -56,6 +56,8 @@ export interface ChoiceOutputOptions {
   readonly stopIds: ReadonlySet<number>;
   /** True if the output starts a text (chat); false if it continues one (completion). */
   readonly atStart: boolean;
+  /** The text is without special tokens; default: true. */
+  readonly skipSpecial?: boolean | undefined;
   /** Undefined: the whole output is text. */
   readonly parsing?: ChoiceParser | undefined;
 }
@@ -73,9 +75,13 @@ export class ChoiceOutput {
   #passed = 0;
   #reasoningTokens = 0;
 
-  constructor(tokenizer: Tokenizer | undefined, { stops, stopIds, atStart, parsing }: ChoiceOutputOptions) {
+  constructor(
+    tokenizer: Tokenizer | undefined,
+    { stops, stopIds, atStart, skipSpecial = true, parsing }: ChoiceOutputOptions,
+  ) {
     const visible = parsing?.markerIds;
-    this.#detokenizer = tokenizer === undefined ? undefined : new Detokenizer(tokenizer, { atStart, visible });
+    this.#detokenizer =
+      tokenizer === undefined ? undefined : new Detokenizer(tokenizer, { atStart, skipSpecial, visible });
     this.#stops = stops;
     this.#stopIds = stopIds;
     this.#parsing = parsing;

@@ -61,7 +61,8 @@ export class CompletionShape {
     const promptIds = this.#promptIds(choice);
     if (this.#body.echo !== true && Object.keys(promptIds).length === 0) return undefined;
     const logprobs = this.#logprobs(promptEntries, 0, [], 0) ?? null;
-    return this.#chunk({ index: choice.index, text: this.#echo(choice), logprobs, finish_reason: null, ...promptIds });
+    const ids = { ...promptIds, ...this.#ids([]) };
+    return this.#chunk({ index: choice.index, text: this.#echo(choice), logprobs, finish_reason: null, ...ids });
   }
 
   deltaChunk(choice: Choice, { text, entries }: Delta): object {
@@ -70,7 +71,7 @@ export class CompletionShape {
   }
 
   finishChunk({ index }: Choice, reason: FinishReason): object {
-    return this.#chunk({ index, text: '', logprobs: null, finish_reason: reason });
+    return this.#chunk({ index, text: '', logprobs: null, finish_reason: reason, ...this.#ids([]) });
   }
 
   usageChunk(usage: object): object | undefined {

@@ -141,6 +141,7 @@ export function planChoices(
           stops: stops?.fresh(),
           stopIds: stopIdSet,
           atStart: startsText,
+          skipSpecial: body.skip_special_tokens,
           parsing: parsing?.(),
         }),
         request: {

@@ -44,7 +44,6 @@ const unsupported: Dialect['unsupported'] = {
   // Fields of vLLM, which its clients send with their defaults.
   use_beam_search: oneOf(false),
   length_penalty: oneOf(1),
-  skip_special_tokens: oneOf(true),
   spaces_between_special_tokens: oneOf(true),
   include_stop_str_in_output: oneOf(false),
   add_generation_prompt: oneOf(true),

@@ -129,6 +129,7 @@ export const shared = {
     .strictObject({ include_usage: z.boolean().optional(), include_obfuscation: z.literal(false).optional() })
     .optional(),
   return_token_ids: z.boolean().optional(),
+  skip_special_tokens: z.boolean().optional(),
   return_tokens_as_token_ids: z.boolean().optional(),
   cache_salt: z.string().max(saltCharactersMax).optional(),
   slo_class: z.string().max(classCharactersMax).optional(),

@@ -122,7 +122,7 @@ export class ExternalEngine {
 
   async #join(): Promise<void> {
     try {
-      const unhealthy = await this.unhealthy();
+      const unhealthy = (await this.unhealthy()) ?? (await this.#unready());
       if (unhealthy !== undefined) throw new Error(unhealthy);
       const kind = this.#options.kind ?? (await this.#kind());
       const dialect = dialects[kind];
@@ -139,6 +139,12 @@ export class ExternalEngine {
         this.#listener.log(`Engine ${this.url} does not serve yet: ${why}`);
       this.#reported = why;
     }
+  }
+
+  /** A Kvasir is healthy before it serves. Engines without that address are ready. */
+  async #unready(): Promise<string | undefined> {
+    const { status } = await this.http.get('/ready', healthTimeoutMs);
+    return status === 503 ? '/ready answers 503' : undefined;
   }
 
   /** SGLang describes itself at an address that vLLM does not have, or has in development mode with other contents. */

@@ -1,6 +1,7 @@
 // An inference port over external engines: the conductor runs on this thread, and each rank of an engine is an instance.
 import { webcrypto } from 'node:crypto';
 import { HandOff, type HandOffEffect, type HandOffEvent } from '../../core/fleet/hand-off.ts';
+import type { PublishedBlocks } from '../../core/fleet/published-blocks.ts';
 import type { BlockRoot } from '../../core/kvcache/block-hash.ts';
 import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts';
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
@@ -43,6 +44,8 @@ export interface FleetClusterOptions {
   readonly placement?: PlacerConfig<GenerationRequest>['kind'] | undefined;
   /** Limit of a request's duration; none unless given. */
   readonly requestTimeoutUs?: number | undefined;
+  /** Receives the blocks of the engines, to publish them; none unless given. */
+  readonly kvEvents?: PublishedBlocks | undefined;
   log(message: string): void;
 }
 
@@ -101,7 +104,7 @@ export class FleetCluster extends ConductorDriver {
     const slotsMax = Math.max(ranks.least, options.engines.length * ranks.perEngine + added);
     const hashKey = webcrypto.getRandomValues(new Uint32Array(4));
     super({
-      placement: new TokenPlacement(hashKey),
+      placement: new TokenPlacement(hashKey, options.kvEvents),
       admission: new TokenAdmission(options.admission, slotsMax, batchLimitsWith(options.stepUs)),
       log: (line) => options.log(line),
     });

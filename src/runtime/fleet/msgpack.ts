@@ -1,4 +1,4 @@
-// MessagePack: the types that engines use in their KV events and load reports. Integers beyond 2^53 are BigInts.
+// MessagePack: the types of KV events and load reports. Integers beyond 2^53 are BigInts.
 
 export type MsgpackValue =
   | undefined
@@ -136,4 +136,109 @@ class Reader {
 function narrow(value: bigint): number | bigint {
   const number = Number(value);
   return Number.isSafeInteger(number) ? number : value;
+}
+
+/** Values to encode. An object leaves out its undefined members, a `Map` does not. */
+export type Packed =
+  | undefined
+  | number
+  | bigint
+  | string
+  | Uint8Array
+  | Int32Array
+  | readonly Packed[]
+  | ReadonlyMap<string, Packed>
+  | { readonly [key: string]: Packed };
+
+/** Integers take their shortest form, other numbers are doubles. Undefined is nil; an `Int32Array` is an array. */
+export function encodeMsgpack(value: Packed): Buffer {
+  const writer = new Writer();
+  writer.value(value);
+  return writer.bytes;
+}
+
+/** The types of a length below 2^8, 2^16 and 2^32; arrays and maps have none for 2^8. */
+type LengthTypes = readonly [of8: number | undefined, of16: number, of32: number];
+
+class Writer {
+  #bytes = Buffer.allocUnsafe(1024);
+  #at = 0;
+
+  get bytes(): Buffer {
+    return this.#bytes.subarray(0, this.#at);
+  }
+
+  value(value: Packed): void {
+    if (value === undefined) this.#uint(0xc0, 1);
+    else if (typeof value === 'number') this.#number(value);
+    else if (typeof value === 'bigint') this.#bigint(value);
+    else if (typeof value === 'string') {
+      const utf8 = Buffer.from(value);
+      this.#length(utf8.length, 0xa0, 32, [0xd9, 0xda, 0xdb]);
+      this.#copy(utf8);
+    } else if (value instanceof Uint8Array) {
+      this.#length(value.length, 0, 0, [0xc4, 0xc5, 0xc6]);
+      this.#copy(value);
+    } else if (value instanceof Int32Array || Array.isArray(value)) {
+      const items: Int32Array | readonly Packed[] = value;
+      this.#length(items.length, 0x90, 16, [undefined, 0xdc, 0xdd]);
+      for (const item of items) this.value(item);
+    } else {
+      const entries =
+        value instanceof Map ? [...value] : Object.entries(value).filter(([, each]) => each !== undefined);
+      this.#length(entries.length, 0x80, 16, [undefined, 0xde, 0xdf]);
+      for (const [key, each] of entries) {
+        this.value(key);
+        this.value(each);
+      }
+    }
+  }
+
+  #number(value: number): void {
+    if (!Number.isSafeInteger(value)) {
+      this.#uint(0xcb, 1);
+      const at = this.#reserve(8);
+      this.#bytes.writeDoubleBE(value, at);
+    } else if (value < -32) this.#bigint(BigInt(value));
+    else if (value < 0) this.#uint(0x100 + value, 1);
+    else if (value < 0x80) this.#uint(value, 1);
+    else if (value >= 2 ** 32) this.#bigint(BigInt(value));
+    else this.#length(value, 0, 0, [0xcc, 0xcd, 0xce]);
+  }
+
+  #bigint(value: bigint): void {
+    this.#uint(value < 0n ? 0xd3 : 0xcf, 1);
+    const at = this.#reserve(8);
+    this.#bytes.writeBigUInt64BE(BigInt.asUintN(64, value), at);
+  }
+
+  /** Lengths below `fixed` are part of the type. */
+  #length(length: number, type: number, fixed: number, [of8, of16, of32]: LengthTypes): void {
+    if (length < fixed) this.#uint(type | length, 1);
+    else if (length < 0x100 && of8 !== undefined) this.#uint(of8 * 0x100 + length, 2);
+    else if (length < 0x10000) this.#uint(of16 * 0x10000 + length, 3);
+    else this.#uint(of32 * 2 ** 32 + length, 5);
+  }
+
+  #uint(value: number, bytes: number): void {
+    const at = this.#reserve(bytes);
+    this.#bytes.writeUIntBE(value, at, bytes);
+  }
+
+  #copy(bytes: Uint8Array): void {
+    const at = this.#reserve(bytes.length);
+    this.#bytes.set(bytes, at);
+  }
+
+  /** Where the next bytes go: the buffer may be another one afterwards. */
+  #reserve(bytes: number): number {
+    const at = this.#at;
+    this.#at += bytes;
+    if (this.#at > this.#bytes.length) {
+      const grown = Buffer.allocUnsafe(Math.max(this.#at, 2 * this.#bytes.length));
+      grown.set(this.#bytes);
+      this.#bytes = grown;
+    }
+    return at;
+  }
 }

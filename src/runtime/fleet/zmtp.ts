@@ -1,5 +1,5 @@
-// ZMTP 3.0 over TCP, the protocol of ZeroMQ: one connection to a PUB or ROUTER socket, with the mechanism NULL.
-import { connect, type Socket } from 'node:net';
+// ZMTP 3.0 over TCP, the protocol of ZeroMQ, with the mechanism NULL.
+import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net';
 import { reasonOf } from './reason-of.ts';
 
 export type ZmtpType = 'SUB' | 'DEALER' | 'PUB' | 'ROUTER';
@@ -20,6 +20,8 @@ export interface ZmtpHandler {
   /** Messages can be sent from now on. */
   onReady?(): void;
   onMessage(frames: readonly Buffer[]): void;
+  /** The peer has taken most of what was sent. */
+  onDrain?(): void;
   /** The connection has ended, or was never established; the last call. */
   onClose(reason: string): void;
 }
@@ -52,6 +54,7 @@ export class ZmtpConnection {
     );
     this.#handshakeTimer.unref();
     socket.on('data', (bytes) => this.#receive(bytes));
+    socket.on('drain', () => handler.onDrain?.());
     socket.on('error', (error) => {
       this.#reason = reasonOf(error);
     });
@@ -62,6 +65,11 @@ export class ZmtpConnection {
     socket.write(greeting);
     const properties = [property('Socket-Type', type), ...(type === 'DEALER' ? [property('Identity', '')] : [])];
     socket.write(frame(flags.command, Buffer.concat([Buffer.from('\x05READY', 'latin1'), ...properties])));
+  }
+
+  /** Bytes that the peer has not taken. */
+  get queuedBytes(): number {
+    return this.#socket.writableLength;
   }
 
   send(frames: readonly Uint8Array[]): void {
@@ -169,17 +177,68 @@ export function connectZmtp(endpoint: string, type: 'SUB' | 'DEALER', handler: Z
   return new ZmtpConnection(connect({ host, port }), type, handler);
 }
 
+/** Connections of a socket that accepts them; more are closed. */
+const connectionsMax = 256;
+
+/** A socket that accepts connections. */
+export class ZmtpServer {
+  readonly #server: Server;
+  readonly #connections = new Set<ZmtpConnection>();
+
+  private constructor(type: 'PUB' | 'ROUTER', handlerOf: (connection: ZmtpConnection) => ZmtpHandler) {
+    this.#server = createServer((socket) => {
+      const late: { handler?: ZmtpHandler } = {};
+      const connection = new ZmtpConnection(socket, type, {
+        onReady: () => late.handler?.onReady?.(),
+        onMessage: (frames) => late.handler?.onMessage(frames),
+        onDrain: () => late.handler?.onDrain?.(),
+        onClose: (reason) => {
+          this.#connections.delete(connection);
+          late.handler?.onClose(reason);
+        },
+      });
+      late.handler = handlerOf(connection);
+      this.#connections.add(connection);
+    });
+    this.#server.maxConnections = connectionsMax;
+  }
+
+  /** @param endpoint tcp://HOST:PORT; the host `*` is all addresses, the port 0 a free one. @throws Error in one line */
+  static async listen(
+    endpoint: string,
+    type: 'PUB' | 'ROUTER',
+    handlerOf: (connection: ZmtpConnection) => ZmtpHandler,
+  ): Promise<ZmtpServer> {
+    const { host, port } = tcpAddress(endpoint, 0);
+    const server = new ZmtpServer(type, handlerOf);
+    await new Promise<void>((resolve, reject) => {
+      server.#server.once('error', (error) => reject(new Error(`Cannot listen on ${endpoint}: ${reasonOf(error)}`)));
+      server.#server.listen({ port, ...(host !== '*' && { host }) }, resolve);
+    });
+    return server;
+  }
+
+  get port(): number {
+    return (this.#server.address() as AddressInfo).port;
+  }
+
+  close(): void {
+    this.#server.close();
+    for (const connection of this.#connections) connection.close();
+  }
+}
+
 /** The message by which a SUB socket subscribes. */
 export function subscription(topic: string): readonly Uint8Array[] {
   return [Buffer.concat([Buffer.of(1), Buffer.from(topic)])];
 }
 
 /** @throws Error if the endpoint has another form */
-export function tcpAddress(endpoint: string): { readonly host: string; readonly port: number } {
+export function tcpAddress(endpoint: string, portMin = 1): { readonly host: string; readonly port: number } {
   const match = /^tcp:\/\/(\[[^\]]+\]|[^:]+):(\d+)$/.exec(endpoint);
   if (match === null) throw new Error(`Cannot connect to ${endpoint}: write tcp://HOST:PORT`);
   const port = Number(match[2]);
-  if (port < 1 || port > 65_535) throw new Error(`Cannot connect to ${endpoint}: the port must be at most 65535`);
+  if (port < portMin || port > 65_535) throw new Error(`Cannot connect to ${endpoint}: the port must be at most 65535`);
   return { host: match[1].replace(/^\[|\]$/g, ''), port };
 }
 

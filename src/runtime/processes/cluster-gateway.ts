@@ -1,5 +1,6 @@
 // An inference port over instances of other processes: runs a conductor, and keeps a session with each instance of the cluster.
 
+import type { PublishedBlocks } from '../../core/fleet/published-blocks.ts';
 import { type Agreement, bitEqualForm, formsDiffer, identityOf } from '../../core/membership/agreement.ts';
 import type { LossReason } from '../../core/membership/liveness.ts';
 import type { PipelineGroup, PrefixFetch } from '../../core/protocol/events.ts';
@@ -60,6 +61,8 @@ export interface ClusterGatewayOptions extends ClusterProcess {
   readonly stepUs?: number | undefined;
   /** Groups of prefill instances may compute long prompts. */
   readonly pipeline?: PipelineSettings | undefined;
+  /** Receives the blocks of the instances, to publish them; none unless given. */
+  readonly kvEvents?: PublishedBlocks | undefined;
   /** Traces are collected: instances report their steps. */
   readonly traces?: boolean;
 }
@@ -105,7 +108,7 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
     const { bus, name, incarnation, heartbeats } = options;
     const log = (line: string): void => options.log(line);
     super({
-      placement: new TokenPlacement(Uint32Array.from(options.agreement.hashKey)),
+      placement: new TokenPlacement(Uint32Array.from(options.agreement.hashKey), options.kvEvents),
       admission: new TokenAdmission(options.admission, slotsMax, batchLimitsWith(options.stepUs)),
       log,
     });

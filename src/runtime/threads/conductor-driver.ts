@@ -278,7 +278,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
         this.#endAttempt(effect.id);
         this.#attempts.set(effect.id, effect.request.id);
         // The duration of a group's prefill does not predict that of one instance.
-        if (effect.group === undefined) placement.forwarded(effect.instance, effect.request);
+        placement.forwarded(effect.instance, effect.request, effect.group === undefined);
         this.forwardTo(effect.instance, admission.forwarded(effect.request), effect);
         break;
       case 'cancel':

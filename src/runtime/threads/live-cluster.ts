@@ -1,5 +1,6 @@
 // An inference port over instances on worker threads: the conductor runs on this thread, each instance on its own.
 import { webcrypto } from 'node:crypto';
+import type { PublishedBlocks } from '../../core/fleet/published-blocks.ts';
 import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts';
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { GenerationRequest, InstanceSnapshot, PinOrder } from '../../core/protocol/ports.ts';
@@ -59,6 +60,8 @@ export interface LiveClusterOptions {
   readonly requestTimeoutUs?: number | undefined;
   /** @see InstanceThreadOptions.watchdogUs */
   readonly watchdogUs?: number | undefined;
+  /** Receives the blocks of the instances, to publish them; none unless given. */
+  readonly kvEvents?: PublishedBlocks | undefined;
   /** Restart an instance when its thread ends. */
   readonly restarts?: boolean;
   /** Threads keep the process alive until they end; true unless given. */
@@ -111,7 +114,7 @@ export class LiveCluster extends ConductorDriver {
   constructor(options: LiveClusterOptions) {
     const hashKey = options.hashKey ?? webcrypto.getRandomValues(new Uint32Array(4));
     super({
-      placement: new TokenPlacement(hashKey),
+      placement: new TokenPlacement(hashKey, options.kvEvents),
       admission: new TokenAdmission(options.admission, options.instances.length, batchLimitsWith(options.stepUs)),
       log: (line) => options.log(line),
     });

@@ -6,10 +6,9 @@ import type { EngineKvBatch } from '../../../src/core/fleet/engine-kv-event.ts';
 import { HashChain, rootDigest } from '../../../src/core/kvcache/block-hash.ts';
 import { readLoads, readSamples } from '../../../src/runtime/fleet/engine-dialect.ts';
 import { KvEventReader } from '../../../src/runtime/fleet/kv-event-frames.ts';
-import { decodeMsgpack } from '../../../src/runtime/fleet/msgpack.ts';
+import { decodeMsgpack, encodeMsgpack } from '../../../src/runtime/fleet/msgpack.ts';
 import { vllmDialect } from '../../../src/runtime/fleet/vllm-dialect.ts';
 import { request } from '../../core/instance-world.ts';
-import { encodeMsgpack } from './encode-msgpack.ts';
 
 const recorded = (name: string) =>
   JSON.parse(readFileSync(new URL(`../../data/fleet/${name}`, import.meta.url), 'utf8'));

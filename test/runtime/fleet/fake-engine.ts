@@ -2,8 +2,8 @@
 import { createServer as createHttp, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import { type AddressInfo, createServer as createTcp, type Socket, type Server as TcpServer } from 'node:net';
 import type { EngineKind } from '../../../src/runtime/fleet/engine-dialect.ts';
+import { encodeMsgpack, type Packed } from '../../../src/runtime/fleet/msgpack.ts';
 import { ZmtpConnection } from '../../../src/runtime/fleet/zmtp.ts';
-import { encodeMsgpack, type Packed } from './encode-msgpack.ts';
 
 export interface FakeEngineOptions {
   /** Of SGLang, which states it. */

@@ -1,4 +1,5 @@
 // Opens the gateway of a fleet: the text side of the model here, and a conductor over external engines.
+import type { PublishedBlocks } from '../../../core/fleet/published-blocks.ts';
 import { FleetCluster } from '../../../runtime/fleet/fleet-cluster.ts';
 import { PodEngines } from '../../../runtime/fleet/kubernetes/pod-engines.ts';
 import { openModel } from '../../../weights/open-model.ts';
@@ -18,6 +19,7 @@ export interface FleetMember extends TextSide {
 export async function openFleet(
   path: string,
   options: ServeOptions,
+  kvEvents: PublishedBlocks | undefined,
   log: (message: string) => void,
 ): Promise<FleetMember> {
   const { model, engines, pods } = readFleetFile(path);
@@ -28,7 +30,7 @@ export async function openFleet(
   const files = openModel(located.path, false);
   try {
     const cluster = new FleetCluster({
-      ...{ engines, model, log, grows: pods.length > 0 },
+      ...{ engines, model, kvEvents, log, grows: pods.length > 0 },
       queueMax: options.queue,
       admission: admissionSettings(options),
       stepUs: options.stepMs && 1000 * options.stepMs,

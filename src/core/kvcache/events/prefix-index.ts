@@ -10,6 +10,18 @@ export interface PrefixIndexConfig {
   readonly blocks: number;
   /** Number of evicted blocks that the index also keeps, to distinguish evicted blocks from new ones. */
   readonly remembered: number;
+  /** Receives every change of the index. */
+  readonly listener?: HeldBlocksListener | undefined;
+}
+
+/** Where an instance holds a block: not at all, in device or host memory, or on SSD alone. */
+export const heldIn = { nothing: 0, memory: 1, ssd: 2 } as const;
+export type HeldIn = (typeof heldIn)[keyof typeof heldIn];
+
+/** Receives the best place where any instance holds a block, after each change; a place may be repeated. */
+export interface HeldBlocksListener {
+  /** The digest is at `words[at..at+4]`. */
+  changed(words: Uint32Array, at: number, held: HeldIn): void;
 }
 
 /** `stale`: late or duplicate, nothing changed. `gap`: batches are missing, nothing changed; a snapshot is required. */
@@ -59,9 +71,11 @@ export class PrefixIndex {
   /** (instances): batches received while a snapshot is missing; 0: none is missing. */
   readonly #missed: Int32Array;
 
-  constructor({ instances, blocks, remembered }: PrefixIndexConfig) {
-    this.#table = new ReplicaTable(instances, blocks, remembered);
-    this.#ssdOnly = new ReplicaTable(instances, 0, 0);
+  constructor({ instances, blocks, remembered, listener }: PrefixIndexConfig) {
+    const onChange =
+      listener && ((words: Uint32Array, at: number) => listener.changed(words, at, this.#heldIn(words, at)));
+    this.#table = new ReplicaTable(instances, blocks, remembered, onChange);
+    this.#ssdOnly = new ReplicaTable(instances, 0, 0, onChange);
     this.#incarnation = new Float64Array(instances);
     this.#number = new Float64Array(instances);
     this.#missed = new Int32Array(instances);
@@ -135,6 +149,13 @@ export class PrefixIndex {
     return (
       incarnation > known || (incarnation === known && (this.#missed[instance] > 0 || number > this.#number[instance]))
     );
+  }
+
+  #heldIn(words: Uint32Array, at: number): HeldIn {
+    const holders = this.holdersOf(words, at);
+    if (holders === 0) return heldIn.nothing;
+    const onSsd = this.#ssdOnly.holders(this.#ssdOnly.find(words, at)) ?? 0;
+    return onSsd < holders ? heldIn.memory : heldIn.ssd;
   }
 
   #begin(instance: number, incarnation: number): void {

@@ -51,18 +51,26 @@ export class ReplicaTable {
   /** Counts added and removed holders. */
   #changes = 0;
   readonly #checks = new CheckInterval();
+  readonly #onChange: ((words: Uint32Array, at: number) => void) | undefined;
   /** Clock hand: where the search for the next remembered block to drop starts. */
   #hand = 0;
 
   /**
    * @param blocks initial capacity
    * @param remembered blocks without holders that the table also grows for
+   * @param onChange the holders of the block of the digest at `words[at..at+4]` have changed
    */
-  constructor(instances: number, blocks: number, remembered: number) {
+  constructor(
+    instances: number,
+    blocks: number,
+    remembered: number,
+    onChange?: (words: Uint32Array, at: number) => void,
+  ) {
     if (instances > instancesMax)
       throw new RangeError(`Cannot index ${instances} instances: ${instancesMax} is the maximum`);
     const slots = powerOfTwo(blocks / heldShare);
     this.held = new Int32Array(instances);
+    this.#onChange = onChange;
     this.#sets = new HolderSets(instances);
     this.#slotsMax = Math.max(slots, powerOfTwo((blocks + remembered) / takenShare));
     this.#words = new Uint32Array(slots * slotWords);
@@ -211,6 +219,7 @@ export class ReplicaTable {
       this.#remembered--;
       this.#blocks++;
     }
+    this.#onChange?.(this.#words, slot);
     return true;
   }
 
@@ -232,6 +241,7 @@ export class ReplicaTable {
       this.#blocks--;
       this.#remembered++;
     }
+    this.#onChange?.(this.#words, slot);
     return true;
   }
 

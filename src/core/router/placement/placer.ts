@@ -4,7 +4,12 @@ import { wideZero } from '../../../util/wide-zero.ts';
 import type { PrefillPredictor } from '../../cost/prefill.ts';
 import type { SsdConfig } from '../../cost/ssd-times.ts';
 import type { TransferConfig } from '../../cost/transfer-times.ts';
-import { type BatchVerdict, PrefixIndex, PrefixMatches } from '../../kvcache/events/prefix-index.ts';
+import {
+  type BatchVerdict,
+  type HeldBlocksListener,
+  PrefixIndex,
+  PrefixMatches,
+} from '../../kvcache/events/prefix-index.ts';
 import { PrefixTree } from '../../kvcache/events/prefix-tree.ts';
 import { chooseGroup, type GroupChoice, type PipelineSettings } from '../../pipeline/group.ts';
 import { GroupPrefixes } from '../../pipeline/group-prefixes.ts';
@@ -54,6 +59,8 @@ export interface PlacerConfig<Request> extends PlacementSettings {
   readonly rememberedBlocks: number;
   /** Counts the prefixes that prompts share. */
   readonly recordsPrefixes?: boolean;
+  /** Receives every change of the prefix index. */
+  readonly heldBlocks?: HeldBlocksListener | undefined;
 }
 
 /** The part of each member of a pipeline group. */
@@ -115,7 +122,8 @@ export class Placer<Request> {
     this.#groupPrefills =
       prefills === undefined ? [] : this.#predictors.map((each) => prefills[config?.predictors.indexOf(each) ?? 0]);
     if (config === undefined) return;
-    this.#index = new PrefixIndex({ instances, blocks: config.blocks, remembered: config.rememberedBlocks });
+    const { blocks, rememberedBlocks: remembered, heldBlocks: listener } = config;
+    this.#index = new PrefixIndex({ instances, blocks, remembered, listener });
     this.#matches = new PrefixMatches(instances);
     if (config.recordsPrefixes === true) this.#prefixes = new PrefixTree();
     const sends = this.#placement.kind === 'cache-aware' ? this.#costs.transfers?.times : undefined;

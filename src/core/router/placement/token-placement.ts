@@ -2,6 +2,7 @@
 
 import { pageTokens } from '../../../util/step.ts';
 import type { PrefillPredictor } from '../../cost/prefill.ts';
+import type { PublishedBlocks } from '../../fleet/published-blocks.ts';
 import { type BlockRoot, rootDigest } from '../../kvcache/block-hash.ts';
 import type { PipelineSettings } from '../../pipeline/group.ts';
 import { PipelinePredictor, type PipelineTimes } from '../../pipeline/pipeline-predictor.ts';
@@ -34,15 +35,20 @@ export interface TokenPipeline extends PipelineSettings {
 
 export class TokenPlacement implements PromptModel<GenerationRequest> {
   readonly #hashKey: Uint32Array;
+  readonly #published: PublishedBlocks | undefined;
   #observer = new PrefillObserver([]);
   readonly #chains = new WeakMap<GenerationRequest, BlockChain>();
   #root: BlockRoot | undefined;
   #transfers: LearnedTransfers | undefined;
   #pipeline: TokenPipeline | undefined;
 
-  /** @param hashKey keys the block hashes of the cluster */
-  constructor(hashKey: Uint32Array) {
+  /**
+   * @param hashKey keys the block hashes of the cluster
+   * @param published receives the blocks of instances and the tokens of requests
+   */
+  constructor(hashKey: Uint32Array, published?: PublishedBlocks) {
     this.#hashKey = hashKey;
+    this.#published = published;
   }
 
   /**
@@ -99,6 +105,7 @@ export class TokenPlacement implements PromptModel<GenerationRequest> {
       blocks,
       rememberedBlocks,
       recordsPrefixes: true,
+      heldBlocks: this.#published,
     };
   }
 
@@ -115,12 +122,16 @@ export class TokenPlacement implements PromptModel<GenerationRequest> {
     });
   }
 
-  forwarded(instance: InstanceIndex, { id, prompt }: GenerationRequest): void {
-    this.#observer.forwarded(instance, id, prompt.length);
+  /** @param isAlone its prefill predicts those of the instance: no group computes it */
+  forwarded(instance: InstanceIndex, request: GenerationRequest, isAlone = true): void {
+    const { id, prompt, salt, resumed } = request;
+    if (isAlone) this.#observer.forwarded(instance, id, prompt.length);
+    this.#published?.begun(id, this.#rootOf(request), salt, prompt, resumed?.tokens);
   }
 
   received(nowUs: number, instance: InstanceIndex, id: RequestId, event: GenerationEvent): void {
     this.#observer.received(nowUs, instance, id, event);
+    if (event.kind === 'tokens') this.#published?.generated(id, event.tokens, event.at);
   }
 
   /** The prefill has ended. */
@@ -136,15 +147,20 @@ export class TokenPlacement implements PromptModel<GenerationRequest> {
   /** The request has ended or was cancelled. */
   forget(id: RequestId): void {
     this.#observer.forget(id);
+    this.#published?.ended(id);
   }
 
   chainOf(request: GenerationRequest): BlockChain {
     const known = this.#chains.get(request);
     if (known !== undefined) return known;
-    if (this.#root === undefined) throw new Error('Cannot place request: the model is not loaded');
-    const { chain } = new TokenContent(request.prompt, rootDigest(this.#root, request.salt, this.#hashKey));
+    const { chain } = new TokenContent(request.prompt, this.#rootOf(request));
     this.#chains.set(request, chain);
     return chain;
+  }
+
+  #rootOf({ salt }: GenerationRequest): Uint32Array {
+    if (this.#root === undefined) throw new Error('Cannot place request: the model is not loaded');
+    return rootDigest(this.#root, salt, this.#hashKey);
   }
 
   priorityOf({ priority }: GenerationRequest): number {
