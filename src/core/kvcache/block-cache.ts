@@ -78,6 +78,8 @@ export class BlockCache {
   readonly reported: WholeGroups;
   /** All groups: lower tiers and transfers have the pages of each. */
   readonly all: WholeGroups;
+  /** True if sequences release blocks of some layers: device memory then has no complete prefix to send. */
+  readonly hasWindows: boolean;
   readonly #queue: EvictionQueue;
   readonly ages: BlockAgeCounter;
   /** Tables that belong to no sequence: blocks in transit between instances or tiers. */
@@ -132,6 +134,7 @@ export class BlockCache {
     this.#windowed = this.groups.filter(({ window }) => window !== undefined);
     this.reported = new WholeGroups(this.#whole.length > 0 ? this.#whole : this.groups.slice(0, 1));
     this.all = new WholeGroups(this.groups);
+    this.hasWindows = this.#windowed.length > 0;
     if (tiers === undefined) return;
     const moves = tiers.mover && new TierMoves(this.all, this.reported, this.pages.ids, tiers.mover);
     this.lower = new LowerTiers({ ...tiers, eviction, facts, moves }, (words, at) => this.reported.holds(words, at));
@@ -143,11 +146,6 @@ export class BlockCache {
     if (other === undefined && group.window === undefined)
       return new ExtraPageRows(group.pool, this.lending, stagingBlocks, firstPage, host);
     throw new Error('Cannot lend blocks: only models of one layer group without a window do');
-  }
-
-  /** True if sequences release blocks of some layers: device memory then has no complete prefix to send. */
-  get hasWindows(): boolean {
-    return this.#windowed.length > 0;
   }
 
   /** Blocks that the table lacks to hold `tokens` tokens. */
@@ -317,17 +315,14 @@ export class BlockCache {
     const { lower } = this;
     if (lower === undefined) throw new Error('Cannot read host memory: it holds no blocks');
     lower.read(chain, from, to, resumed);
-    const hasContents = lower.moves !== undefined;
-    const own = Array.from({ length: hasContents ? to - from : 0 }, (_, i) => this.all.heldIds(table, from + i));
+    const blocks = Array.from({ length: lower.moves === undefined ? 0 : to - from }, (_, i) => from + i);
+    const own = blocks.map((index) => this.all.heldIds(table, index));
     this.cacheBlocks(chain, from, to, table);
     // An equal block that was indexed before already has the contents.
-    for (const [i, ids] of own.entries()) {
-      const held = this.all.heldIds(table, from + i);
-      lower.load(
-        chain,
-        from + i,
-        ids.map((id, g) => (held[g] === id ? id : undefined)),
-      );
+    for (const [i, index] of blocks.entries()) {
+      const held = this.all.heldIds(table, index);
+      const loaded = held.map((id, g) => (own[i][g] === id ? id : undefined));
+      lower.load(chain, index, loaded);
     }
   }
 
