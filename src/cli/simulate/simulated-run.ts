@@ -39,6 +39,7 @@ import {
 } from '../options/workload-options.ts';
 import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
+import { addGatewayFlags, gatewayFields, gatewaySettings } from './gateway-options.ts';
 import { outputFields, RunOutputs, withoutOutputs } from './outputs/run-outputs.ts';
 import { readPolicies, withPolicies } from './policy-file.ts';
 import { type RunFigures, reportOf } from './run-figures.ts';
@@ -65,6 +66,7 @@ export const simulationSchema = z.object({
   ...borrowFields,
   ...sloFields,
   ...faultFields,
+  ...gatewayFields,
   clients: clientCounts.optional(),
   clientsPlot: z.string().optional(),
   turnTimes: z.enum(turnTimes).optional(),
@@ -127,7 +129,7 @@ export function addRunFlags(command: Command): Command {
         'Attention over borrowed KV: send queries to the creditor (dist), or fetch its keys and values in every step (ring) (default: dist)',
       ).choices(['dist', 'ring']),
     );
-  return addBorrowFlags(addTransformFlags(addWorkloadFlags(addFaultFlags(addSloFlags(command)))));
+  return addBorrowFlags(addTransformFlags(addWorkloadFlags(addFaultFlags(addGatewayFlags(addSloFlags(command))))));
 }
 
 /** The object of `--json`. */
@@ -209,6 +211,7 @@ export async function runSimulation(options: SimulationOptions, showsProgress = 
       racks: racksOf(options, instances),
       blockTokens: options.blockTokens,
       queueMax: options.queue,
+      gateways: gatewaySettings(options),
       placement: {
         kind: placementOf(options),
         seed: [options.seed, 1],

@@ -217,6 +217,8 @@ export type ConductorEffect<Request = GenerationRequest> =
       readonly request: Request;
       readonly decodeAt: InstanceIndex | undefined;
       readonly predicted: Prediction | undefined;
+      /** Leading tokens of the prompt that are predicted to be cached when it starts. */
+      readonly cachedTokens: number;
       readonly prefix: PrefixFetch | undefined;
       readonly incarnation?: number | undefined;
       readonly decodeIncarnation?: number | undefined;

@@ -2,7 +2,7 @@
 
 import type { StepResult } from '../../util/step.ts';
 import type { InstanceIndex, MoveNumber, PinId, RequestId, SlotId, StepNumber } from './ids.ts';
-import type { InstanceReport, InstanceRole } from './instance-report.ts';
+import type { InstanceReport, InstanceRole, PlacedLoad } from './instance-report.ts';
 import type { BlockChain, KvEventBatch, KvSnapshot } from './kv-events.ts';
 import type { Envelope } from './lending-messages.ts';
 import type { LinkReport } from './lending-report.ts';
@@ -164,6 +164,8 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
       readonly request: Request;
       readonly decodeAt?: InstanceIndex | undefined;
       readonly prefix?: PrefixFetch | undefined;
+      /** Leading tokens of the prompt that the conductor predicts to be cached when it starts; undefined: unknown. */
+      readonly cachedTokens?: number | undefined;
       readonly incarnation?: number | undefined;
       readonly decodeIncarnation?: number | undefined;
       readonly group?: PipelineGroup | undefined;
@@ -334,6 +336,8 @@ export type ConductorEvent<Request = GenerationRequest> =
   | { readonly kind: 'unreachable'; readonly instance: InstanceIndex; readonly peers: readonly InstanceIndex[] }
   /** The heartbeat of an instance. Late or duplicate: ignored. The next one replaces a lost one. */
   | { readonly kind: 'report'; readonly instance: InstanceIndex; readonly report: InstanceReport }
+  /** The load of other conductors on an instance has changed. Late or lost: the next report has the load again. */
+  | { readonly kind: 'othersLoad'; readonly instance: InstanceIndex; readonly others: PlacedLoad }
   /**
    * An instance has released a request, which can continue elsewhere. With a refusal, no later attempt of the request
    * goes to this instance, and the refusal ends the request when no other instance can serve it. Lost: no report names

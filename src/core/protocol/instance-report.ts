@@ -19,11 +19,21 @@ export interface InstanceReport {
 
 /** Load that conductors have placed on an instance. */
 export interface PlacedLoad {
-  /** Prompts without a first token, one entry for each priority: their number, and their tokens that are not known to be cached. */
-  readonly prefills: readonly { readonly priority: number; readonly prompts: number; readonly tokens: number }[];
+  /** Prompts without a first token, one entry for each priority. */
+  readonly prefills: readonly PlacedPrefills[];
   /** Requests that decode, or for whose prompts memory is promised, and their tokens. */
   readonly rows: number;
   readonly tokens: number;
+}
+
+/** Prompts of one priority without a first token. */
+export interface PlacedPrefills {
+  readonly priority: number;
+  readonly prompts: number;
+  /** Their tokens without those that are cached, as predicted before the start and as found after it. */
+  readonly tokens: number;
+  /** Keys that these tokens attend to, summed over the tokens; undefined: not reported. */
+  readonly keyRows?: number;
 }
 
 /** A request as its instance counts it. */
@@ -41,21 +51,23 @@ export interface PlacedRequest {
 }
 
 export function placedLoad(requests: Iterable<PlacedRequest>): PlacedLoad {
-  const prefills = new Map<number, { readonly priority: number; prompts: number; tokens: number }>();
-  let [rows, tokens] = [0, 0];
+  const prefills = new Map<number, { priority: number; prompts: number; tokens: number; keyRows: number }>();
+  let [rows, rowTokens] = [0, 0];
   for (const { priority, promptTokens, cachedTokens, outputs, phase } of requests) {
     if (phase === 'handingOff') continue;
     if (phase === 'decode') {
       rows++;
-      tokens += promptTokens + outputs;
+      rowTokens += promptTokens + outputs;
       continue;
     }
-    const sum = prefills.get(priority) ?? { priority, prompts: 0, tokens: 0 };
+    const sum = prefills.get(priority) ?? { priority, prompts: 0, tokens: 0, keyRows: 0 };
+    const tokens = Math.max(1, promptTokens - cachedTokens);
     sum.prompts++;
-    sum.tokens += Math.max(1, promptTokens - cachedTokens);
+    sum.tokens += tokens;
+    sum.keyRows += tokens * cachedTokens + (tokens * (tokens + 1)) / 2;
     prefills.set(priority, sum);
   }
-  return { prefills: [...prefills.values()], rows, tokens };
+  return { prefills: [...prefills.values()], rows, tokens: rowTokens };
 }
 
 export interface ReportedRequest {

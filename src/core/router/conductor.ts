@@ -79,12 +79,11 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       case 'instanceJoined':
       case 'unreachable':
       case 'report':
+      case 'othersLoad':
+      case 'instanceDraining':
       case 'released':
       case 'wake':
         this.#recovery.handle(event);
-        break;
-      case 'instanceDraining':
-        router.roles.drain(event.instance);
         break;
       case 'switchRole':
         if (!router.roles.switch(event.instance, event.role))

@@ -83,6 +83,7 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
 
   /** The load that other conductors have placed on an instance, by its report. */
   observeOthers(instance: InstanceIndex, others: PlacedLoad | undefined): void {
+    if (!this.#context.instances.isUp(instance)) return;
     this.#placer.setOthers(instance, others);
     this.#admission.setOthers(instance, others);
   }
@@ -167,6 +168,7 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
       instance,
       decodeAt,
       predicted: verdict?.predicted,
+      cachedTokens: placement === undefined ? 0 : this.#placer.cachedTokensOf(placement),
       prefix: placement && fetchOf(placement),
       group: group && { ...group, decodeIncarnation },
       incarnation: health.incarnationOf(instance),

@@ -369,7 +369,7 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
   onMessage(peer: Peer<InstanceAnnouncement>, message: Uint8Array): void {
     const instance = this.#slotOf(peer);
     if (instance === undefined) return;
-    const { steps, role, draining, kvEvents, kvSnapshot, snapshotNumber, ...outputs } = readOutputs(message);
+    const { steps, role, draining, kvEvents, kvSnapshot, snapshotNumber, others, ...outputs } = readOutputs(message);
     if (role !== undefined) this.#followRole(instance, role);
     if (draining === true) this.#onDraining(instance, peer);
     this.recordSteps(instance, steps);
@@ -381,6 +381,10 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
       storedNumber: snapshotNumber,
     });
     this.onOutputs(instance, { ...outputs, kvEvents: [], kvSnapshot: undefined });
+    if (others !== undefined) {
+      this.placement.observeOthers(instance, others);
+      this.feed({ kind: 'othersLoad', instance, others });
+    }
   }
 
   /** Replaces the incarnations that instances count by the conductor's, which are sessions. */
@@ -435,13 +439,14 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
   protected forwardTo(
     instance: InstanceIndex,
     request: GenerationRequest,
-    { decodeAt, prefix, group }: ForwardTargets,
+    { decodeAt, prefix, group, cachedTokens }: ForwardTargets,
   ): void {
     this.#send(instance, {
       ...{ kind: 'submit', request },
       decodeAt: this.#sessionOf(decodeAt),
       prefix: prefix && this.#prefixName(prefix),
       group: group && this.#groupName(group),
+      cachedTokens,
     });
   }
 

@@ -1,7 +1,7 @@
 // An instance that serves the gateways of a cluster: passes their commands to its thread, and the thread's outputs to the gateways.
 import { type Agreement, identityOf } from '../../core/membership/agreement.ts';
 import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts';
-import { type InstanceRole, type PlacedRequest, placedLoad } from '../../core/protocol/instance-report.ts';
+import type { InstanceRole, PlacedLoad } from '../../core/protocol/instance-report.ts';
 import type { KvEventBatch } from '../../core/protocol/kv-events.ts';
 import type { PinState } from '../../core/protocol/pin-order.ts';
 import type {
@@ -11,6 +11,7 @@ import type {
   LendingSnapshot,
 } from '../../core/protocol/ports.ts';
 import { sizeOf } from '../../core/protocol/request-size.ts';
+import { PlacedRequests } from '../../core/scheduler/placed-requests.ts';
 import { assertNever } from '../../util/assert-never.ts';
 import { ArchiveDriver, limitSnapshot } from '../snapshots/archive-driver.ts';
 import { emptySnapshot } from '../snapshots/metric-snapshots.ts';
@@ -60,25 +61,13 @@ export interface ClusterInstanceOptions extends ClusterProcess {
 type Gateway = Peer<GatewayAnnouncement>;
 
 const drainPollMs = 20;
-
-interface Progress extends PlacedRequest {
-  /** Batch jobs delay no other request. */
-  readonly batch: boolean;
-  readonly priority: number;
-  readonly promptTokens: number;
-  /** Of the prompt, once it has started. */
-  cachedTokens: number;
-  /** Output tokens sent to the gateway. */
-  outputs: number;
-  phase: PlacedRequest['phase'];
-  /** Memory is reserved, and the prompt has not been received. */
-  receiving: boolean;
-}
+/** Least time between two messages about the load of other gateways. */
+const loadReportMs = 20;
 
 /** A gateway's session. */
 interface Client {
   readonly peer: Gateway;
-  readonly requests: Map<RequestId, Progress>;
+  readonly requests: PlacedRequests;
   reports: number;
 }
 
@@ -112,6 +101,9 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
   #traces = false;
   #draining = false;
   #isConnected = true;
+  /** Set while a message about changed load is due. */
+  #loadReport: NodeJS.Timeout | undefined;
+  #loadReportedMs = 0;
   readonly #unwatch: () => void;
   readonly readAnnouncement = readGateway;
 
@@ -180,6 +172,7 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
   /** Gateways retry their requests elsewhere. Resolves when the stored snapshot is removed, or cannot be. */
   close(): Promise<void> {
     this.#unwatch();
+    clearTimeout(this.#loadReport);
     this.#session.close();
     this.#reachability.close();
     this.#peers.close();
@@ -251,8 +244,8 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
       const owner = this.#owners.get(localId);
       if (owner === undefined) continue;
       byClient.of(owner.client).prefilled.push(owner.id);
-      const progress = owner.client.requests.get(owner.id);
-      if (progress?.phase === 'prefill') progress.phase = 'handingOff';
+      owner.client.requests.prefilled(owner.id);
+      this.#loadChanged();
     }
     for (const [localId, event] of events) {
       const owner = this.#owners.get(localId);
@@ -287,17 +280,12 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
 
   #countOutputs(localId: RequestId, owner: Owner<RequestId>, event: GenerationEvent): void {
     if (event.kind === 'finished' || event.kind === 'failed') this.#forget(localId, owner);
-    const progress = owner.client.requests.get(owner.id);
-    if (progress === undefined) return;
-    if (event.kind === 'started') progress.cachedTokens = event.cachedTokens;
-    if (event.kind === 'tokens') {
-      progress.outputs += event.tokens.length;
-      progress.phase = 'decode';
-    }
+    else if (owner.client.requests.observe(owner.id, event)) this.#loadChanged();
   }
 
   #forget(localId: RequestId, { client, id }: Owner<RequestId>): void {
     client.requests.delete(id);
+    this.#loadChanged();
     this.#owners.delete(localId);
     this.#peers.forget(localId);
   }
@@ -322,18 +310,37 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
 
   #onReceived(localId: RequestId): void {
     const owner = this.#owners.get(localId);
-    const progress = owner?.client.requests.get(owner.id);
-    if (progress !== undefined) progress.receiving = false;
+    owner?.client.requests.received(owner.id);
   }
 
-  #addRequest(client: Client, request: GenerationRequest, receiving: boolean): RequestId {
+  /** @param cachedTokens predicted by the gateway */
+  #addRequest(client: Client, request: GenerationRequest, receiving: boolean, cachedTokens = 0): RequestId {
     const { id, priority, batch = false } = request;
     const localId = localIdOf(client.peer, id);
     const { promptTokens } = sizeOf(request);
-    const phase = receiving ? 'decode' : 'prefill';
-    client.requests.set(id, { batch, priority, promptTokens, cachedTokens: 0, outputs: 0, phase, receiving });
+    client.requests.add(id, { priority, promptTokens, cachedTokens, batch }, receiving);
+    this.#loadChanged();
     this.#owners.set(localId, { client, id });
     return localId;
+  }
+
+  /** Each gateway receives the load of the others soon: their next placements depend on it. */
+  #loadChanged(): void {
+    if (this.#loadReport !== undefined || this.#clients.size < 2) return;
+    const delayMs = Math.max(0, this.#loadReportedMs + loadReportMs - performance.now());
+    this.#loadReport = setTimeout(() => {
+      this.#loadReport = undefined;
+      this.#loadReportedMs = performance.now();
+      for (const client of this.#clients.values())
+        this.#send(client.peer, { ...noOutputs, others: this.#loadBeside(client) });
+    }, delayMs);
+    this.#loadReport.unref();
+  }
+
+  /** The load of all gateways but this one. */
+  #loadBeside(client: Client | undefined): PlacedLoad {
+    const others = [...this.#clients.values()].filter((each) => each !== client);
+    return PlacedRequests.loadOf(others.map(({ requests }) => requests));
   }
 
   onReplaced(): void {
@@ -341,7 +348,7 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
   }
 
   onJoined(peer: Gateway): void {
-    this.#clients.set(peer, { peer, requests: new Map(), reports: 0 });
+    this.#clients.set(peer, { peer, requests: new PlacedRequests(), reports: 0 });
     this.#updateTraces();
     // The gateway may have joined by an announcement from before the drain.
     if (this.#draining) this.#send(peer, { ...noOutputs, draining: true });
@@ -359,7 +366,7 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
       this.#pinOwners.delete(localId);
       this.#options.thread.send({ kind: 'unpin', id: localId });
     }
-    for (const id of [...client.requests.keys()]) {
+    for (const id of [...client.requests.ids]) {
       const localId = localIdOf(peer, id);
       this.#release(localId);
       this.#options.thread.send({ kind: 'cancel', id: localId });
@@ -441,7 +448,7 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
       this.#send(client.peer, { ...noOutputs, events: [[id, failed]] });
       return;
     }
-    const localId = this.#addRequest(client, request, false);
+    const localId = this.#addRequest(client, request, false, command.cachedTokens);
     const { name, incarnation } = client.peer.member;
     const targets = this.#peers.targetsOf(localId, { name, incarnation }, command);
     this.#options.thread.send({ kind: 'submit', request: { ...request, id: localId }, ...targets });
@@ -459,8 +466,7 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
 
   status(peer: Gateway): Uint8Array {
     const client = this.#clients.get(peer);
-    const requests = Array.from(client?.requests ?? [], ([id, { outputs, receiving }]) => ({ id, outputs, receiving }));
-    const others = [...this.#clients.values()].filter((each) => each !== client);
+    const requests = client?.requests.reported() ?? [];
     if (client !== undefined) client.reports++;
     const { lending, links, activationLinks, ...rest } = this.#snapshot;
     const snapshot = {
@@ -472,8 +478,8 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
     const kvEventNumber = this.#kvEventNumber;
     const { unreachable } = this.#reachability;
     const number = client?.reports ?? 0;
-    const online = others.flatMap((each) => [...each.requests.values()].filter(({ batch }) => !batch));
-    const placed = others.length > 0 && { others: placedLoad(online) };
+    const hasOthers = this.#clients.size > (client === undefined ? 0 : 1);
+    const placed = hasOthers && { others: this.#loadBeside(client) };
     return encode({ snapshot, number, kvEventNumber, requests, unreachable, ...placed } satisfies InstanceStatus);
   }
 

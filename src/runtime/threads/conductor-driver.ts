@@ -35,6 +35,8 @@ export interface ForwardTargets {
   readonly prefix?: PrefixFetch | undefined;
   /** The group that computes its prompt. */
   readonly group?: PipelineGroup | undefined;
+  /** Leading tokens of the prompt that are predicted to be cached when it starts. */
+  readonly cachedTokens: number;
 }
 
 /** Traces kept of ended requests. */

@@ -81,6 +81,7 @@ const command = z.discriminatedUnion('kind', [
     decodeAt: sessionName.optional(),
     prefix: prefix.optional(),
     group: namedGroup.optional(),
+    cachedTokens: count.exactOptional(),
   }),
   z.strictObject({ kind: z.literal('cancel'), id, interrupt: z.boolean() }),
   z.strictObject({ kind: z.literal('requestSnapshot'), unreadable: z.boolean() }),
@@ -198,6 +199,14 @@ const step = z.strictObject({
   rows: z.array(z.tuple([id, count, count])),
 });
 
+const placedPrefills = z.strictObject({
+  priority: finite,
+  prompts: count,
+  tokens: count,
+  keyRows: count.exactOptional(),
+});
+const placedLoad = z.strictObject({ prefills: z.array(placedPrefills).max(4096), rows: count, tokens: count });
+
 const outputs = z.strictObject({
   events: z.array(z.tuple([id, event])),
   prefilled: z.array(id),
@@ -209,6 +218,7 @@ const outputs = z.strictObject({
   role: switchableRole.exactOptional(),
   draining: z.literal(true).exactOptional(),
   snapshotNumber: count.exactOptional(),
+  others: placedLoad.exactOptional(),
 });
 
 const status = z.strictObject({
@@ -217,13 +227,7 @@ const status = z.strictObject({
   kvEventNumber: count,
   requests: z.array(z.strictObject({ id, outputs: count, receiving: z.boolean() })),
   unreachable: z.array(name).max(1024).optional(),
-  others: z
-    .strictObject({
-      prefills: z.array(z.strictObject({ priority: finite, prompts: count, tokens: count })).max(4096),
-      rows: count,
-      tokens: count,
-    })
-    .exactOptional(),
+  others: placedLoad.exactOptional(),
 });
 
 const handOff = z.discriminatedUnion('kind', [
@@ -377,6 +381,8 @@ export type InstanceCommand =
       readonly prefix: NamedPrefix | undefined;
       /** The group that computes its prompt. */
       readonly group: NamedGroup | undefined;
+      /** Leading tokens of its prompt that are predicted to be cached; 0 unless given. */
+      readonly cachedTokens?: number;
     }
   | { readonly kind: 'cancel'; readonly id: RequestId; readonly interrupt: boolean }
   /** `unreadable`: the stored snapshot that was reported last could not be read. */
@@ -394,6 +400,8 @@ export interface InstanceOutputs extends Omit<OutputsMessage, 'kind' | 'snapshot
   readonly draining?: true;
   /** A snapshot of this number or a later one is stored; `kvEvents` are the batches since. */
   readonly snapshotNumber?: number;
+  /** Requests of other gateways, when they have changed. */
+  readonly others?: PlacedLoad;
 }
 
 /** Status of an instance, sent with each ack. */

@@ -15,10 +15,10 @@ import { Outcome } from '../report/outcome.ts';
 import { Clients } from '../workload/clients.ts';
 import { Retries } from '../workload/retries.ts';
 import { SimulatedAttentionWorkers } from './attention-workers.ts';
-import { ConductorDriver } from './conductor-driver.ts';
 import { EffectRunner } from './effect-runner.ts';
 import { EventQueue, type Timer } from './event-queue.ts';
 import { SimulatedExecutor } from './executor.ts';
+import { Gateways } from './gateways.ts';
 import { ClusterLending } from './lending/cluster-lending.ts';
 import { MessageDelivery } from './message-delivery.ts';
 import type { ClusterHost, SimulationConfig } from './simulation-config.ts';
@@ -44,12 +44,12 @@ export class Cluster implements ClusterHost {
   readonly streams: Streams;
   readonly tiers: SimulatedTiers;
   readonly clients: Clients;
+  readonly gateways: Gateways;
   readonly lending: ClusterLending | undefined;
   /** Undefined: no instance has attention workers. */
   readonly attentionWorkers: SimulatedAttentionWorkers | undefined;
   readonly faults: FaultLayer | undefined;
   readonly #effects: EffectRunner;
-  readonly #conductor: ConductorDriver;
   /** (instances): ends of steps, and wakes. */
   readonly #timers: readonly Timer[];
   /** (instances): next wake. */
@@ -80,7 +80,7 @@ export class Cluster implements ClusterHost {
     this.streams = new Streams(this);
     this.tiers = new SimulatedTiers(this);
     this.clients = new Clients(this);
-    this.#conductor = new ConductorDriver(this);
+    this.gateways = new Gateways(this);
     this.lending = config.lending && new ClusterLending(config.lending, this);
     const hasWorkers = instances.some(({ machine }) => machine.attentionWorkers !== undefined);
     this.attentionWorkers = hasWorkers ? new SimulatedAttentionWorkers(this) : undefined;
@@ -104,18 +104,20 @@ export class Cluster implements ClusterHost {
     });
   }
 
+  /** Of the first gateway. */
   get conductor(): Conductor<LengthRequest> {
-    return this.#conductor.conductor;
+    return this.gateways.conductor;
   }
 
   deliverToConductor(event: ConductorEvent<LengthRequest>): void {
-    this.#conductor.deliver(event);
+    this.gateways.deliver(event);
   }
 
   deliverToInstance(index: InstanceIndex, event: LengthEvent): void {
     if (this.faults?.isUp(index) === false) return;
     this.executors[index].observe(event);
     if (this.delivery.defer(index, event)) return;
+    this.gateways.delivered(index, event);
     const effects = this.instances[index].step(this.queue.nowUs, event);
     if (this.config.learned !== undefined) this.#observe(index);
     if (this.checks !== undefined) {
@@ -148,7 +150,7 @@ export class Cluster implements ClusterHost {
   #observe(index: InstanceIndex): void {
     const sent = this.network.sentBy(this.queue.nowUs, index);
     const snapshot = { ...this.instances[index].snapshot(), sent };
-    this.delivery.withTurn(index, () => this.#conductor.observe(index, snapshot));
+    this.delivery.withTurn(index, () => this.gateways.observe(index, snapshot));
   }
 
   #timerFired(index: InstanceIndex): void {
@@ -205,7 +207,7 @@ export class Cluster implements ClusterHost {
   }
 
   restartConductor(): void {
-    this.#conductor.restart();
+    this.gateways.restart();
   }
 
   restartGManager(): void {

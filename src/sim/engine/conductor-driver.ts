@@ -17,7 +17,7 @@ import type { Outcome } from '../report/outcome.ts';
 import type { Clients } from '../workload/clients.ts';
 import type { ClusterHost, LearnedPredictors, SimulationConfig } from './simulation-config.ts';
 
-interface ConductorHost extends ClusterHost {
+export interface ConductorHost extends ClusterHost {
   readonly sloOf: SloRule;
   readonly messageCounts: MessageCounts;
   readonly clients: Clients;
@@ -130,11 +130,13 @@ export class ConductorDriver {
 
   #forward(effect: Extract<ConductorEffect<LengthRequest>, { kind: 'forward' }>): void {
     const { clients, delivery, queue } = this.#host;
-    const { id, instance, predicted, request, decodeAt, prefix, group, incarnation, decodeIncarnation } = effect;
+    const { id, instance, predicted, request, ...targets } = effect;
     request.predicted = predicted;
     clients.attempt(id, request);
     this.#learned?.prefills.forwarded(instance, id, request.inputTokens);
-    const event = { kind: 'submit', request, decodeAt, prefix, group, incarnation, decodeIncarnation } as const;
+    const { decodeAt, prefix, cachedTokens, group, incarnation, decodeIncarnation } = targets;
+    const sent = { decodeAt, prefix, cachedTokens, group, incarnation, decodeIncarnation };
+    const event = { kind: 'submit', request, ...sent } as const;
     // The end of a step may release a held job: other steps that end at the same time come first.
     if (request.trace.batch === true) queue.after(0, () => delivery.sendToInstance(instance, event));
     else delivery.sendToInstance(instance, event);

@@ -95,6 +95,16 @@ export interface ClusterLendingConfig {
   readonly hostTokenUs?: readonly number[] | undefined;
 }
 
+export const gatewayBalancings = ['round-robin', 'session'] as const;
+
+export interface GatewaySettings {
+  readonly count: number;
+  /** How requests are spread: one gateway after another, or all requests of a session to the same one. */
+  readonly balancing: (typeof gatewayBalancings)[number];
+  /** Least time between two reports of an instance about the load of the other gateways. */
+  readonly loadReportUs: number;
+}
+
 export interface SimulationConfig {
   readonly instances: readonly InstanceSpec[];
   /** Between two instances, where that is less than their NICs. */
@@ -104,6 +114,8 @@ export interface SimulationConfig {
   readonly blockTokens: number;
   /** Maximum number of accepted requests, over all instances. */
   readonly queueMax: number;
+  /** Undefined: one gateway, which places every request. More than one: without faults, role switches, standby instances or `checking`. */
+  readonly gateways?: GatewaySettings | undefined;
   readonly placement: PlacementSettings;
   readonly admission: AdmissionSettings;
   /** Clients of a closed loop, each with one request at a time; undefined: requests arrive at the times of the workload. */

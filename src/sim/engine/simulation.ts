@@ -72,7 +72,7 @@ export class Simulation {
 
   /** Loads of the prefill and decode pools; undefined without an SLO. Everything before `nowUs` has happened. */
   loads(nowUs: number): PoolLoads | undefined {
-    return this.cluster.conductor.loads(nowUs);
+    return this.cluster.gateways.loads(nowUs);
   }
 
   /**
@@ -128,17 +128,17 @@ export class Simulation {
   /** Runs to the end, without further arrivals. */
   finish(): void {
     while (!this.isOver) this.advance(this.nextUs);
-    const { outcome, conductor, instances, executors, network, tiers, lending } = this.cluster;
-    outcome.inlinePrefills = conductor.inlinePrefills;
+    const { outcome, gateways, instances, executors, network, tiers, lending } = this.cluster;
+    outcome.inlinePrefills = gateways.inlinePrefills;
     outcome.tiers = tiers.figures(this.snapshots(), this.#config.blockTokens);
-    outcome.migration = migrationFigures(this.#config.instances, instances, conductor.instancesStarted);
+    outcome.migration = migrationFigures(this.#config.instances, instances, gateways.instancesStarted);
     outcome.sparse = sparseFigures(this.#config.instances, this.snapshots(), executors);
-    outcome.groupPrefills = conductor.groupPrefills;
+    outcome.groupPrefills = gateways.groupPrefills;
     outcome.close(
       lending?.lastStepUs ?? this.nowUs,
       instances,
       network.moved,
-      conductor.blocks,
+      gateways.blocks,
       executors.map((executor) => executor.stepsEnded),
     );
     if (this.checks !== undefined) this.#checkAtRest(this.checks);

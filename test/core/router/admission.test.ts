@@ -225,7 +225,8 @@ describe('the decode pool', () => {
       { priority: 0, promptTokens: 900, cachedTokens: 0, outputs: 0, phase: 'handingOff' },
     ] as const;
     const { prefills, rows, tokens } = placedLoad(requests);
-    expect(prefills).toEqual([{ priority: 1, prompts: 2, tokens: 90 }]);
+    // 40 tokens behind 60, and 50 behind none.
+    expect(prefills).toEqual([{ priority: 1, prompts: 2, tokens: 90, keyRows: 40 * 60 + 820 + 1_275 }]);
     expect([rows, tokens]).toEqual([2, 507]);
     const pool = new DecodePool([member, member]);
     pool.setOthers(0, rows, tokens);

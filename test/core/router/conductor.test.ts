@@ -42,7 +42,7 @@ test('accepts a request at once, forwards it and follows it to its end; drops th
   const one = request('a', [1, 2, 3]);
   expect(step({ kind: 'submit', request: one })).toEqual([
     { kind: 'emit', id: 'a', event: accepted },
-    { kind: 'forward', id: 'a', instance: 0, request: one, decodeAt: undefined, predicted: undefined },
+    { kind: 'forward', id: 'a', instance: 0, request: one, decodeAt: undefined, predicted: undefined, cachedTokens: 0 },
   ]);
   expect(step(reported('a', accepted))).toEqual([]);
   for (const event of [started, tokens, finished])

@@ -5,12 +5,14 @@ import { describe, expect, test } from 'vitest';
 import { ChunkedPrefill } from '../../../src/core/cost/prefill.ts';
 import { PrefixMatches } from '../../../src/core/kvcache/events/prefix-index.ts';
 import type { ClusterView } from '../../../src/core/protocol/cluster-view.ts';
+import { placedLoad } from '../../../src/core/protocol/instance-report.ts';
 import {
   Placement,
   type PlacementCosts,
   type PlacementKind,
   placementKinds,
 } from '../../../src/core/router/placement/placement.ts';
+import { Placer } from '../../../src/core/router/placement/placer.ts';
 import { PrefillQueues } from '../../../src/core/router/placement/prefill-queues.ts';
 
 const blockTokens = 10;
@@ -244,6 +246,55 @@ describe('prefill queues', () => {
     queues.remove(1, 400);
     queues.remove(1, 100);
     expect(waits(2000)).toEqual([0, 0]);
+  });
+
+  test('count a prefill beside those of other conductors as running from its reported start on', () => {
+    const queues = new PrefillQueues(1);
+    const wait = (nowUs: number): number => {
+      const out = new Float64Array(1);
+      queues.predict(nowUs, out);
+      return out[0];
+    };
+    queues.setOthers(0, [{ priority: 0, workUs: 500 }]);
+    queues.add(1000, 0, 400);
+    queues.add(1000, 0, 400);
+    expect(wait(1300)).toBe(1300);
+    queues.started(1500, 0);
+    expect(wait(1600)).toBe(1200);
+    queues.stopped(0);
+    queues.end(1900, 0, 400, 0);
+    expect(wait(2500)).toBe(900);
+    queues.setOthers(0, []);
+    expect(wait(2100)).toBe(200);
+  });
+
+  test('take the work of other conductors from tokens and keys: as long as those prompts one by one', () => {
+    const prefillUs = (tokens: number, cached: number): number => {
+      const rows = tokens - cached;
+      return 10 * rows + 0.1 * (rows * cached + (rows * (rows + 1)) / 2);
+    };
+    const prompts = [
+      [4_000, 0],
+      [100, 0],
+      [900, 800],
+    ] as const;
+    const placer = new Placer<never>([true], {
+      ...{ kind: 'cache-aware', seed: [0, 0], balancingThreshold: 1, blockTokens: 16, blocks: 64, rememberedBlocks: 0 },
+      ...{ predictors: [{ prefillUs }], transfers: undefined },
+      prompts: {
+        chainOf: () => ({ blocks: 0, words: new Uint32Array(0) }),
+        priorityOf: () => 0,
+        mayPipeline: () => false,
+      },
+    });
+    const requests = prompts.map(([promptTokens, cachedTokens]) => {
+      return { priority: 0, promptTokens, cachedTokens, outputs: 0, phase: 'prefill' as const };
+    });
+    placer.setOthers(0, placedLoad(requests));
+    const oneByOne = prompts.reduce((sum, [tokens, cached]) => sum + prefillUs(tokens, cached), 0);
+    expect(placer.waitsUs(0)[0] / oneByOne).toBeCloseTo(1, 3);
+    // Equal uncached prompts of the mean length would take 40 % of it.
+    expect((3 * prefillUs(1_400, 0)) / oneByOne).toBeLessThan(0.5);
   });
 
   test('learn the ratio of observed to predicted times', () => {

@@ -11,13 +11,14 @@ import { encode } from '../../../src/runtime/wire/codec.ts';
 import {
   type InstanceStatus,
   type PeerAnnouncement,
+  readOutputs,
   readPeer,
   readStatus,
 } from '../../../src/runtime/wire/messages.ts';
 import { settled } from '../bus/settled.ts';
 import { livePrompt, liveRequest, liveRoot } from '../threads/instances.ts';
 
-it('what a gateway places shows in the reports to another one, until it ends or its gateway does', async () => {
+it('what a gateway places is sent to another one soon and in its reports, until it ends or its gateway does', async () => {
   vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout', 'setInterval', 'clearInterval', 'performance'] });
   const [hub, root] = [new MemoryHub(), liveRoot()];
   const sent: RequestId[] = [];
@@ -30,10 +31,14 @@ it('what a gateway places shows in the reports to another one, until it ends or 
     ...{ isManager: () => undefined, onReplaced: () => {} },
   });
   const gateway = (name: string) => {
-    const own: { peer?: Peer<PeerAnnouncement>; others?: InstanceStatus['others'] } = {};
+    const own: { peer?: Peer<PeerAnnouncement>; others?: InstanceStatus['others']; soon?: InstanceStatus['others'] } =
+      {};
     const process = { bus: hub.connect(), name, incarnation: 1, log: () => {} };
     const session = new PeerSession<PeerAnnouncement>(process, 'gateway', {
-      ...{ announcement: () => ({ traces: false }), readAnnouncement: readPeer, onMessage: () => {}, onLost: () => {} },
+      ...{ announcement: () => ({ traces: false }), readAnnouncement: readPeer, onLost: () => {} },
+      onMessage: (_, bytes) => {
+        own.soon = readOutputs(bytes).others;
+      },
       onJoined: (peer) => {
         own.peer = peer;
       },
@@ -62,7 +67,15 @@ it('what a gateway places shows in the reports to another one, until it ends or 
     const none = { prefills: [], rows: 0, tokens: 0 };
     expect(await othersOfA()).toEqual(none);
     for (const id of ['1', '2', '3']) a.submit(id);
-    expect(await othersOfA()).toEqual({ ...none, prefills: [{ priority: 0, prompts: 3, tokens: 120 }] });
+    await settled();
+    vi.advanceTimersByTime(heartbeatMs / 10);
+    await settled();
+    // Before the next heartbeat, and not to the gateway that placed them.
+    expect([a.own.soon?.prefills, b.own.soon?.prefills[0]?.prompts]).toEqual([[], 3]);
+    expect(await othersOfA()).toEqual({
+      ...none,
+      prefills: [{ priority: 0, prompts: 3, tokens: 120, keyRows: 3 * 820 }],
+    });
     const output = (
       events: readonly (readonly [RequestId, GenerationEvent])[],
       prefilled: readonly RequestId[] = [],
@@ -73,9 +86,12 @@ it('what a gateway places shows in the reports to another one, until it ends or 
     const [first = '', second = '', third = ''] = sent;
     output([[first, { kind: 'started', cachedTokens: 16 }]], [third]);
     // The third prompt waits for its decode instance, and counts there.
-    expect(await othersOfA()).toEqual({ ...none, prefills: [{ priority: 0, prompts: 2, tokens: 64 }] });
+    expect(await othersOfA()).toEqual({
+      ...none,
+      prefills: [{ priority: 0, prompts: 2, tokens: 64, keyRows: 24 * 16 + 300 + 820 }],
+    });
     output([[first, { kind: 'tokens', tokens: Int32Array.of(1, 2), logprobs: undefined }]]);
-    const rest = { prefills: [{ priority: 0, prompts: 1, tokens: 40 }], rows: 1, tokens: 42 };
+    const rest = { prefills: [{ priority: 0, prompts: 1, tokens: 40, keyRows: 820 }], rows: 1, tokens: 42 };
     expect(await othersOfA()).toEqual(rest);
     output([[first, { kind: 'finished', reason: 'stop' }]]);
     expect(await othersOfA()).toEqual({ ...rest, rows: 0, tokens: 0 });

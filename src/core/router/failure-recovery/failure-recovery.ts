@@ -22,7 +22,8 @@ import type { RoutingDecision } from '../route-planner.ts';
 
 type MembershipEvent<Request> = Extract<
   ConductorEvent<Request>,
-  { kind: 'instanceFailed' | 'instanceJoined' | 'unreachable' | 'report' | 'released' | 'wake' }
+  | { kind: 'instanceFailed' | 'instanceJoined' | 'instanceDraining' | 'unreachable' }
+  | { kind: 'report' | 'othersLoad' | 'released' | 'wake' }
 >;
 
 const stopped = 'the instance stopped';
@@ -70,6 +71,12 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
         break;
       case 'report':
         this.#report(event.instance, event.report);
+        break;
+      case 'othersLoad':
+        this.#router.observeOthers(event.instance, event.others);
+        break;
+      case 'instanceDraining':
+        this.#router.roles.drain(event.instance);
         break;
       case 'released': {
         const tracked = this.#router.assigned(event.id, event.instance);

@@ -39,6 +39,8 @@ export interface PlacedPrompt {
   readonly readyUs: number;
   /** The instance that decodes, when it is another one. */
   readonly decodeAt: InstanceIndex | undefined;
+  /** The instance has reported the start of the prefill, and not its end. */
+  running: boolean;
   /** Predicted duration of the prefill on each of `computing`; undefined once the prefill has ended. */
   prefillUs: number | undefined;
 }

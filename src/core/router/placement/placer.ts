@@ -170,9 +170,9 @@ export class Placer<Request> {
     decision: PlacementDecision,
     decodeAt: InstanceIndex,
   ): { readonly choice: GroupChoice; readonly prefix: GroupPrefix | undefined } | undefined {
-    const { pipeline, blockTokens = 1 } = this.#config ?? withoutConfig;
+    const { pipeline } = this.#config ?? withoutConfig;
     if (pipeline === undefined || this.#config?.prompts.mayPipeline(request) !== true) return undefined;
-    const cachedTokens = (decision.localBlocks + decision.fetchedBlocks) * blockTokens;
+    const cachedTokens = this.cachedTokensOf(decision);
     const prefixes = this.#groupPrefixes?.known(this.#nowUs) ?? (() => []);
     const up = this.#view.up.with(decodeAt, 0);
     const view = { ...this.#view, up, pending: this.#queues.pending, predictors: this.#groupPrefills, prefixes };
@@ -186,6 +186,11 @@ export class Placer<Request> {
   /** Leading tokens of the prompt of the last `choose` that an instance has in its cache. */
   cachedTokens(instance: InstanceIndex): number {
     return (this.#matches?.blocks[instance] ?? 0) * (this.#config?.blockTokens ?? 1);
+  }
+
+  /** Leading tokens of the prompt that the chosen instance has, or fetches, before it computes. */
+  cachedTokensOf({ localBlocks, fetchedBlocks }: PlacementDecision): number {
+    return (localBlocks + fetchedBlocks) * this.blockTokens;
   }
 
   /** The up instances, with the values that the last `choose` used. */
@@ -257,7 +262,7 @@ export class Placer<Request> {
     }
     const chain = this.#config?.prompts.chainOf(request);
     const placed = { instance, helpers, computing, promptTokens, priority, chain };
-    return { ...placed, prefillUs, readyUs: nowUs + readyUs, decodeAt };
+    return { ...placed, prefillUs, readyUs: nowUs + readyUs, decodeAt, running: false };
   }
 
   /**
@@ -273,6 +278,10 @@ export class Placer<Request> {
     const { chain, prefillUs, promptTokens, instance, decodeAt } = placed;
     // Its KV leaves layer by layer as it is computed: later transfers queue behind it.
     if (decodeAt !== undefined && !overtaken) this.#costs.transfers?.times.add(nowUs, instance, decodeAt, promptTokens);
+    if (!overtaken && prefillUs !== undefined && !placed.running) {
+      placed.running = true;
+      this.#queues.started(nowUs, instance);
+    }
     if (chain === undefined || this.#index === undefined || this.#config === undefined) return undefined;
     if (prefillUs === undefined && !overtaken) return undefined;
     const { blockTokens } = this.#config;
@@ -298,11 +307,17 @@ export class Placer<Request> {
   /** The prefill has ended. */
   prefilled(nowUs: number, placed: PlacedPrompt): void {
     if (placed.prefillUs === undefined) return;
+    this.#stopped(placed);
     const { instance, computing, prefillUs, readyUs, priority } = placed;
     if (placed.helpers.length === 0) this.#queues.end(nowUs, instance, prefillUs, readyUs, priority);
     else for (const member of computing) this.#queues.endShare(member, prefillUs, priority);
     computing.clear();
     placed.prefillUs = undefined;
+  }
+
+  #stopped(placed: PlacedPrompt): void {
+    if (placed.running) this.#queues.stopped(placed.instance);
+    placed.running = false;
   }
 
   /** A member of a group has computed its layers. */
@@ -311,7 +326,9 @@ export class Placer<Request> {
   }
 
   /** The request has ended or was cancelled. */
-  ended({ instance, helpers, computing, prefillUs, priority }: PlacedPrompt): void {
+  ended(placed: PlacedPrompt): void {
+    const { instance, helpers, computing, prefillUs, priority } = placed;
+    this.#stopped(placed);
     this.#view.requests[instance]--;
     for (const helper of helpers) this.#view.requests[helper]--;
     if (prefillUs !== undefined) for (const member of computing) this.#queues.remove(member, prefillUs, priority);
@@ -321,8 +338,10 @@ export class Placer<Request> {
   /** Prefills that other conductors have placed on the instance. */
   setOthers(instance: InstanceIndex, { prefills }: Pick<PlacedLoad, 'prefills'> = { prefills: [] }): void {
     const predictor = this.#predictors[this.#view.kind[instance]];
-    const works = prefills.map(({ priority, prompts, tokens }) => {
-      return { priority, workUs: prompts * predictor.prefillUs(tokens / prompts, 0) };
+    const works = prefills.map(({ priority, prompts, tokens, keyRows }) => {
+      // As many equal uncached prompts as have the same tokens and keys: both terms of the time are those of the reported prompts.
+      const promptTokens = keyRows === undefined ? tokens / prompts : (2 * keyRows) / tokens;
+      return { priority, workUs: (tokens / promptTokens) * predictor.prefillUs(promptTokens, 0) };
     });
     this.#queues.setOthers(instance, works);
   }

@@ -48,6 +48,9 @@ export class PrefillQueues {
   readonly #pending: Int32Array;
   /** (instances): prefills of other conductors. */
   readonly #others: (readonly OtherWork[])[];
+  /** (instances): prefills whose start was reported, and the time of the last start. */
+  readonly #running: Int32Array;
+  readonly #startedUs: Float64Array;
   /** (instances): start of the running prefill of any priority. */
   readonly #sinceUs: Float64Array;
   /** (instances): time of prefills of lower priority before a higher one interrupted them. */
@@ -61,6 +64,8 @@ export class PrefillQueues {
     this.#stepUs = stepUs;
     this.#pending = new Int32Array(instances);
     this.#others = Array.from({ length: instances }, () => []);
+    this.#running = new Int32Array(instances);
+    this.#startedUs = new Float64Array(instances);
     this.#sinceUs = new Float64Array(instances);
     this.#interruptedUs = new Float64Array(instances);
     this.#tookUs = new Float64Array(instances).fill(priorUs);
@@ -105,6 +110,17 @@ export class PrefillQueues {
     priorityClass.workUs[instance] += predictedUs;
     priorityClass.sentUs = sentUs(priorityClass, nowUs) + predictedUs;
     priorityClass.sentAtUs = nowUs;
+  }
+
+  /** A pending prefill has started, until `stopped`. */
+  started(nowUs: number, instance: number): void {
+    this.#running[instance]++;
+    this.#startedUs[instance] = nowUs;
+  }
+
+  /** A started prefill has ended or was cancelled. */
+  stopped(instance: number): void {
+    this.#running[instance]--;
   }
 
   /** The cached part of a pending prompt differs from the prediction. */
@@ -205,9 +221,20 @@ export class PrefillQueues {
         return workUs === 0 ? Math.min(this.#stepUs(), each.workUs[instance]) : slowness * workUs - (doneUs ?? 0);
       workUs += each.workUs[instance];
       // The running prefill has done at most its share of the work, however long it has been delayed.
-      doneUs ??= Math.max(0, Math.min(nowUs - each.sinceUs[instance], (slowness * each.workUs[instance]) / pending));
+      doneUs ??= Math.max(
+        0,
+        Math.min(nowUs - this.#runsSince(instance, each), (slowness * each.workUs[instance]) / pending),
+      );
     }
     return slowness * workUs - (doneUs ?? 0);
+  }
+
+  /** Beside prefills of other conductors, a pending prefill may wait for those: it runs from its reported start on. */
+  #runsSince(instance: number, { sinceUs }: PriorityClass): number {
+    if (this.#others[instance].length === 0) return sinceUs[instance];
+    return this.#running[instance] === 0
+      ? Number.POSITIVE_INFINITY
+      : Math.max(sinceUs[instance], this.#startedUs[instance]);
   }
 
   /** Share of an instance's time that prefills above this priority take, by the arrivals of recent ones. */
