@@ -7,6 +7,7 @@ import type { PipelineSettings } from '../../core/pipeline/group.ts';
 import { batchingKinds } from '../../core/scheduler/batching/batching-order.ts';
 import { backgroundLimits } from '../../core/scheduler/batching/step-budget.ts';
 import type { InstanceSpec } from '../../sim/engine/simulation.ts';
+import { readSimulatedFleet } from '../serve/fleet/fleet-file.ts';
 import {
   type AttentionWorkerSettings,
   addSimulatedAttentionFlags,
@@ -23,6 +24,7 @@ import {
 import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 import { costKinds, createCostModel, defaultChunkTokens, defaultMemoryShare, spanOf } from './cost-model.ts';
+import { toFlag } from './options.ts';
 import { addRoleFlags, instanceRoles, roleFields, settingsOf } from './role-options.ts';
 import { numeric } from './schema-parts.ts';
 import { addSparseFlags } from './sparse-options.ts';
@@ -42,6 +44,7 @@ export const clusterFields = {
   prefill: count(0).default(0),
   decode: count(0).default(0),
   mixed: count(0).optional(),
+  fleet: z.string().min(1).optional(),
   standby: count(0).default(0),
   ...standbyFields,
   tp: count(1).optional(),
@@ -95,6 +98,10 @@ export function addClusterFlags(command: Command): Command {
     .option(
       '--mixed <n>',
       'Simulate this number of instances that prefill and decode (default: 8, or 0 with --prefill)',
+    )
+    .option(
+      '--fleet <file>',
+      'Simulate the external engines of this fleet file, with the step times of --tables, in place of instances',
     )
     .option('--price-per-hour <price>', 'Charge this price per machine and hour (default: by hardware)')
     .optionsGroup(groups.standby)
@@ -206,6 +213,7 @@ function countsOf({ prefill, decode, mixed = prefill + decode > 0 ? 0 : 8, stand
 
 /** Instances in the order prefill, decode, mixed, standby, store. @param rechecksAdmission decode instances refuse received prompts that would miss their SLO @throws UsageError */
 export function instanceSpecs(options: ClusterOptions, rechecksAdmission: boolean): readonly InstanceSpec[] {
+  if (options.fleet !== undefined) return fleetSpecs(options, options.fleet);
   const counts = countsOf(options);
   const costs = new Map<string, StepCostModel>();
   const instances = instanceRoles.flatMap((role): readonly InstanceSpec[] => {
@@ -225,6 +233,33 @@ export function instanceSpecs(options: ClusterOptions, rechecksAdmission: boolea
   return withStores(options, instances);
 }
 
+/** Options that external engines have no counterpart of, with the values that leave them out. */
+const notOfEngines = {
+  ...{ prefill: 0, decode: 0, mixed: undefined, standby: 0, store: 0, dop: undefined, sparse: undefined },
+  ...{ cppGroup: undefined, hostCacheBlocks: undefined, ssdCacheBlocks: 0, aheadOfUse: false, pinMemory: 0 },
+} as const;
+
+/** The engines of a fleet file. @throws UsageError */
+function fleetSpecs(options: ClusterOptions, path: string): readonly InstanceSpec[] {
+  const wrong = (Object.keys(notOfEngines) as (keyof typeof notOfEngines)[]).find(
+    (name) => (options[name] ?? notOfEngines[name]) !== notOfEngines[name],
+  );
+  if (wrong !== undefined)
+    throw new UsageError(`Cannot use --${toFlag(wrong)} with --fleet: external engines have none`);
+  if (options.tables === undefined)
+    throw new UsageError('Cannot use --fleet without --tables: add measured step times');
+  const costs = new Map<string, StepCostModel>();
+  const engines = readSimulatedFleet(path);
+  return engines.map(({ role, machine, takesPriorities }) => {
+    const { hardware = options.hardware, pp = options.pp, precision = options.precision } = machine;
+    const { chunkTokens = options.chunkTokens, sequences = options.sequences } = machine;
+    const own = { ...options, ...machine, hardware, pp, precision, chunkTokens, sequences };
+    const parts = instanceParts({ ...own, cost: 'table', hostCacheBlocks: 0 }, false, costs);
+    const shown = { coalesce: false, reportsAll: true, ignoresPriorities: !takesPriorities };
+    return { ...parts, role, machine: { ...parts.machine, ...shown } };
+  });
+}
+
 /** Undefined: every prompt is computed by one instance. @throws UsageError */
 export function pipelineSettings(options: ClusterOptions): PipelineSettings | undefined {
   const { cppGroup: members, cppTokens: tokensOver, sparse, sparseBudget: [budget] = [] } = options;
@@ -240,6 +275,7 @@ export function pipelineSettings(options: ClusterOptions): PipelineSettings | un
 
 /** Price of all machines without those on standby; undefined if one has no price. Machines are filled by role. */
 export function pricePerHourOf(options: ClusterOptions): number | undefined {
+  if (options.fleet !== undefined) return undefined;
   const counts = countsOf(options);
   let sum = 0;
   for (const role of instanceRoles) {

@@ -6,6 +6,7 @@ import {
   type PlacementKind,
   placementKinds,
 } from '../../core/router/placement/placement.ts';
+import { ExternalEngines } from '../../sim/engine/external-engines.ts';
 import { type InstanceSpec, Simulation, type SimulationConfig } from '../../sim/engine/simulation.ts';
 import type { Racks } from '../../sim/network/network.ts';
 import { lendingReport } from '../../sim/report/lending-report.ts';
@@ -224,10 +225,28 @@ export async function runSimulation(options: SimulationOptions, showsProgress = 
       pipeline,
       faults: faultPlan(options, instances.length),
       checking: options.check,
+      ...externalEngines(options, instances.length),
       ...listeners,
     };
     return new Simulation(policies === undefined ? config : withPolicies(config, policies, futureUses));
   });
+}
+
+/** From the conductor to an engine, and back: what placing and sending a request takes (docs/internals/fleet.md). */
+const engineDelayUs = 500;
+
+/** @throws UsageError */
+function externalEngines(options: SimulationOptions, engines: number): Pick<SimulationConfig, 'external' | 'threads'> {
+  if (options.fleet === undefined) return {};
+  const { borrow, roleSwitch, faults, check, batchRate } = options;
+  const given = { borrow, roleSwitch, faults: faults.length > 0, check, batchRate: batchRate !== undefined };
+  const wrong = Object.entries(given).find(([, isGiven]) => isGiven);
+  if (wrong !== undefined)
+    throw new UsageError(`Cannot use --${toFlag(wrong[0])} with --fleet: external engines have none`);
+  return {
+    external: new ExternalEngines(engines),
+    threads: { toInstanceUs: engineDelayUs, receivedUs: (nowUs) => nowUs + engineDelayUs },
+  };
 }
 
 /** Reads the workload once for the times at which prompts use blocks. @throws UsageError in a closed loop */

@@ -58,6 +58,8 @@ export interface LengthInstanceConfig
   readonly coalesce: boolean;
   /** Every token is reported, and KV events with it, as by an instance with an engine; else the first token only. */
   readonly reportsAll?: boolean;
+  /** All requests are of one priority, whatever they state: an engine that does not schedule by it. */
+  readonly ignoresPriorities?: boolean | undefined;
   /** Requests arrive with the KV of their prompts: nothing is prefilled, except after a preemption. */
   readonly decodeOnly?: boolean | undefined;
   /** Undefined: requests keep all tokens in every layer. */
@@ -71,6 +73,7 @@ export function createLengthInstance({
   blocks,
   coalesce,
   reportsAll = false,
+  ignoresPriorities = false,
   decodeOnly = false,
   learns = false,
   sparsity,
@@ -85,7 +88,8 @@ export function createLengthInstance({
   return new Instance(
     instanceConfig(machine),
     (context) => createComponents(context, machine),
-    (_pools, { sparseKv }) => new LengthExecutor({ coalesce, reportsAll, decodeOnly, sparse: sparseKv?.plan }),
+    (_pools, { sparseKv }) =>
+      new LengthExecutor({ coalesce, reportsAll, ignoresPriorities, decodeOnly, sparse: sparseKv?.plan }),
   );
 }
 

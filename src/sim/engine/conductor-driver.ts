@@ -43,6 +43,12 @@ export class ConductorDriver {
 
   deliver(event: ConductorEvent<LengthRequest>): void {
     const { config, queue } = this.#host;
+    if (config.external === undefined) this.#step(event);
+    else for (const each of config.external.received(queue.nowUs, event)) this.#step(each);
+  }
+
+  #step(event: ConductorEvent<LengthRequest>): void {
+    const { config, queue } = this.#host;
     const { nowUs } = queue;
     if (this.#learned !== undefined) learn(this.#learned.prefills, nowUs, event);
     const effects = this.#conductor.step(nowUs, event);
@@ -91,7 +97,7 @@ export class ConductorDriver {
   }
 
   #perform(effect: ConductorEffect<LengthRequest>): void {
-    const { config, clients, outcome, delivery } = this.#host;
+    const { config, clients, outcome, delivery, queue } = this.#host;
     switch (effect.kind) {
       case 'forward':
         this.#forward(effect);
@@ -101,6 +107,7 @@ export class ConductorDriver {
         break;
       case 'cancel':
         this.#learned?.prefills.forget(effect.id);
+        config.external?.cancelled(queue.nowUs, effect.instance, effect.id);
         delivery.sendToInstance(effect.instance, { kind: 'cancel', id: effect.id });
         break;
       case 'requestSnapshot':
@@ -129,11 +136,12 @@ export class ConductorDriver {
   }
 
   #forward(effect: Extract<ConductorEffect<LengthRequest>, { kind: 'forward' }>): void {
-    const { clients, delivery, queue } = this.#host;
+    const { config, clients, delivery, queue } = this.#host;
     const { id, instance, predicted, request, ...targets } = effect;
     request.predicted = predicted;
     clients.attempt(id, request);
     this.#learned?.prefills.forwarded(instance, id, request.inputTokens);
+    config.external?.forwarded(queue.nowUs, request, instance, targets.decodeAt);
     const { decodeAt, prefix, cachedTokens, group, incarnation, decodeIncarnation } = targets;
     const sent = { decodeAt, prefix, cachedTokens, group, incarnation, decodeIncarnation };
     const event = { kind: 'submit', request, ...sent } as const;
@@ -177,6 +185,10 @@ export function createConductor(
     transfers: config.learned.transfers.config,
     ssds: config.learned.transfers.ssds,
   };
+  // Engines fetch no prefixes from each other.
+  const external = config.external && {
+    ...{ predictors: config.external.prefills.times, transfers: undefined, ssds: undefined, aheadRows: undefined },
+  };
   return new Conductor({
     instances: instances.map(({ role, startUs }, i) => {
       const standby = startUs !== undefined;
@@ -188,6 +200,7 @@ export function createConductor(
       ...placement,
       ...(transfers && link && { transfers: { ...transfers, link } }),
       ...learned,
+      ...external,
       recordsPrefixes: config.requestListener !== undefined,
     },
     admission: lengthAdmission(config.admission, sloOf, instances, capacityTokens, linkBytesPerSecond),

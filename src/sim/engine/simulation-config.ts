@@ -18,6 +18,7 @@ import type { ClientPauses } from '../workload/client-loop.ts';
 import type { RetrySettings } from '../workload/retries.ts';
 import type { EventQueue } from './event-queue.ts';
 import type { StepListener } from './executor.ts';
+import type { ExternalEngines } from './external-engines.ts';
 
 export interface SsdRates {
   readonly readBytesPerSecond: number;
@@ -130,6 +131,8 @@ export interface SimulationConfig {
   readonly lending?: ClusterLendingConfig | undefined;
   /** The conductor learns its predictions as a live one does; undefined: cost models predict. */
   readonly learned?: LearnedPredictors | undefined;
+  /** Instances show themselves as external engines do. Not with faults. */
+  readonly external?: ExternalEngines | undefined;
   /** Instances run as threads with engines do; undefined: messages arrive at once. Not with faults, batch jobs or `checking`: their rules expect prompt delivery. */
   readonly threads?: ThreadTimes | undefined;
   readonly requestListener?: RequestListener | undefined;

@@ -1,6 +1,6 @@
 // The fleet file of `--fleet`: external engines by their URLs, and by label selectors of Kubernetes pods.
 import { z } from 'zod';
-import { engineKinds, engineRoles } from '../../../runtime/fleet/engine-dialect.ts';
+import { type EngineRole, engineKinds, engineRoles } from '../../../runtime/fleet/engine-dialect.ts';
 import type { ExternalEngineOptions } from '../../../runtime/fleet/external-engine.ts';
 import type { PodEnginesOptions } from '../../../runtime/fleet/kubernetes/pod-engines.ts';
 import type { KubernetesApi } from '../../../runtime/fleet/kubernetes/pod-watcher.ts';
@@ -32,7 +32,21 @@ const kvEvents = z.union(
   ],
   'write off, tcp://HOST:PORT (a name or an IPv4 address, no * and no IPv6 address) or {endpoint, replay, topic}',
 );
+/** The machine that stands for an engine in `simulate --fleet`. */
+const simulated = z.preprocess(
+  inCamelCase,
+  z.strictObject({
+    hardware: z.string().min(1).optional(),
+    tp: z.int().min(1).optional(),
+    pp: z.int().min(1).optional(),
+    precision: z.enum(['bf16', 'fp8']).optional(),
+    chunkTokens: z.int().min(1).optional(),
+    sequences: z.int().min(1).optional(),
+    cacheBlocks: z.int().min(1).optional(),
+  }),
+);
 const settings = {
+  simulated: simulated.optional(),
   kind: z.enum(engineKinds).optional(),
   apiKey: z.string().min(1).optional(),
   role: z.enum(engineRoles).optional(),
@@ -83,6 +97,15 @@ export interface FleetFile {
   readonly pods: readonly FleetPods[];
 }
 
+/** An engine as `simulate --fleet` has it. */
+export interface SimulatedEngine {
+  readonly name: string;
+  readonly role: EngineRole;
+  readonly takesPriorities: boolean;
+  /** In place of the options of the same names. */
+  readonly machine: Readonly<z.infer<typeof simulated>>;
+}
+
 /** The pods of a label selector. */
 export interface FleetPods extends Omit<PodEnginesOptions, 'api' | 'namespace'> {
   /** Undefined: those of the pod that the gateway runs in. */
@@ -96,6 +119,36 @@ function inKebabCase(name: string): string {
 
 /** @throws UsageError that names the invalid field, without its value */
 export function readFleetFile(path: string): FleetFile {
+  const { model, engines = [], kubernetes = [] } = parseFleet(path);
+  const pods = kubernetes.map(({ api, namespace, selector, port, scheme, simulated: _, ...engine }) => {
+    return { ...{ api, namespace, selector, port, scheme }, engine };
+  });
+  const named = engines.map((each) => {
+    const { simulated: _, ...engine } = { simulated: undefined, ...each };
+    return engine;
+  });
+  return { ...(model !== undefined && { model }), engines: named, pods };
+}
+
+/** The engines of the file for a simulation. Pods have no number there. @throws UsageError */
+export function readSimulatedFleet(path: string): readonly SimulatedEngine[] {
+  const { engines = [], kubernetes } = parseFleet(path);
+  if (kubernetes !== undefined || engines.length === 0)
+    throw new UsageError(`Cannot simulate fleet ${path}: write its engines one by one, without kubernetes`);
+  return engines.map((engine) => {
+    const { url, role, priorityScheduling, simulated } = {
+      ...{ role: undefined, priorityScheduling: undefined, simulated: undefined },
+      ...engine,
+    };
+    return {
+      ...{ name: url, role: role ?? 'mixed', takesPriorities: priorityScheduling === true },
+      machine: simulated ?? {},
+    };
+  });
+}
+
+/** @throws UsageError that names the invalid field, without its value */
+function parseFleet(path: string): z.infer<typeof fleetSchema> {
   let given: unknown;
   try {
     given = readYaml(path);
@@ -106,12 +159,8 @@ export function readFleetFile(path: string): FleetFile {
   const parsed = fleetSchema.safeParse(given);
   if (!parsed.success)
     throw new UsageError(`Cannot read fleet ${path}: ${describeFileIssue(parsed.error.issues, inKebabCase)}`);
-  const { model, engines = [], kubernetes = [] } = parsed.data;
-  const urls = engines.map((each) => each.url.replace(/\/$/, ''));
+  const urls = (parsed.data.engines ?? []).map((each) => each.url.replace(/\/$/, ''));
   const twice = urls.find((each, i) => urls.indexOf(each) !== i);
   if (twice !== undefined) throw new UsageError(`Cannot read fleet ${path}: engine ${twice} is named twice`);
-  const pods = kubernetes.map(({ api, namespace, selector, port, scheme, ...engine }) => {
-    return { ...{ api, namespace, selector, port, scheme }, engine };
-  });
-  return { ...(model !== undefined && { model }), engines, pods };
+  return parsed.data;
 }

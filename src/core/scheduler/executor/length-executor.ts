@@ -44,7 +44,12 @@ export class RunningLengths implements RunningRequest {
   readonly #earlierPreemptions: number;
 
   /** @param sparse undefined: the request keeps all tokens */
-  constructor(request: LengthRequest, arrival: number, chain: BlockChain, sparse: SparsePlan | undefined) {
+  constructor(
+    request: LengthRequest,
+    { arrival, priority }: { readonly arrival: number; readonly priority: number },
+    chain: BlockChain,
+    sparse: SparsePlan | undefined,
+  ) {
     const sharesOutput = request.trace.outputBlocks !== undefined && chain === request.chain;
     this.id = request.id;
     this.request = request;
@@ -55,7 +60,7 @@ export class RunningLengths implements RunningRequest {
       promptLength: request.trace.inputTokens,
       lengthMax: request.inputTokens + request.outputTokens,
       groups: sparse?.groups ?? 1,
-      priority: request.trace.priority ?? 0,
+      priority,
       background: request.trace.batch ?? false,
       tenant: request.trace.tenant,
       arrival,
@@ -76,6 +81,8 @@ export type LengthResult = { readonly failedSequences: readonly number[] } | und
 interface LengthExecutorConfig {
   readonly coalesce: boolean;
   readonly reportsAll: boolean;
+  /** All requests are of one priority. */
+  readonly ignoresPriorities: boolean;
   /** Requests arrive with the KV of their prompts, but for the last token. */
   readonly decodeOnly: boolean;
   /** Undefined: requests keep all tokens. */
@@ -86,13 +93,15 @@ export class LengthExecutor implements Executor<LengthRequest, RunningLengths, u
   /** Equal steps run at once: the trace determines when a request ends. */
   readonly #coalesce: boolean;
   readonly #reportsAll: boolean;
+  readonly #ignoresPriorities: boolean;
   readonly #decodeOnly: boolean;
   readonly #sparse: SparsePlan | undefined;
 
-  constructor({ coalesce, reportsAll, decodeOnly, sparse }: LengthExecutorConfig) {
+  constructor({ coalesce, reportsAll, ignoresPriorities, decodeOnly, sparse }: LengthExecutorConfig) {
     this.#sparse = sparse;
     this.#coalesce = coalesce;
     this.#reportsAll = reportsAll;
+    this.#ignoresPriorities = ignoresPriorities;
     this.#decodeOnly = decodeOnly;
   }
 
@@ -103,16 +112,25 @@ export class LengthExecutor implements Executor<LengthRequest, RunningLengths, u
   create(request: LengthRequest, arrival: number): RunningLengths {
     return this.#decodeOnly
       ? this.resume(request, arrival, [], false)
-      : new RunningLengths(request, arrival, request.chain, this.#sparse);
+      : new RunningLengths(request, this.#rank(request, arrival), request.chain, this.#sparse);
   }
 
   /** Prefixes are cached where prompts are computed: received blocks have no digests, unless no other instance has all of them. */
   resume(request: LengthRequest, arrival: number, _held: readonly GenerationEvent[], inParts: boolean): RunningLengths {
-    const running = new RunningLengths(request, arrival, inParts ? request.chain : noBlocks, this.#sparse);
+    const running = new RunningLengths(
+      request,
+      this.#rank(request, arrival),
+      inParts ? request.chain : noBlocks,
+      this.#sparse,
+    );
     running.sequence.receivedTokens = request.inputTokens + request.outputs - 1;
     // Received blocks are no cache hit.
     running.sequence.cachedTokens = 0;
     return running;
+  }
+
+  #rank({ trace }: LengthRequest, arrival: number) {
+    return { arrival, priority: this.#ignoresPriorities ? 0 : (trace.priority ?? 0) };
   }
 
   requestOf({ request }: RunningLengths): LengthRequest {
@@ -128,7 +146,8 @@ export class LengthExecutor implements Executor<LengthRequest, RunningLengths, u
   }
 
   priorityOf({ trace }: LengthRequest): number {
-    return trace.batch === true ? Number.NEGATIVE_INFINITY : (trace.priority ?? 0);
+    if (trace.batch === true) return Number.NEGATIVE_INFINITY;
+    return this.#ignoresPriorities ? 0 : (trace.priority ?? 0);
   }
 
   tbtUsMax({ slo }: LengthRequest): number {
