@@ -125,23 +125,21 @@ export class DigestTable {
   }
 }
 
-/** (slots, 2 words): the digest's word that selects the slot; the digest's number plus one, 0: empty slot. */
-const entryWords = 2;
-const numberAt = 1;
-
 /**
- * Finds digests that lie in an array of its caller, (digests, 4 words), by their content: 8 bytes for each slot, where a
+ * Finds digests that lie in an array of its caller, (digests, 4 words), by their content: 4 bytes for each slot, where a
  * `DigestTable` has 20. A digest must not change while it is indexed. Lookups allocate nothing.
  */
 export class DigestIndex {
+  /** Slots minus one: the low bits of an entry, and of the word that selects a slot. */
   #mask: number;
-  #entries: Uint32Array;
+  /** (slots): the digest's number plus one in the low bits, its selecting word in the high bits; 0: empty slot. */
+  #entries: Int32Array;
   #size = 0;
 
   constructor(capacity = 64) {
     const slots = 2 ** Math.max(4, Math.ceil(Math.log2(capacity * 2)));
     this.#mask = slots - 1;
-    this.#entries = new Uint32Array(slots * entryWords);
+    this.#entries = new Int32Array(slots);
   }
 
   get size(): number {
@@ -151,27 +149,29 @@ export class DigestIndex {
   /** The number among `digests` of the digest at `words[at..at+4]`, if it is indexed. */
   get(digests: Uint32Array, words: Uint32Array, at: number): number | undefined {
     const entries = this.#entries;
+    const mask = this.#mask;
     const place = words[at + placeAt];
-    for (let slot = place & this.#mask; ; slot = (slot + 1) & this.#mask) {
-      const number = entries[slot * entryWords + numberAt];
-      if (number === 0) return undefined;
-      if (entries[slot * entryWords] !== place) continue;
-      const k = (number - 1) * digestWords;
+    for (let slot = place & mask; ; slot = (slot + 1) & mask) {
+      const entry = entries[slot];
+      if (entry === 0) return undefined;
+      if (((entry ^ place) & ~mask) !== 0) continue;
+      const number = (entry & mask) - 1;
+      const k = number * digestWords;
       if (
         digests[k] === words[at] &&
         digests[k + 1] === place &&
         digests[k + 2] === words[at + 2] &&
         digests[k + 3] === words[at + 3]
       )
-        return number - 1;
+        return number;
     }
   }
 
   /** Indexes digest `number` of `digests`; an equal one must not be indexed. */
   insert(digests: Uint32Array, number: number): void {
-    if (this.#size * 2 >= this.#mask) this.#grow();
+    while (this.#size * 2 >= this.#mask || number >= this.#mask) this.#grow(digests);
     this.#size++;
-    this.#put(digests[number * digestWords + placeAt], number + 1);
+    this.#put(digests, number);
   }
 
   /** Digest `number` of `digests` must be indexed. */
@@ -179,35 +179,33 @@ export class DigestIndex {
     const entries = this.#entries;
     const mask = this.#mask;
     let hole = digests[number * digestWords + placeAt] & mask;
-    while (entries[hole * entryWords + numberAt] !== number + 1) {
-      if (entries[hole * entryWords + numberAt] === 0)
-        throw new Error(`Cannot delete a digest: it is not indexed: digest ${number}`);
+    while ((entries[hole] & mask) !== number + 1) {
+      if (entries[hole] === 0) throw new Error(`Cannot delete a digest: it is not indexed: digest ${number}`);
       hole = (hole + 1) & mask;
     }
     this.#size--;
     // Backward shift, as in a `DigestTable`.
-    for (let slot = (hole + 1) & mask; entries[slot * entryWords + numberAt] !== 0; slot = (slot + 1) & mask) {
-      const home = entries[slot * entryWords] & mask;
+    for (let slot = (hole + 1) & mask; entries[slot] !== 0; slot = (slot + 1) & mask) {
+      const home = digests[((entries[slot] & mask) - 1) * digestWords + placeAt] & mask;
       if (((slot - home) & mask) < ((slot - hole) & mask)) continue;
-      entries[hole * entryWords] = entries[slot * entryWords];
-      entries[hole * entryWords + numberAt] = entries[slot * entryWords + numberAt];
+      entries[hole] = entries[slot];
       hole = slot;
     }
-    entries[hole * entryWords + numberAt] = 0;
+    entries[hole] = 0;
   }
 
-  #put(place: number, number: number): void {
+  #put(digests: Uint32Array, number: number): void {
+    const place = digests[number * digestWords + placeAt];
     let slot = place & this.#mask;
-    while (this.#entries[slot * entryWords + numberAt] !== 0) slot = (slot + 1) & this.#mask;
-    this.#entries[slot * entryWords] = place;
-    this.#entries[slot * entryWords + numberAt] = number;
+    while (this.#entries[slot] !== 0) slot = (slot + 1) & this.#mask;
+    this.#entries[slot] = (place & ~this.#mask) | (number + 1);
   }
 
-  #grow(): void {
+  #grow(digests: Uint32Array): void {
     const before = this.#entries;
+    const maskBefore = this.#mask;
     this.#mask = 2 * (this.#mask + 1) - 1;
-    this.#entries = new Uint32Array(2 * before.length);
-    for (let at = 0; at < before.length; at += entryWords)
-      if (before[at + numberAt] !== 0) this.#put(before[at], before[at + numberAt]);
+    this.#entries = new Int32Array(2 * before.length);
+    for (const entry of before) if (entry !== 0) this.#put(digests, (entry & maskBefore) - 1);
   }
 }

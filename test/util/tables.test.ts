@@ -4,6 +4,7 @@ import { expect, test } from 'vitest';
 import { Float64Pool } from '../../src/core/scheduler/executor/float64-pool.ts';
 import { blake2s128 } from '../../src/util/blake2s.ts';
 import { DigestIndex, DigestTable } from '../../src/util/digest-table.ts';
+import { FreeIds } from '../../src/util/free-ids.ts';
 import { IndexedHeap } from '../../src/util/indexed-heap.ts';
 import { Int32List } from '../../src/util/int32-list.ts';
 
@@ -152,4 +153,32 @@ test('a pool returns arrays of at least the requested length, and none twice bef
   const array = pool.take(100);
   pool.release(array);
   expect(pool.take(65)).toBe(array);
+});
+
+test('free ids are taken like those of a stack with the lowest on top, resets included', () => {
+  const operation = fc.record({ kind: fc.constantFrom('take', 'take', 'release', 'reset'), value: fc.nat(30) });
+  fc.assert(
+    fc.property(fc.array(operation, { maxLength: 100 }), (operations) => {
+      const ids = new FreeIds(3, 20);
+      const stack = Array.from({ length: 17 }, (_, i) => 19 - i);
+      const taken: number[] = [];
+      for (const { kind, value } of operations) {
+        if (kind === 'take' && stack.length > 0) taken.push(ids.take());
+        else if (kind === 'release' && taken.length > 0) {
+          const [id] = taken.splice(value % taken.length, 1);
+          ids.release(id);
+          stack.push(id);
+          continue;
+        } else if (kind === 'reset') {
+          const end = Math.max(3, ...taken.map((id) => id + 1), value);
+          ids.reset(end, (id) => !taken.includes(id));
+          stack.length = 0;
+          for (let id = end - 1; id >= 3; id--) if (!taken.includes(id)) stack.push(id);
+        } else continue;
+        if (kind === 'take') expect(taken.at(-1)).toBe(stack.pop());
+        expect(ids.count).toBe(stack.length);
+        for (const id of [...taken, ...ids.released]) expect(id).toBeLessThan(ids.reached);
+      }
+    }),
+  );
 });

@@ -1,4 +1,5 @@
 // The rBlocks of one layer group: page table from blocks to pages, reference counts and states.
+import { FreeIds } from '../../util/free-ids.ts';
 import type { BlockId } from '../protocol/ids.ts';
 import type { PagePool } from './page-pool.ts';
 
@@ -21,8 +22,7 @@ export class BlockPool {
   readonly #pages: PagePool;
   readonly #state: Uint8Array;
   readonly #refs: Int32Array;
-  readonly #freeRows: Int32Array;
-  #freeRowCount: number;
+  readonly #freeRows: FreeIds;
   #used = 0;
   #cached = 0;
   #changes = 0;
@@ -39,8 +39,7 @@ export class BlockPool {
     this.#pages = pages;
     this.#state = new Uint8Array(blocks);
     this.#refs = new Int32Array(blocks);
-    this.#freeRows = Int32Array.from({ length: blocks }, (_, i) => blocks - 1 - i);
-    this.#freeRowCount = blocks;
+    this.#freeRows = new FreeIds(0, blocks);
   }
 
   get used(): number {
@@ -81,10 +80,9 @@ export class BlockPool {
   /** A used block with one reference; undefined when pages are short. */
   allocate(): BlockId | undefined {
     if (this.#pages.free < this.layers) return undefined;
-    const block = this.#freeRows[this.#freeRowCount - 1];
+    const block = this.#freeRows.take();
     this.#pages.allocate(this.layers, this.pageTable, block * this.layers);
     this.#changes++;
-    this.#freeRowCount--;
     this.#state[block] = isUsed;
     this.#refs[block] = 1;
     this.#used++;
@@ -137,7 +135,7 @@ export class BlockPool {
     this.#cached--;
     this.#state[block] = isFree;
     this.#pages.release(this.pageTable, block * this.layers, this.layers);
-    this.#freeRows[this.#freeRowCount++] = block;
+    this.#freeRows.release(block);
   }
 
   /**
@@ -160,9 +158,9 @@ export class BlockPool {
         owners[page] = block + 1;
       }
     }
-    if (counts[isFree] !== this.#freeRowCount || counts[isCached] !== this.#cached || counts[isUsed] !== this.#used) {
+    if (counts[isFree] !== this.#freeRows.count || counts[isCached] !== this.#cached || counts[isUsed] !== this.#used) {
       throw new Error(
-        `Block pool broken: ${counts.join('/')} blocks are free/cached/used, counted ${this.#freeRowCount}/${this.#cached}/${this.#used}`,
+        `Block pool broken: ${counts.join('/')} blocks are free/cached/used, counted ${this.#freeRows.count}/${this.#cached}/${this.#used}`,
       );
     }
   }

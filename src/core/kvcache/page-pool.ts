@@ -1,28 +1,26 @@
-// Free pages of one instance. Pages are fungible: a stack of free ids suffices.
+// Free pages of one instance. Pages are fungible: their ids suffice.
+import { FreeIds } from '../../util/free-ids.ts';
 
 /** Allocates page ids first..first+total-1. */
 export class PagePool {
   /** Number of page ids, including the `first` ones outside the pool. */
   readonly ids: number;
-  readonly #stack: Int32Array;
+  readonly #first: number;
+  readonly #freeIds: FreeIds;
   readonly #inUse: Uint8Array;
   #total: number;
-  #free: number;
-  #reached: number;
 
   constructor(total: number, first = 0) {
     this.#total = total;
     this.ids = first + total;
-    // Lowest ids on top, so that a new pool fills from one end.
-    this.#stack = Int32Array.from({ length: total }, (_, i) => this.ids - 1 - i);
+    this.#first = first;
+    this.#freeIds = new FreeIds(first, this.ids);
     this.#inUse = new Uint8Array(this.ids);
-    this.#free = total;
-    this.#reached = first;
   }
 
   /** Pages from this id on have never been allocated. */
   get reached(): number {
-    return this.#reached;
+    return this.#freeIds.reached;
   }
 
   get total(): number {
@@ -31,26 +29,23 @@ export class PagePool {
 
   /** Allocates the lowest `total` pages from now on, at most those of the beginning. The others must be free. */
   limit(total: number): void {
-    const first = this.ids - this.#stack.length;
-    for (let page = first + total; page < this.ids; page++)
+    const end = this.#first + total;
+    for (let page = end; page < this.ids; page++)
       if (this.#inUse[page] === 1) throw new Error(`Cannot limit the pages to ${total}: page ${page} is in use`);
     this.#total = total;
-    this.#free = 0;
-    for (let page = first + total - 1; page >= first; page--)
-      if (this.#inUse[page] === 0) this.#stack[this.#free++] = page;
+    this.#freeIds.reset(end, (page) => this.#inUse[page] === 0);
   }
 
   get free(): number {
-    return this.#free;
+    return this.#freeIds.count;
   }
 
   /** Allocates `count` pages into `out[at..]`; false, with none allocated, when fewer are free. */
   allocate(count: number, out: Int32Array, at: number): boolean {
-    if (count > this.#free) return false;
+    if (count > this.free) return false;
     for (let i = 0; i < count; i++) {
-      const page = this.#stack[--this.#free];
+      const page = this.#freeIds.take();
       this.#inUse[page] = 1;
-      if (page >= this.#reached) this.#reached = page + 1;
       out[at + i] = page;
     }
     return true;
@@ -63,7 +58,7 @@ export class PagePool {
       if (this.#inUse[page] !== 1)
         throw new Error(`Cannot free a page: it is not in use: page ${page} of ${this.total}`);
       this.#inUse[page] = 0;
-      this.#stack[this.#free++] = page;
+      this.#freeIds.release(page);
     }
   }
 
@@ -78,8 +73,7 @@ export class PagePool {
   /** Throws unless every page is either in use or on the stack once. */
   check(): void {
     const seen = new Uint8Array(this.ids);
-    for (let i = 0; i < this.#free; i++) {
-      const page = this.#stack[i];
+    for (const page of this.#freeIds.released) {
       if (seen[page] === 1 || this.#inUse[page] === 1) {
         throw new Error(`Page pool broken: page ${page} is free twice, or in use and free`);
       }
@@ -87,8 +81,8 @@ export class PagePool {
     }
     let taken = 0;
     for (let page = 0; page < this.ids; page++) taken += this.#inUse[page];
-    if (taken + this.#free !== this.total) {
-      throw new Error(`Page pool broken: ${taken} in use + ${this.#free} free is not ${this.total}`);
+    if (taken + this.free !== this.total) {
+      throw new Error(`Page pool broken: ${taken} in use + ${this.free} free is not ${this.total}`);
     }
   }
 }

@@ -1,6 +1,7 @@
 // One lower tier of the prefix cache, host memory or SSD: slots with blocks, found by digest.
 import { digestWords } from '../../../util/blake2s.ts';
 import { DigestIndex } from '../../../util/digest-table.ts';
+import { FreeIds } from '../../../util/free-ids.ts';
 import type { SlotId } from '../../protocol/ids.ts';
 import { type BlockFacts, EvictionQueue, type EvictionRule, growingQueue } from '../eviction.ts';
 
@@ -35,8 +36,7 @@ export class BlockTier {
   #tags = new Uint8Array(0);
   /** (slots): 1: a higher tier has the block too. */
   #above = new Uint8Array(0);
-  #freeSlots = new Int32Array(0);
-  #freeCount = 0;
+  readonly #freeSlots: FreeIds;
   #held = 0;
   #arriving = 0;
   #reserved = 0;
@@ -46,6 +46,7 @@ export class BlockTier {
   /** @param facts undefined: blocks have no cost and no future */
   constructor(capacity: number, eviction: EvictionRule, evicted: Evicted, facts?: BlockFacts) {
     this.capacity = capacity;
+    this.#freeSlots = new FreeIds(0, capacity);
     this.#queue = growingQueue(eviction, facts);
     this.#evicted = evicted;
   }
@@ -112,11 +113,10 @@ export class BlockTier {
    */
   allocate(words: Uint32Array, at: number, depth: number): SlotId | undefined {
     while (this.#held + this.#arriving >= this.capacity - this.#reserved) if (!this.#evictOne()) return undefined;
-    if (this.#freeCount === 0) this.#grow();
-    const slot = this.#freeSlots[this.#freeCount - 1];
     if (this.contains(words, at)) return undefined;
+    const slot = this.#freeSlots.take();
+    if (slot >= this.#state.length) this.#grow();
     this.#changes++;
-    this.#freeCount--;
     for (let i = 0; i < digestWords; i++) this.#digests[slot * digestWords + i] = words[at + i];
     this.#table.insert(this.#digests, slot);
     this.#state[slot] = isArriving;
@@ -185,9 +185,7 @@ export class BlockTier {
       this.#queue.stored(slot, blocks[i + 1] as number);
       this.#queue.add(slot);
     }
-    this.#freeCount = 0;
-    for (let slot = this.capacity - 1; slot >= 0; slot--)
-      if (this.#state[slot] === isFree) this.#freeSlots[this.#freeCount++] = slot;
+    this.#freeSlots.reset(this.capacity, (slot) => this.#state[slot] === isFree);
   }
 
   /** Counts a use of the block. */
@@ -227,7 +225,7 @@ export class BlockTier {
     this.#queue.remove(slot);
     this.#table.delete(this.#digests, slot);
     this.#state[slot] = isFree;
-    this.#freeSlots[this.#freeCount++] = slot;
+    this.#freeSlots.release(slot);
   }
 
   /** From now on the memory of `slots` slots has another use. Evicts blocks without readers to free them. */
@@ -283,10 +281,6 @@ export class BlockTier {
     above.set(this.#above);
     this.#above = above;
     this.#queue.grow(slots);
-    const freeSlots = new Int32Array(slots);
-    freeSlots.set(this.#freeSlots);
-    this.#freeSlots = freeSlots;
-    for (let slot = slots - 1; slot >= before; slot--) this.#freeSlots[this.#freeCount++] = slot;
   }
 
   /**
@@ -305,7 +299,8 @@ export class BlockTier {
         throw new Error(`Tier broken: slot ${slot} in state ${state} has ${this.#pins[slot]} readers`);
     }
     const [free, arriving, held] = counts;
-    if (free !== this.#freeCount || arriving !== this.#arriving || held !== this.#held)
+    const unused = this.capacity - this.#state.length;
+    if (free + unused !== this.#freeSlots.count || arriving !== this.#arriving || held !== this.#held)
       throw new Error(`Tier broken: ${free} free, ${arriving} arriving, ${held} held slots do not match the counts`);
     // Each of them has an entry of its own: any further entry would be one of a free slot.
     if (this.#table.size !== held + arriving)
