@@ -3,10 +3,13 @@
 /**
  * `sequential`: the prefill engine answers with parameters that the decode engine pulls the blocks by (vLLM with Nixl).
  * `concurrent`: both receive the request at once, with the address of one bootstrap server (SGLang).
+ * `queried`: the same, once the bootstrap server has named the prefill engine (vLLM with Mooncake).
  */
-export type HandOffOrder = 'sequential' | 'concurrent';
+export type HandOffOrder = 'sequential' | 'concurrent' | 'queried';
 
 export type HandOffEvent<Params> =
+  /** The bootstrap server has named the prefill engine; undefined: it has failed to. */
+  | { readonly kind: 'queried'; readonly params: Params | undefined }
   /** The prefill engine has answered. */
   | { readonly kind: 'prefilled'; readonly params: Params | undefined }
   /** The prefill engine refuses, or its answer broke. */
@@ -18,8 +21,9 @@ export type HandOffEvent<Params> =
   | { readonly kind: 'cancelled' };
 
 export type HandOffEffect<Params> =
+  | { readonly kind: 'query' }
   | { readonly kind: 'prefill' }
-  /** `params`: of the prefill engine; `alone`: the decode engine computes the prompt itself. */
+  /** `params`: of the prefill engine, or of its bootstrap server; `alone`: the decode engine computes the prompt itself. */
   | { readonly kind: 'decode'; readonly params: Params | undefined; readonly alone: boolean }
   /** For the conductor: the prefill engine has nothing left to do. */
   | { readonly kind: 'reportPrefilled' }
@@ -29,13 +33,13 @@ export type HandOffEffect<Params> =
   | { readonly kind: 'cancelDecode' };
 
 /**
- * Late and repeated events change nothing. In sequence, a prefill that fails while its engine is up falls back to the
- * decode engine alone. The failure of an engine, and of one of two concurrent calls, ends the attempt, which the conductor
+ * Late and repeated events change nothing. Before the decode engine is called, a query or a prefill that fails while the
+ * prefill engine is up falls back to the decode engine alone. The failure of an engine, and of one of two concurrent calls, ends the attempt, which the conductor
  * repeats.
  */
 export class HandOff<Params> {
   readonly #order: HandOffOrder;
-  #prefill: 'none' | 'running' | 'ended' = 'none';
+  #prefill: 'none' | 'querying' | 'running' | 'ended' = 'none';
   #decode: 'none' | 'waiting' | 'streaming' | 'ended' = 'none';
 
   constructor(order: HandOffOrder) {
@@ -48,12 +52,13 @@ export class HandOff<Params> {
 
   /** The prefill engine has not answered yet. */
   get awaitsPrefill(): boolean {
-    return this.#prefill === 'running';
+    return this.#prefill === 'querying' || this.#prefill === 'running';
   }
 
   start(): readonly HandOffEffect<Params>[] {
     if (this.#prefill !== 'none') return [];
-    this.#prefill = 'running';
+    this.#prefill = this.#order === 'queried' ? 'querying' : 'running';
+    if (this.#order === 'queried') return [{ kind: 'query' }];
     return this.#order === 'sequential'
       ? [{ kind: 'prefill' }]
       : [{ kind: 'prefill' }, this.#startDecode(undefined, false)];
@@ -62,6 +67,8 @@ export class HandOff<Params> {
   step(event: HandOffEvent<Params>): readonly HandOffEffect<Params>[] {
     if (this.hasEnded) return [];
     switch (event.kind) {
+      case 'queried':
+        return this.#queried(event.params);
       case 'prefilled':
         return this.#prefilled(event.params);
       case 'prefillFailed':
@@ -86,9 +93,16 @@ export class HandOff<Params> {
     }
   }
 
+  #queried(params: Params | undefined): readonly HandOffEffect<Params>[] {
+    if (this.#prefill !== 'querying') return [];
+    this.#prefill = 'running';
+    if (params === undefined) return [...this.#endPrefill(), this.#startDecode(undefined, true)];
+    return [{ kind: 'prefill' }, this.#startDecode(params, false)];
+  }
+
   #prefilled(params: Params | undefined): readonly HandOffEffect<Params>[] {
     const reported = this.#endPrefill();
-    if (this.#order === 'concurrent' || this.#decode !== 'none') return reported;
+    if (this.#order !== 'sequential' || this.#decode !== 'none') return reported;
     return [...reported, this.#startDecode(params, params === undefined)];
   }
 

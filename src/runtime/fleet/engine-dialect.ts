@@ -33,6 +33,8 @@ export interface EngineDescription {
   readonly priorityOrder: 'largest-first' | 'smallest-first';
   /** Requests may have a priority: the engine schedules by it. */
   readonly takesPriorities: boolean;
+  /** In place of that of the dialect. */
+  readonly handOff?: HandOffDialect | undefined;
   /** Of the bootstrap server of a prefill engine; undefined: not stated. */
   readonly bootstrapPort?: number | undefined;
 }
@@ -53,9 +55,11 @@ type Fields = Readonly<Record<string, unknown>>;
 /** Fields by which one engine computes a prompt and another one decodes it. */
 export interface HandOffDialect {
   readonly order: HandOffOrder;
+  /** With the order `queried`: what the bootstrap server states for the decode engine. @param rank of the prefill engine */
+  query?(rank: number): Promise<unknown>;
   /** Of the call of the prefill engine. */
   prefill(rendezvous: BootstrapRendezvous): Fields;
-  /** Of the call of the decode engine. @param params of the prefill engine */
+  /** Of the call of the decode engine. @param params of the prefill engine, or of its bootstrap server */
   decode(rendezvous: BootstrapRendezvous, params: unknown): Fields;
   /** What the prefill engine states for the decode engine; undefined: nothing. @param body of its answer */
   paramsOf(body: string): unknown;

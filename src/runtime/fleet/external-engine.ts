@@ -11,7 +11,7 @@ import {
 import { EngineHttp } from './engine-http.ts';
 import { reasonOf } from './reason-of.ts';
 import { sglangDialect } from './sglang-dialect.ts';
-import { vllmDialect } from './vllm-dialect.ts';
+import { mooncakeHandOff, vllmDialect } from './vllm-dialect.ts';
 
 export interface ExternalEngineOptions {
   readonly url: string;
@@ -22,6 +22,8 @@ export interface ExternalEngineOptions {
   readonly apiKey?: string | undefined;
   /** In place of what the engine states; mixed unless either is given. */
   readonly role?: EngineRole | undefined;
+  /** Of the bootstrap server of a prefill engine: vLLM with MooncakeConnector. */
+  readonly bootstrap?: string | undefined;
   /** In place of what the engine states: it schedules by the priority of requests. */
   readonly priorityScheduling?: boolean | undefined;
 }
@@ -126,7 +128,7 @@ export class ExternalEngine {
       if (unhealthy !== undefined) throw new Error(unhealthy);
       const kind = this.#options.kind ?? (await this.#kind());
       const dialect = dialects[kind];
-      const description = this.#asConfigured(await dialect.describe(this.http));
+      const description = this.#asConfigured(kind, await dialect.describe(this.http));
       await this.#earlier;
       if (this.#isClosed) return;
       this.#listener.onUp(this, dialect, description);
@@ -153,7 +155,10 @@ export class ExternalEngine {
     return status === 200 && body.includes('"max_total_num_tokens"') ? 'sglang' : 'vllm';
   }
 
-  #asConfigured(description: EngineDescription): EngineDescription {
+  #asConfigured(kind: EngineKind, stated: EngineDescription): EngineDescription {
+    const { bootstrap } = this.#options;
+    if (bootstrap !== undefined && kind !== 'vllm') throw new Error('bootstrap is of vLLM: SGLang states its own');
+    const description = bootstrap === undefined ? stated : { ...stated, handOff: mooncakeHandOff(bootstrap) };
     const { kvEvents, role = description.role, priorityScheduling } = this.#options;
     const takesPriorities = priorityScheduling ?? description.takesPriorities;
     if (kvEvents === undefined) return { ...description, role, takesPriorities };

@@ -25,10 +25,12 @@ import type {
   EngineDialect,
   EngineLoad,
   EngineRole,
+  HandOffDialect,
 } from './engine-dialect.ts';
 import type { EngineAnswer } from './engine-http.ts';
 import { ExternalEngine, type ExternalEngineListener, type ExternalEngineOptions } from './external-engine.ts';
 import { ExternalInstance, refusalOf, refusedConnection, unsupportedFailure, whyRefused } from './external-instance.ts';
+import { reasonOf } from './reason-of.ts';
 
 export interface FleetClusterOptions {
   readonly engines: readonly ExternalEngineOptions[];
@@ -71,6 +73,7 @@ interface Slot {
   instance: ExternalInstance | undefined;
   role: EngineRole;
   dialect: EngineDialect;
+  handOff: HandOffDialect;
   bootstrapPort: number | undefined;
   /** Counters of earlier incarnations. */
   earlier: InstanceSnapshot | undefined;
@@ -231,8 +234,8 @@ export class FleetCluster extends ConductorDriver {
   #join(engine: ExternalEngine, dialect: EngineDialect, description: EngineDescription, rank: number): void {
     const instance = this.#slotOf(engine, rank, description.sources.length, dialect);
     const slot = this.#slots[instance];
-    const { role = 'mixed', bootstrapPort } = description;
-    Object.assign(slot, { role, dialect, bootstrapPort });
+    const { role = 'mixed', handOff = dialect.handOff, bootstrapPort } = description;
+    Object.assign(slot, { role, dialect, handOff, bootstrapPort });
     slot.incarnation++;
     slot.earlier = slot.snapshot;
     const { incarnation } = slot;
@@ -279,7 +282,7 @@ export class FleetCluster extends ConductorDriver {
     if (known >= 0) return known;
     const name = ranks === 1 ? engine.url : `${engine.url}#${rank}`;
     const state = { isFree: false, instance: undefined, earlier: undefined, snapshot: emptySnapshot };
-    const described = { role: 'mixed', dialect, bootstrapPort: undefined } as const;
+    const described = { role: 'mixed', dialect, handOff: dialect.handOff, bootstrapPort: undefined } as const;
     const free = this.#slots.findIndex(({ isFree }) => isFree);
     if (free < 0) return this.#slots.push({ engine, rank, name, incarnation: 0, ...state, ...described }) - 1;
     Object.assign(this.#slots[free], { engine, rank, name, ...state, ...described });
@@ -388,7 +391,7 @@ export class FleetCluster extends ConductorDriver {
       else slot.instance.submit(request, this.cachedTokensAt(instance, request));
       return;
     }
-    const machine = new HandOff<unknown>(slot.dialect.handOff.order);
+    const machine = new HandOff<unknown>(slot.handOff.order);
     const rendezvous = {
       ...{ host: slot.engine.http.url.hostname, port: slot.bootstrapPort },
       bootstrapRoom: Math.floor(Math.random() * roomsMax),
@@ -440,8 +443,11 @@ export class FleetCluster extends ConductorDriver {
   ): void {
     const { id } = request;
     const [prefill, decode] = [this.#slots[from], this.#slots[to]];
-    const { handOff } = prefill.dialect;
+    const { handOff } = prefill;
     switch (effect.kind) {
+      case 'query':
+        void this.#query(prefill, id);
+        break;
       case 'prefill': {
         const done = (answer: EngineAnswer | undefined): void => void this.#onPrefillEnd(prefill, id, answer);
         if (prefill.instance === undefined) this.#releaseLater(to, id);
@@ -471,10 +477,20 @@ export class FleetCluster extends ConductorDriver {
     }
   }
 
+  async #query({ handOff, rank }: Slot, id: RequestId): Promise<void> {
+    let params: unknown;
+    try {
+      params = await handOff.query?.(rank);
+    } catch (error) {
+      this.log(`Request ${id} is prefilled by its decode engine: its bootstrap server fails: ${reasonOf(error)}`);
+    }
+    this.#stepHandOff(id, { kind: 'queried', params });
+  }
+
   /** A prefill engine that is gone fails as an instance: its requests are retried. */
-  async #onPrefillEnd({ engine, dialect }: Slot, id: RequestId, answer: EngineAnswer | undefined): Promise<void> {
+  async #onPrefillEnd({ engine, handOff }: Slot, id: RequestId, answer: EngineAnswer | undefined): Promise<void> {
     if (answer?.status === 200) {
-      this.#stepHandOff(id, { kind: 'prefilled', params: paramsIn(dialect, answer.body) });
+      this.#stepHandOff(id, { kind: 'prefilled', params: paramsIn(handOff, answer.body) });
       return;
     }
     const unhealthy = await engine.unhealthy();
@@ -509,7 +525,7 @@ function capacityOf({ capacityTokens, contextTokens }: EngineDescription): numbe
 }
 
 /** Undefined: the answer states nothing that the decode engine could use. */
-function paramsIn({ handOff }: EngineDialect, body: string): unknown {
+function paramsIn(handOff: HandOffDialect, body: string): unknown {
   try {
     return handOff.paramsOf(body);
   } catch {

@@ -3,8 +3,10 @@ import { z } from 'zod';
 import type { Grammar } from '../../core/protocol/grammar.ts';
 import type { GenerationRequest, TokenLogprobs } from '../../core/protocol/ports.ts';
 import {
+  type BootstrapRendezvous,
   type EngineDescription,
   type EngineDialect,
+  type HandOffDialect,
   type KvEventSource,
   logprobsOf,
   promptOf,
@@ -15,7 +17,7 @@ import {
   type StreamPiece,
   seedOf,
 } from './engine-dialect.ts';
-import type { EngineHttp } from './engine-http.ts';
+import { EngineHttp } from './engine-http.ts';
 
 const timeoutMs = 5_000;
 
@@ -49,6 +51,9 @@ const chunkSchema = z.object({
 });
 
 const prefillSchema = z.object({ kv_transfer_params: z.record(z.string(), z.unknown()).nullish() });
+
+/** An engine hands its blocks over only if the length ends the output: a stop token must not. */
+const prefillOnly = { stream: false, max_tokens: 1, min_tokens: 0, stop_token_ids: [] };
 
 export const vllmDialect: EngineDialect = {
   kind: 'vllm',
@@ -105,7 +110,7 @@ export const vllmDialect: EngineDialect = {
   handOff: {
     order: 'sequential',
     prefill: () => ({
-      ...{ stream: false, max_tokens: 1, min_tokens: 0 },
+      ...prefillOnly,
       kv_transfer_params: {
         ...{ do_remote_decode: true, do_remote_prefill: false, remote_engine_id: null, remote_block_ids: null },
         ...{ remote_host: null, remote_port: null },
@@ -174,4 +179,42 @@ async function sourcesOf(http: EngineHttp): Promise<readonly (KvEventSource | un
       topic: topic ?? '',
     };
   });
+}
+
+const bootstrapSchema = z.record(z.string(), z.object({ engine_id: z.string() }));
+
+/**
+ * MooncakeConnector: the bootstrap server of the prefill engine names it, and both engines get one transfer id, by which
+ * the decode engine pulls the blocks.
+ * @param url of the bootstrap server
+ */
+export function mooncakeHandOff(url: string): HandOffDialect {
+  const http = new EngineHttp(url, undefined);
+  let known: Promise<z.infer<typeof bootstrapSchema>> | undefined;
+  const named = (): Promise<z.infer<typeof bootstrapSchema>> => {
+    known ??= http.getJson('/query', timeoutMs).then((answer) => bootstrapSchema.parse(answer));
+    known.catch(() => {
+      known = undefined;
+    });
+    return known;
+  };
+  const transferOf = ({ bootstrapRoom }: BootstrapRendezvous) => ({ transfer_id: `kvasir-${bootstrapRoom}` });
+  return {
+    order: 'queried',
+    async query(rank) {
+      const id = (await named())[String(rank)]?.engine_id;
+      return id === undefined ? undefined : { remote_bootstrap_addr: url, remote_engine_id: id };
+    },
+    prefill: (rendezvous) => ({
+      ...prefillOnly,
+      kv_transfer_params: { do_remote_decode: true, do_remote_prefill: false, ...transferOf(rendezvous) },
+    }),
+    decode: (rendezvous, params) => ({
+      kv_transfer_params: {
+        ...{ do_remote_decode: false, do_remote_prefill: true, ...transferOf(rendezvous) },
+        ...(params as object),
+      },
+    }),
+    paramsOf: () => undefined,
+  };
 }

@@ -52,6 +52,42 @@ describe('HandOff, one engine after the other', () => {
   });
 });
 
+describe('HandOff, both engines at once after a query', () => {
+  const queried = { kind: 'queried', params: 'q' } as const;
+  const unnamed = { kind: 'queried', params: undefined } as const;
+
+  it('calls both engines with what the bootstrap server states', () => {
+    expect(run('queried', queried, prefilled, decoding, finished)).toEqual([
+      ...['query', 'prefill, decode q', 'reportPrefilled', '', ''],
+    ]);
+    expect(run('queried', queried, decoding, finished)).toEqual(['query', 'prefill, decode q', 'reportPrefilled', '']);
+  });
+
+  it('decodes alone when the query is lost, and ignores its answer when it is late', () => {
+    expect(run('queried', unnamed, queried, decoding, finished)).toEqual([
+      ...['query', 'reportPrefilled, decode alone', '', '', ''],
+    ]);
+    expect(run('queried', unnamed, broken)[2]).toBe('release');
+  });
+
+  it('releases the attempt when either engine fails before the first tokens', () => {
+    expect(run('queried', queried, prefillFailed)[2]).toBe('reportPrefilled, cancelDecode, release of prefill');
+    expect(run('queried', queried, broken)[2]).toBe('cancelPrefill, release');
+    expect(run('queried', queried, prefilled, broken)[3]).toBe('release');
+    expect(run('queried', queried, decoding, prefillFailed, finished).slice(3)).toEqual(['', '']);
+  });
+
+  it('cancels what runs, and ignores doubled and early messages', () => {
+    expect(run('queried', cancelled, queried)).toEqual(['query', '', '']);
+    expect(run('queried', queried, cancelled, prefilled, decoding)).toEqual([
+      ...['query', 'prefill, decode q', 'cancelPrefill, cancelDecode', '', ''],
+    ]);
+    expect(run('queried', prefilled, prefillFailed, decoding, broken, queried, queried, prefilled, prefilled)).toEqual([
+      ...['query', '', '', '', '', 'prefill, decode q', '', 'reportPrefilled', ''],
+    ]);
+  });
+});
+
 describe('HandOff, both engines at once', () => {
   const start = 'prefill, decode both';
 

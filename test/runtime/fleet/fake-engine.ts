@@ -295,6 +295,8 @@ export class FakeEngine {
               },
             })
           : undefined;
+      case '/query':
+        return JSON.stringify({ 0: { engine_id: 'fake-engine', worker_addr: {} } });
       case '/server_info':
         return this.#isVllm
           ? undefined

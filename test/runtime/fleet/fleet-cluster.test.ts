@@ -246,6 +246,36 @@ describe('FleetCluster', () => {
     expect(cluster.inFlight).toEqual({ sinks: 0, attempts: 0, prefills: 0, outputs: 0, handOffs: 0 });
   });
 
+  it('hands off over MooncakeConnector, and decodes alone where the bootstrap server fails', async () => {
+    const engines = await Promise.all([engine(), engine()]);
+    const [prefill, decode] = engines;
+    const prompt = promptOf(1, 100);
+    const handOffsBy = async (bootstrap: string): Promise<unknown[]> => {
+      const own = [
+        { url: prefill.url, role: 'prefill', bootstrap },
+        { url: decode.url, role: 'decode' },
+      ] as const;
+      const cluster = await fleetOf(engines, { engines: own });
+      for (const each of engines) each.calls.length = 0;
+      expect((await run(cluster, 'a', prompt)).tokens).toEqual(expectedTokens(prompt, 8));
+      expect(cluster.inFlight).toEqual({ sinks: 0, attempts: 0, prefills: 0, outputs: 0, handOffs: 0 });
+      return engines.map(({ calls }) => calls.map(({ handOff }) => handOff));
+    };
+    const transfer = { transfer_id: expect.stringMatching(/^kvasir-\d+$/) };
+    const remote = { remote_bootstrap_addr: prefill.url, remote_engine_id: 'fake-engine' };
+    const [[sent], [taken]] = (await handOffsBy(prefill.url)) as [Record<string, string>[], Record<string, string>[]];
+    expect(sent).toEqual({ do_remote_decode: true, do_remote_prefill: false, ...transfer });
+    expect(taken).toEqual({
+      do_remote_decode: false,
+      do_remote_prefill: true,
+      ...remote,
+      transfer_id: sent.transfer_id,
+    });
+    // An address without a bootstrap server.
+    expect(await handOffsBy(`${prefill.url}/none`)).toEqual([[], [undefined]]);
+    expect(logged.join('\n')).toContain('its bootstrap server fails');
+  });
+
   it('passes the priority of a request on in the order of the engine, and none to an engine that takes none', async () => {
     const sent = async (options: FakeEngineOptions, priorityScheduling?: boolean): Promise<unknown> => {
       const only = await engine(options);

@@ -58,12 +58,12 @@ const engine = z.union(
     z.preprocess(
       inCamelCase,
       z.strictObject({
-        ...{ url, ...settings },
+        ...{ url, ...settings, bootstrap: url.optional() },
         kvEvents: kvEvents.optional(),
       }),
     ),
   ],
-  'write http://HOST:PORT, without user, password and query, or {url, kind, role, kv-events, api-key, priority-scheduling}',
+  'write http://HOST:PORT, without user, password and query, or {url, kind, role, kv-events, api-key, priority-scheduling, bootstrap}',
 );
 const file = z.string().min(1);
 const pods = z.preprocess(
