@@ -241,9 +241,10 @@ function endpointRunner(
     const named = modelNameOf(json) ?? (endpoint.hasDefaultModel === true ? models.cards[0]?.id : undefined);
     return models.use(named, { ...call, beginWait }, (parts) => {
       const context = known.get(parts) ?? build(parts);
-      // Tokenizing ends with the request.
+      // Tokenizing ends with the request. A caller's batch jobs take turns of their own.
+      const request = { signal: call.signal, caller: call.batch ? `batch ${call.caller.name}` : call.caller.name };
       const encode: ModelParts['encode'] = (text, addSpecial) =>
-        context.encode(text, addSpecial, call.signal).catch((error: unknown) => {
+        context.encode(text, addSpecial, request).catch((error: unknown) => {
           throwIfDisconnected(call.signal);
           throw error;
         });

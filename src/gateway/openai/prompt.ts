@@ -11,7 +11,13 @@ import { checkGenerates, checkTokenId } from './params.ts';
 import type { ChatBody, CompletionBody } from './schema.ts';
 
 /** Turns text into token ids, long texts in another thread until `signal` aborts. Rejects with one line if a text cannot be tokenized. */
-export type Encode = (text: string, addSpecial: boolean, signal?: AbortSignal) => Promise<Int32Array>;
+export type Encode = (text: string, addSpecial: boolean, request?: TextRequest) => Promise<Int32Array>;
+
+/** The request of a text: its end ends the tokenizing, and long texts of several callers take turns. */
+export interface TextRequest {
+  readonly signal: AbortSignal;
+  readonly caller: string;
+}
 
 type PromptBody = Pick<ChatBody, 'messages'> & Partial<ChatBody>;
 

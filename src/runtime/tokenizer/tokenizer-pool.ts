@@ -1,4 +1,5 @@
-// Tokenizes long texts on a few threads, so that the gateway's thread stays responsive; each text has a deadline and ends with its request.
+// Tokenizes long texts on a few threads, so that the gateway's thread stays responsive. Callers take turns; each text has a deadline
+// and ends with its request.
 import { Worker } from 'node:worker_threads';
 
 /** To a thread. */
@@ -25,8 +26,15 @@ export interface TokenizerPoolOptions {
   readonly graceMs?: number;
 }
 
-interface PendingCall extends TokenizeCall {
-  readonly signal: AbortSignal | undefined;
+/** The request of a text. */
+export interface TextRequest {
+  /** Ends the call with the request. */
+  readonly signal?: AbortSignal | undefined;
+  /** Callers take turns; undefined: texts without one share a turn. */
+  readonly caller?: string | undefined;
+}
+
+interface PendingCall extends TokenizeCall, TextRequest {
   readonly onAbort: () => void;
   /** Fires at its deadline. */
   readonly timer: NodeJS.Timeout;
@@ -44,7 +52,7 @@ interface Thread {
 /** Threads start when they are needed. If one dies, its text fails, and another one starts with the next text. */
 export class TokenizerPool {
   readonly #options: Required<TokenizerPoolOptions>;
-  readonly #waiting: PendingCall[] = [];
+  readonly #waiting = new TurnQueue();
   readonly #threads = new Set<Thread>();
   #calls = 0;
   #closed = false;
@@ -53,8 +61,8 @@ export class TokenizerPool {
     this.#options = { timeoutMs: 30_000, graceMs: 1_000, ...options };
   }
 
-  /** @param signal ends the call with its request. Rejects with one line. */
-  encode(text: string, addSpecial: boolean, signal?: AbortSignal): Promise<Int32Array> {
+  /** Rejects with one line. */
+  encode(text: string, addSpecial: boolean, { signal, caller }: TextRequest = {}): Promise<Int32Array> {
     return new Promise((resolve, reject) => {
       if (this.#closed || signal?.aborted === true) {
         reject(this.#closed ? closed() : aborted());
@@ -62,7 +70,8 @@ export class TokenizerPool {
       }
       const onAbort = (): void => this.#abort(pending);
       const timer = setTimeout(() => this.#expire(pending), this.#options.timeoutMs);
-      const pending: PendingCall = { call: this.#calls++, text, addSpecial, signal, onAbort, timer, resolve, reject };
+      const call = { call: this.#calls++, text, addSpecial };
+      const pending: PendingCall = { ...call, signal, caller, onAbort, timer, resolve, reject };
       signal?.addEventListener('abort', onAbort, { once: true });
       this.#waiting.push(pending);
       this.#runNext();
@@ -71,15 +80,15 @@ export class TokenizerPool {
 
   async close(): Promise<void> {
     this.#closed = true;
-    for (const pending of this.#waiting.splice(0)) this.#fail(pending, closed());
+    for (const pending of this.#waiting.clear()) this.#fail(pending, closed());
     await Promise.all(Array.from(this.#threads, (thread) => this.#end(thread, 'it was closed')));
   }
 
   #runNext(): void {
-    if (this.#waiting.length === 0) return;
+    if (this.#waiting.isEmpty) return;
     const idle = [...this.#threads].find(({ running }) => running === undefined);
     const thread = idle ?? (this.#threads.size < this.#options.threadsMax ? this.#start() : undefined);
-    const pending = thread === undefined ? undefined : this.#waiting.shift();
+    const pending = thread === undefined ? undefined : this.#waiting.take();
     if (thread === undefined || pending === undefined) return;
     const { call, text, addSpecial } = pending;
     thread.running = pending;
@@ -142,8 +151,7 @@ export class TokenizerPool {
 
   /** The call waits no more. Returns the thread that runs it, if one does. */
   #remove(pending: PendingCall): Thread | undefined {
-    const at = this.#waiting.indexOf(pending);
-    if (at >= 0) this.#waiting.splice(at, 1);
+    this.#waiting.remove(pending);
     return [...this.#threads].find(({ running }) => running === pending);
   }
 
@@ -154,6 +162,48 @@ export class TokenizerPool {
     if (pending !== undefined) this.#fail(pending, new Error(`Cannot tokenize text: ${why}`));
     this.#runNext();
     await thread.worker.terminate();
+  }
+}
+
+/** Texts that wait for a thread: each caller's in the order of arrival, one caller after another. */
+class TurnQueue {
+  /** By caller, without empty lists; the first one is next. */
+  readonly #texts = new Map<string, PendingCall[]>();
+
+  get isEmpty(): boolean {
+    return this.#texts.size === 0;
+  }
+
+  push(pending: PendingCall): void {
+    const own = this.#texts.get(pending.caller ?? '');
+    if (own === undefined) this.#texts.set(pending.caller ?? '', [pending]);
+    else own.push(pending);
+  }
+
+  /** The next text; its caller is last from now on. */
+  take(): PendingCall | undefined {
+    for (const [caller, own] of this.#texts) {
+      const first = own.shift();
+      this.#texts.delete(caller);
+      if (own.length > 0) this.#texts.set(caller, own);
+      return first;
+    }
+    return undefined;
+  }
+
+  remove(pending: PendingCall): void {
+    const caller = pending.caller ?? '';
+    const own = this.#texts.get(caller);
+    const at = own?.indexOf(pending) ?? -1;
+    if (at >= 0) own?.splice(at, 1);
+    if (own?.length === 0) this.#texts.delete(caller);
+  }
+
+  /** Removes and returns all. */
+  clear(): readonly PendingCall[] {
+    const all = [...this.#texts.values()].flat();
+    this.#texts.clear();
+    return all;
   }
 }
 

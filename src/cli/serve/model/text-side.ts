@@ -54,8 +54,8 @@ export function openTextSide(
     settings: { model: path },
     threadsMax: Math.min(tokenizerThreadsMax, availableThreads()),
   });
-  const encode: Encode = async (text, addSpecial, signal) => {
-    if (text.length > inlineCharacters) return pool.encode(text, addSpecial, signal);
+  const encode: Encode = async (text, addSpecial, request) => {
+    if (text.length > inlineCharacters) return pool.encode(text, addSpecial, request);
     return Int32Array.from(tokenizer?.encode(text, { addSpecial }) ?? []);
   };
   const grammars = new ThreadCompiler(grammarWorker, path);
