@@ -207,13 +207,19 @@ export async function objectsFor(names, variant, { compiler = findCompiler(), wi
 export function findCompiler() {
   const candidates = [process.env.CXX, 'c++', 'g++', 'clang++'].filter((name) => name !== undefined && name !== '');
   for (const candidate of candidates) {
-    const [command, ...prefix] = candidate.split(' ').filter((part) => part !== '');
-    const answer = spawnSync(command, [...prefix, '--version'], { encoding: 'utf8' });
-    if (answer.status !== 0) continue;
-    const name = answer.stdout.split('\n')[0].trim();
-    return { command, prefix, name, arch: process.arch, platform: process.platform };
+    const compiler = compilerOf(candidate);
+    if (compiler !== undefined) return compiler;
   }
   return undefined;
+}
+
+/** @returns {Compiler | undefined} undefined if it does not run */
+export function compilerOf(candidate) {
+  const [command, ...prefix] = candidate.split(' ').filter((part) => part !== '');
+  const answer = spawnSync(command, [...prefix, '--version'], { encoding: 'utf8' });
+  if (answer.status !== 0) return undefined;
+  const name = answer.stdout.split('\n')[0].trim();
+  return { command, prefix, name, arch: process.arch, platform: process.platform };
 }
 
 /** One unit per source: its flags, and a key that depends on the source, its headers, the flags and the compiler. */

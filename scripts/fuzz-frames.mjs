@@ -4,7 +4,7 @@ import { spawn, spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { availableParallelism, tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { explored, exploredByLibFuzzer, findCompiler, hash, objectsFor, textsOf } from './build-native.mjs';
+import { compilerOf, explored, exploredByLibFuzzer, findCompiler, hash, objectsFor, textsOf } from './build-native.mjs';
 import { root } from './root.mjs';
 
 const folder = join(root, 'test', 'fuzz', 'frames');
@@ -71,8 +71,8 @@ export async function replayFrames(input, report) {
 
 /** The path of the compiled target; undefined if no compiler has the sanitizers. */
 async function frameProgram(report) {
-  const clang = { command: 'clang++', prefix: [], name: 'clang++' };
-  const byLibFuzzer = compiles(clang, ['-fsanitize=fuzzer,address,undefined'], stubText);
+  const clang = compilerOf('clang++');
+  const byLibFuzzer = clang !== undefined && compiles(clang, ['-fsanitize=fuzzer,address,undefined'], stubText);
   const compiler = byLibFuzzer ? clang : findCompiler();
   const variant = byLibFuzzer ? exploredByLibFuzzer : explored;
   if (compiler === undefined || (!byLibFuzzer && !compiles(compiler, variant.flags, 'int main() {}\n')))
