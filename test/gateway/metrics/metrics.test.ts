@@ -1,4 +1,5 @@
 // Metrics that Prometheus scrapes: help in sentences, and aliases of renamed metrics.
+import { spawnSync } from 'node:child_process';
 import { expect, it } from 'vitest';
 import { BlockAgeCounter } from '../../../src/core/kvcache/block-ages.ts';
 import type { InstanceSnapshot } from '../../../src/core/protocol/ports.ts';
@@ -198,4 +199,12 @@ it('counts requests within the bounds of their class, and all of the class', asy
     'kvasir_goodput_requests_total{slo_class="chat"} 2',
     'kvasir_goodput_requests_total{slo_class="report"} 1',
   ]);
+});
+
+const hasPromtool = spawnSync('promtool', ['--version']).status === 0;
+
+it.skipIf(!hasPromtool)('promtool objects to the colon in names of vLLM alone (needs promtool)', async () => {
+  const { stderr } = spawnSync('promtool', ['check', 'metrics'], { input: await scrape(), encoding: 'utf8' });
+  const objections = stderr.split('\n').filter((line) => line !== '');
+  expect(objections.filter((line) => !/^vllm:\S+ metric names should not contain ':'$/.test(line))).toEqual([]);
 });
