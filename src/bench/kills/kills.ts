@@ -7,10 +7,11 @@ import { complete, judge, type KnownRequest, type OutcomeKind } from './answers.
 import { type MemoryGrowth, ResidentMemory } from './resident-memory.ts';
 
 /**
- * `instance`, `gateway` and `nats`: killed as `kill -9` does, and started again. `hang`: an instance is stopped, with its
- * compute thread, and continues some seconds later.
+ * `instance`, `gateway` and `nats`: killed as `kill -9` does, and started again. `pause`: all threads of an instance stop,
+ * and continue some seconds later. `hang`: the compute thread of an instance stops for good; the process must end by
+ * itself, and is started again. `disk`: reads and writes of an instance's SSD tier return some seconds later.
  */
-export const faultKinds = ['instance', 'gateway', 'nats', 'hang'] as const;
+export const faultKinds = ['instance', 'gateway', 'nats', 'pause', 'hang', 'disk'] as const;
 export type ProcessFault = (typeof faultKinds)[number];
 
 /** A cluster with gateways, instances and NATS as processes. */

@@ -1,7 +1,7 @@
 // Resident memory of the processes of a cluster over time: its peak by role until it has settled, and after that.
 
 export interface MemoryGrowth {
-  /** Largest resident memory of a process of this role, in bytes: in the last fifth of the time to settle, and after it. */
+  /** Largest resident memory of a process of this role, in bytes: in the second half of the time to settle, and after it. */
   readonly settledBytes: number;
   readonly laterBytes: number;
   /** Of the latter over the former, less 1. */
@@ -22,7 +22,7 @@ export class ResidentMemory {
 
   observe(nowMs: number, processes: readonly (readonly [role: string, bytes: number])[]): void {
     const ageMs = nowMs - this.#startMs;
-    if (ageMs < 0.8 * this.#settleMs) return;
+    if (ageMs < 0.5 * this.#settleMs) return;
     const peaks = ageMs < this.#settleMs ? this.#settled : this.#later;
     for (const [role, bytes] of processes) peaks.set(role, Math.max(peaks.get(role) ?? 0, bytes));
   }

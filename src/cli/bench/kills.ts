@@ -48,7 +48,7 @@ export function killsCommand(): Command {
     .option('--json', 'Print one JSON object')
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const { seconds, window, every, overload, faults, seed, settle, ...options } = readOptions(schema, flags);
-      const cluster = await ProcessCluster.start(options);
+      const cluster = await ProcessCluster.start({ ...options, faults });
       try {
         const windows = { seconds, windowSeconds: Math.min(window, seconds), everySeconds: every };
         const injected = { faults, seed, settleSeconds: settle };

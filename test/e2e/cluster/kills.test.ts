@@ -10,7 +10,7 @@ describe.skipIf(!natsInstalled && process.env.CI === undefined)(
     let cluster: ProcessCluster | undefined;
 
     beforeAll(async () => {
-      cluster = await ProcessCluster.start({ instances: 2, threads: 1, queue: 32 });
+      cluster = await ProcessCluster.start({ instances: 2, threads: 1, queue: 32, faults: ['instance'] });
     });
     afterAll(() => cluster?.close());
 

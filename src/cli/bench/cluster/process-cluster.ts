@@ -1,10 +1,12 @@
 // A cluster of processes on this host with instances that can be killed: a NATS server, a gateway and instances.
 import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { KillableCluster, ProcessFault } from '../../../bench/kills/kills.ts';
 import { assertNever } from '../../../util/assert-never.ts';
 import { packageFile } from '../../package-root.ts';
+import { InjectedFaults } from './injected-faults.ts';
 import { freePort, killAtExit, killChild, LocalNats } from './local-nats.ts';
 
 export interface ProcessClusterOptions {
@@ -17,10 +19,18 @@ export interface ProcessClusterOptions {
   readonly model?: string | undefined;
   /** Requests accepted at once. */
   readonly queue: number;
+  /** Faults that will be injected. */
+  readonly faults: readonly ProcessFault[];
 }
 
-/** A stopped process continues after this time: longer than the others wait for its heartbeats. */
-const hangMs = 8_000;
+/** A paused process continues after this time: longer than the others wait for its heartbeats. */
+const pauseMs = 8_000;
+/** Longer than instances wait for a read before the disk counts as absent. */
+const diskMs = 8_000;
+/** `--watchdog` of instances, and the time in which a process with a hung thread must have ended. */
+const [watchdogS, hungMsMax] = [5, 60_000];
+/** The young generation of V8 has its full size from the start: it grows and shrinks with the load, in each thread. */
+const heapFlags = ['--min-semi-space-size=16', '--max-semi-space-size=16'];
 
 export class ProcessCluster implements KillableCluster {
   readonly instances: number;
@@ -28,17 +38,23 @@ export class ProcessCluster implements KillableCluster {
   readonly #processes = new Set<ChildProcess>();
   readonly #members: (ChildProcess | undefined)[] = [];
   readonly #nats: LocalNats;
+  /** Undefined: none is injected inside processes. */
+  readonly #inside: InjectedFaults | undefined;
   readonly #gateways: { readonly port: number; process: ChildProcess }[] = [];
 
   private constructor(options: ProcessClusterOptions, nats: LocalNats) {
     this.#options = options;
     this.#nats = nats;
+    this.#inside = options.faults.some((fault) => fault === 'hang' || fault === 'disk')
+      ? new InjectedFaults()
+      : undefined;
     this.instances = options.instances;
   }
 
-  /** Resolves when all instances serve. @throws UsageError if nats-server is not installed */
+  /** Resolves when all instances serve. @throws UsageError if nats-server or a compiler for the faults is not installed */
   static async start(options: ProcessClusterOptions): Promise<ProcessCluster> {
-    const cluster = new ProcessCluster(options, await LocalNats.start());
+    const nats = await LocalNats.start();
+    const cluster = await createOrClose(nats, () => new ProcessCluster(options, nats));
     try {
       await cluster.#start();
     } catch (error) {
@@ -57,7 +73,7 @@ export class ProcessCluster implements KillableCluster {
     switch (fault) {
       case 'instance':
         if (member !== undefined) await killChild(member);
-        this.#members[which] = this.#join();
+        this.#members[which] = this.#join(which);
         break;
       case 'gateway': {
         const gateway = this.#gateways[which];
@@ -70,14 +86,32 @@ export class ProcessCluster implements KillableCluster {
       case 'nats':
         await this.#nats.restart();
         break;
-      case 'hang':
+      case 'pause':
         member?.kill('SIGSTOP');
-        await sleep(hangMs);
+        await sleep(pauseMs);
         member?.kill('SIGCONT');
+        break;
+      case 'hang':
+        if (member !== undefined) await this.#hang(member);
+        this.#members[which] = this.#join(which);
+        break;
+      case 'disk':
+        if (member?.pid !== undefined) this.#inside?.stallDisk(member.pid, diskMs);
+        await sleep(diskMs);
         break;
       default:
         assertNever(fault);
     }
+  }
+
+  /** Resolves when the process has ended. @throws Error if it does not end */
+  async #hang(member: ChildProcess): Promise<void> {
+    if (member.pid === undefined || member.exitCode !== null || member.signalCode !== null) return;
+    const ended = once(member, 'exit');
+    this.#inside?.hang(member.pid);
+    const isOver = await Promise.race([ended, sleep(hungMsMax, 'runs', { ref: false })]);
+    if (isOver === 'runs')
+      throw new Error(`Cannot continue: an instance with a hung thread has not ended after ${hungMsMax / 1000} s`);
   }
 
   residentBytes(): readonly (readonly [role: string, bytes: number])[] {
@@ -96,11 +130,12 @@ export class ProcessCluster implements KillableCluster {
   async close(): Promise<void> {
     for (const child of this.#processes) await killChild(child);
     await this.#nats.close();
+    this.#inside?.remove();
   }
 
   async #start(): Promise<void> {
     const { instances, gateways = 1 } = this.#options;
-    for (let i = 0; i < instances; i++) this.#members.push(this.#join());
+    for (let i = 0; i < instances; i++) this.#members.push(this.#join(i));
     for (let i = 0; i < gateways; i++) {
       const port = await freePort();
       const gateway = { port, process: this.#serve(port) };
@@ -119,8 +154,16 @@ export class ProcessCluster implements KillableCluster {
     return this.#run(['serve', '--drain-wait', '0', ...flags, ...this.#model()], 'pipe');
   }
 
-  #join(): ChildProcess {
-    return this.#run(['join', '--threads', String(this.#options.threads), ...this.#model()], 'ignore');
+  #join(instance: number): ChildProcess {
+    const flags = ['--threads', String(this.#options.threads), '--watchdog', String(watchdogS)];
+    return this.#run(['join', ...flags, ...this.#tiers(instance), ...this.#model()], 'ignore');
+  }
+
+  /** So little memory that blocks are read from SSD. */
+  #tiers(instance: number): readonly string[] {
+    if (this.#inside === undefined || !this.#options.faults.includes('disk')) return [];
+    const folder = this.#inside.diskFolder(String(instance));
+    return ['--context', '512', '--kv-memory', '8m', '--host-memory', '1m', '--ssd', folder, '--ssd-size', '64m'];
   }
 
   #model(): readonly string[] {
@@ -129,11 +172,21 @@ export class ProcessCluster implements KillableCluster {
   }
 
   #run(flags: readonly string[], output: 'pipe' | 'ignore'): ChildProcess {
-    const command = [packageFile('bundle/cli/main.js'), ...flags];
-    const child = killAtExit(spawn(process.execPath, command, { stdio: ['ignore', output, 'ignore'] }));
+    const command = [...heapFlags, packageFile('bundle/cli/main.js'), ...flags];
+    const env = { ...process.env, ...this.#inside?.env };
+    const child = killAtExit(spawn(process.execPath, command, { stdio: ['ignore', output, 'ignore'], env }));
     this.#processes.add(child);
     child.once('exit', () => this.#processes.delete(child));
     return child;
+  }
+}
+
+async function createOrClose<T>(nats: LocalNats, create: () => T): Promise<T> {
+  try {
+    return create();
+  } catch (error) {
+    await nats.close();
+    throw error;
   }
 }
 
