@@ -213,21 +213,26 @@ export class Placement {
       this.#wholeUs[kind] = this.#costs.prefillUs(kind, tokens, 0);
       if (longestBlocks > 0) this.#restUs[kind] = this.#costs.prefillUs(kind, tokens, longestBlocks * blockTokens);
     }
+    // A fetch must end before the prefill of the instance that has the prefix: that one fetches nothing.
+    const senderUs =
+      longest === undefined || view.up[longest] === 0 ? Number.POSITIVE_INFINITY : this.#localUs(query, view, longest);
     let best: number | undefined;
     let bestUs = Number.POSITIVE_INFINITY;
     let [bestFetched, bestCached] = [0, 0];
-    for (let i = 0; i < view.up.length; i++) {
-      if (view.up[i] === 0) continue;
-      const local = matches?.blocks[i] ?? 0;
-      const queueUs = view.queueUs[i];
-      const restUs = this.#restUs[view.kind[i]];
-      let us = this.#localUs(query, view, i);
+    const { up, queueUs: queuesUs, kind: kinds } = view;
+    const cached = matches?.blocks;
+    for (let i = 0; i < up.length; i++) {
+      if (up[i] === 0) continue;
+      const local = cached === undefined ? 0 : cached[i];
+      const queueUs = queuesUs[i];
+      const soonestUs = queueUs + this.#restUs[kinds[i]];
+      let us = local === 0 ? queueUs + this.#wholeUs[kinds[i]] : this.#localUs(query, view, i);
       let fetched = 0;
-      // Most instances are slower than the best one even with the prefix already there.
-      const mayFetch = longest !== undefined && queueUs + restUs <= bestUs && queueUs + restUs < us;
+      // Most instances are slower than another one even with the prefix already there.
+      const mayFetch = longest !== undefined && soonestUs < senderUs && soonestUs <= bestUs && soonestUs < us;
       if (mayFetch && longestBlocks > local * this.#settings.balancingThreshold) {
         const { readyUs } = this.#fetchTimes(query, view.kind[i], longest, i);
-        const fetchedUs = Math.max(queueUs, readyUs) + restUs;
+        const fetchedUs = Math.max(queueUs, readyUs) + this.#restUs[view.kind[i]];
         if (fetchedUs < us) {
           us = fetchedUs;
           fetched = longestBlocks - local;
