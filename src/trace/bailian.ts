@@ -1,5 +1,5 @@
 // Traces of Alibaba's Bailian (Qwen): JSON lines with times in seconds, chats, and ids of blocks of 16 tokens.
-import { scramble } from '../util/scramble.ts';
+import { BlockGroups } from './block-groups.ts';
 import { parseObject, type Row, tokensOf } from './mooncake.ts';
 import { shown, TraceError, type TraceRequest } from './request.ts';
 import { type TimeUnit, unitUs } from './time-unit.ts';
@@ -71,36 +71,4 @@ function idsOf(value: unknown, inputTokens: number, line: number): readonly numb
   if (wrong !== -1)
     throw new TraceError(line, `hash_ids[${wrong}] is ${shown(value[wrong])}: a whole number of at least 0 expected`);
   return value;
-}
-
-/**
- * Ids of larger blocks from those of smaller ones. Groups of equal ids behind equal groups have equal ids. Groups are compared by 53 bits: among
- * a million, two different ones have the same id with a probability of 6 in 100,000.
- */
-class BlockGroups {
-  readonly #size: number;
-  readonly #names = new Map<number, number>();
-  #next = 0;
-
-  constructor(size: number) {
-    this.#size = size;
-  }
-
-  /** @param count of larger blocks; those behind the last of `ids` are new ones */
-  take(ids: readonly number[], count: number): Int32Array {
-    const names = new Int32Array(ids.length === 0 ? 0 : count);
-    let [low, high] = [0x9e3779b9, 0x85ebca6b];
-    for (let i = 0; i < names.length; i++) {
-      const group = ids.slice(i * this.#size, (i + 1) * this.#size);
-      for (const id of group) {
-        low = scramble(low ^ (id | 0)) ^ Math.floor(id / 2 ** 32);
-        high = scramble(Math.imul(high, 31) ^ low ^ id);
-      }
-      const key = (high >>> 11) * 2 ** 32 + (low >>> 0);
-      const known = group.length === 0 ? undefined : this.#names.get(key);
-      names[i] = known ?? this.#next++;
-      if (known === undefined && group.length > 0) this.#names.set(key, names[i]);
-    }
-    return names;
-  }
 }

@@ -40,7 +40,7 @@ export function parseMooncakeLine(
 export type Row = Readonly<Record<string, unknown>>;
 
 /** Labels that extend Mooncake's format. Undefined: the row has none. */
-function labelsOf(row: Row, line: number): Partial<TraceRequest> | undefined {
+export function labelsOf(row: Row, line: number): Partial<TraceRequest> | undefined {
   const { slo_class: sloClass, tenant, priority, batch, pin_ms: pinMs, session, turn } = row;
   if ((sloClass ?? tenant ?? priority ?? batch ?? pinMs ?? session ?? turn) === undefined) return undefined;
   if (pinMs !== undefined && !(typeof pinMs === 'number' && pinMs > 0 && pinMs <= timestampMsMax))

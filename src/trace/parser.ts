@@ -3,6 +3,8 @@ import { wideZero } from '../util/wide-zero.ts';
 import { BailianTrace, isBailianLine } from './bailian.ts';
 import { CsvTrace, csvHeaders } from './csv.ts';
 import { parseMooncakeLine, statedTimeUnit } from './mooncake.ts';
+import { RecordingReader } from './recording/reader.ts';
+import { isRecordingLine } from './recording/recording.ts';
 import { shown, TraceError, type TraceRequest } from './request.ts';
 import { type TimeUnit, TimeUnitCheck } from './time-unit.ts';
 
@@ -20,6 +22,8 @@ export interface TraceSource {
   readonly timeUnit: TimeUnit | undefined;
   /** Rows of requests that failed, which are left out. */
   readonly failedRows: number;
+  /** The last line of a recording was not written to its end, and is left out. */
+  readonly isTorn?: true;
 }
 
 interface LineReader {
@@ -32,6 +36,8 @@ interface LineReader {
   readonly statesUnit: boolean;
   /** Undefined: the row is a request that failed. */
   readonly parse: (text: string, line: number, index: number) => TraceRequest | undefined;
+  /** Of a file whose requests are not in the order of their arrivals: takes a line, and returns all requests at the end. */
+  readonly sorted?: RecordingReader;
 }
 
 /** A line may span several pieces. */
@@ -43,6 +49,7 @@ export class TraceParser {
   #line = 0;
   #count = 0;
   #failedRows = 0;
+  #isTorn = false;
   #lastUs: number = wideZero;
 
   constructor(options: TraceParserOptions) {
@@ -53,7 +60,7 @@ export class TraceParser {
   get source(): TraceSource | undefined {
     if (this.#reader === undefined) return undefined;
     const { format, timeUnit } = this.#reader;
-    return { format, timeUnit, failedRows: this.#failedRows };
+    return { format, timeUnit, failedRows: this.#failedRows, ...(this.#isTorn && { isTorn: true }) };
   }
 
   /** Appends the requests that `text` completes. @throws TraceError naming line, field and value */
@@ -65,8 +72,12 @@ export class TraceParser {
 
   /** The text has ended. */
   end(out: TraceRequest[]): void {
-    if (this.#rest !== '') this.#take(this.#rest, out);
+    this.#isTorn = this.#rest !== '' && this.#reader?.sorted !== undefined;
+    if (this.#rest !== '' && !this.#isTorn) this.#take(this.#rest, out);
     this.#rest = '';
+    const requests = this.#reader?.sorted?.end().requests ?? [];
+    for (const { request } of requests) out.push(request);
+    this.#count += requests.length;
     if (this.#count === 0) throw new TraceError(Math.max(1, this.#line), 'the file holds no request');
     this.#unitCheck?.end(this.#line);
   }
@@ -75,7 +86,12 @@ export class TraceParser {
     this.#line++;
     const text = raw.endsWith('\r') ? raw.slice(0, -1) : raw;
     if (text.trim() === '') return;
+    const isFirst = this.#reader === undefined;
     this.#reader ??= this.#open(text);
+    if (this.#reader.sorted !== undefined) {
+      if (!isFirst) this.#reader.sorted.take(text, this.#line);
+      return;
+    }
     if (text === this.#reader.header) return;
     const request = this.#reader.parse(text, this.#line, this.#count);
     if (request === undefined) {
@@ -106,6 +122,11 @@ export class TraceParser {
 function readerOf(first: string, line: number, { blockTokens, timeUnit }: TraceParserOptions): LineReader {
   if (first.startsWith('{')) {
     const timeField = 'timestamp';
+    if (isRecordingLine(first)) {
+      const sorted = new RecordingReader(first, line, blockTokens);
+      const found = { timeField, timeUnit: 'ms', statesUnit: true, header: undefined } as const;
+      return { format: 'recording of kvasir serve', ...found, parse: () => undefined, sorted };
+    }
     if (!isBailianLine(first)) {
       const stated = statedTimeUnit(first, line);
       const units = { blockTokens, timeUnit: timeUnit ?? stated ?? 'ms' };

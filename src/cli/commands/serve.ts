@@ -70,10 +70,7 @@ export function serveCommand(): Command {
       'Share this secret with the processes of the cluster, and with attention workers at HOST:PORT',
     ).env('KVASIR_TOKEN'),
   );
-  addLogFlags(addLiveCppFlags(addLiveBorrowFlags(addServedSloFlags(command)))).option(
-    '--otlp-endpoint <url>',
-    'Send traces to this OpenTelemetry collector (default: OTEL_EXPORTER_OTLP_ENDPOINT)',
-  );
+  addObservabilityFlags(addLiveCppFlags(addLiveBorrowFlags(addServedSloFlags(command))));
   const rare = [
     groups.sparse,
     groups.cluster,
@@ -149,6 +146,18 @@ function addTierFlags(command: Command): Command {
     );
 }
 
+function addObservabilityFlags(command: Command): Command {
+  return addLogFlags(command)
+    .option(
+      '--otlp-endpoint <url>',
+      'Send traces to this OpenTelemetry collector (default: OTEL_EXPORTER_OTLP_ENDPOINT)',
+    )
+    .option(
+      '--record <file>',
+      'Record arrivals, lengths, keyed block hashes, placements and times, without text, in this new file',
+    );
+}
+
 /** Each occurrence adds a model. */
 function modelsFlag(): Option {
   const collect = (model: string, models: readonly string[] = []): readonly string[] => [...models, model];
@@ -170,6 +179,7 @@ function refuseModels(options: ServeOptions): void {
   const refused = (flag: string, why: string): UsageError =>
     new UsageError(`Cannot use --${flag} with several models: ${why}`);
   if (options.nats !== undefined) throw refused('nats', 'a cluster of processes serves one model');
+  if (options.record !== undefined) throw refused('record', 'a recording has one model');
   if (options.servedModelName !== undefined) throw refused('served-model-name', 'write --model NAME=MODEL');
   if (options.kvEvents !== undefined) throw refused('kv-events', 'they do not name the model of a block');
   if (options.chatTemplate !== undefined) throw refused('chat-template', 'each model has its own template');
@@ -214,7 +224,16 @@ function refuseClusters(options: ServeOptions): void {
 /** Refuses options that have no effect when engines elsewhere compute. */
 function refuseFleetOptions(options: ServeOptions, given: Record<string, unknown>): void {
   if (options.models !== undefined) throw new UsageError('Cannot use --fleet with several models: a fleet serves one');
-  const names = ['nats', 'instances', 'roleSwitch', 'cppGroup', 'sparse', 'watchdog', ...instanceOptionNames] as const;
+  const names = [
+    'nats',
+    'instances',
+    'roleSwitch',
+    'cppGroup',
+    'sparse',
+    'watchdog',
+    'record',
+    ...instanceOptionNames,
+  ] as const;
   const wrong = names.find((name) => given[name] !== undefined && given[name] !== false);
   if (wrong !== undefined) throw new UsageError(`Cannot use --${toFlag(wrong)} with --fleet: its engines compute`);
 }

@@ -9,6 +9,8 @@ import { type HighestRate, runAtHighestRate } from '../simulate/find-rate.ts';
 import { checkOutputs, writeOutput } from '../simulate/outputs/output-file.ts';
 import { addOutputFlags } from '../simulate/outputs/run-outputs.ts';
 import { withPlannedDop } from '../simulate/plan-dop.ts';
+import { replayCommand } from '../simulate/replay/replay-run.ts';
+import { addReplayFlags, refuseReplayFlags } from '../simulate/replay/replay-settings.ts';
 import { printReport } from '../simulate/run-summary.ts';
 import {
   addRunFlags,
@@ -28,7 +30,7 @@ export function simulateCommand(): Command {
     '[experiment]',
     'YAML file with options of the same names as the flags; flags take precedence',
   );
-  addClusterFlags(addRunFlags(command))
+  addClusterFlags(addRunFlags(addReplayFlags(command)))
     .optionsGroup(groups.workload)
     .option('--config <file>', 'The same as the argument')
     .option(
@@ -52,6 +54,11 @@ export function simulateCommand(): Command {
     async (experiment: string | undefined, { json, ...given }: { json?: boolean } & Record<string, unknown>) => {
       const flags = givenFlags(given);
       if (experiment !== undefined) flags.config = experiment;
+      if (flags.replay !== undefined) {
+        await replayCommand(flags, json === true);
+        return;
+      }
+      refuseReplayFlags(flags);
       if (flags.dop === true)
         throw new UsageError('Cannot use --dop without a value: write MODEL,ATTENTION, for example --dop 2,4, or auto');
       const options = await withPlannedDop(readOptions(simulationSchema, flags), (line) => console.error(line));
@@ -63,22 +70,27 @@ export function simulateCommand(): Command {
         await runSweep(options, json === true);
         return;
       }
-      const { report: page, loadPlot, requestsOut, timeline, recording } = options;
-      checkOutputs({ report: page, loadPlot, requestsOut, timeline, recording });
-      const started = performance.now();
-      const search = options.findRate === undefined ? undefined : await runAtHighestRate(options, options.findRate);
-      const simulation = search?.simulation ?? (await runSimulation(options));
-      const report = {
-        ...(search && searchFigures(search)),
-        ...completeReport(simulation, options, (performance.now() - started) / 1000),
-      };
-      if (json === true) console.log(JSON.stringify(report));
-      else {
-        if (search !== undefined) printRate(search);
-        printReport(report, simulation.outcome);
-      }
+      await runOnce(options, json === true);
     },
   );
+}
+
+/** Runs the workload, or searches for its highest rate, and prints the figures. */
+async function runOnce(options: SimulationOptions, json: boolean): Promise<void> {
+  const { report: page, loadPlot, requestsOut, timeline, recording } = options;
+  checkOutputs({ report: page, loadPlot, requestsOut, timeline, recording });
+  const started = performance.now();
+  const search = options.findRate === undefined ? undefined : await runAtHighestRate(options, options.findRate);
+  const simulation = search?.simulation ?? (await runSimulation(options));
+  const report = {
+    ...(search && searchFigures(search)),
+    ...completeReport(simulation, options, (performance.now() - started) / 1000),
+  };
+  if (json) console.log(JSON.stringify(report));
+  else {
+    if (search !== undefined) printRate(search);
+    printReport(report, simulation.outcome);
+  }
 }
 
 /** The rate that the search has found, with its interval over the seeds. */

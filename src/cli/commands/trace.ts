@@ -139,10 +139,11 @@ type Statistics = TraceStatistics & Partial<TraceSource>;
 function printStatistics({ inputTokens, outputTokens, arrivals, blocks, ideal, ...rest }: Statistics): void {
   const { gapMs, requestsPerSecond, busiestSecond, busiestMinute } = arrivals;
   const shareOf = (part: number) => (blocks.total === 0 ? 0 : part / blocks.total);
-  const { format = '', timeUnit: unit, failedRows = 0 } = rest;
+  const { format = '', timeUnit: unit, failedRows = 0, isTorn = false } = rest;
   printList(`Requests: ${readable(rest.requests)} in ${readable(rest.durationSeconds)} s`, [
     ['format', unit === undefined ? format : `${format}, times in ${unit}`],
     ...(failedRows === 0 ? [] : [['left out', counted(failedRows, 'failed request')] as const]),
+    ...(isTorn ? [['left out', 'the last line, which was not written to its end'] as const] : []),
     ['arrivals', `${readable(requestsPerSecond)} requests/s`],
     ['busiest second', counted(busiestSecond, 'request')],
     ['busiest minute', counted(busiestMinute, 'request')],

@@ -135,6 +135,7 @@ export const serveOptionsSchema = modelOptionsSchema.extend({
   watchdog,
   drainWait: count(0, 3_600).default(5),
   drainTimeout,
+  record: z.string().min(1).optional(),
   otlpEndpoint: z
     .string()
     .regex(/^https?:\/\/[^\s]+$/, 'write http://HOST:4318')

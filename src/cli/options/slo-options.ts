@@ -18,6 +18,11 @@ const bound = z.union([z.number(), z.string()]).transform((value, context): SloB
   return z.NEVER;
 });
 
+/** The bound as an option states it. */
+export function boundText(bound: SloBound): string {
+  return 'us' in bound ? `${bound.us / 1000}ms` : `${bound.times}x`;
+}
+
 /** 'chat=2s/100ms@0.7,batch=10x@0.3': TTFT/TBT or completion, and the share of requests that name no class. */
 const classPattern = /^([\w-]+)=([^/@,]+)(?:\/([^/@,]+))?(?:@([\d.]+))?$/;
 

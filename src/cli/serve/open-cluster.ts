@@ -36,7 +36,7 @@ import { clusterManagerSettings } from './live-borrowing.ts';
 import { locateModel } from './model/locate-model.ts';
 import { contextTokens } from './model/served-model.ts';
 import { openTextSide, type TextSide } from './model/text-side.ts';
-import { allLayersBytes, boundsOutputs, budgetRange, contexts, instanceSettings } from './open-serving.ts';
+import { boundsOutputs, budgetRange, contexts, instanceSettings, sizesOf } from './open-serving.ts';
 import type { InstanceSettings } from './worker-settings.ts';
 
 const clusterDefault = 'kvasir';
@@ -103,7 +103,7 @@ export function openClusterGateway(
     };
     return {
       ...text,
-      model: { ...text.model, homeTokens: home, kvBudget, kvTokenBytes: allLayersBytes(files, options) },
+      model: { ...text.model, homeTokens: home, kvBudget, ...sizesOf(files, options) },
       ...{ cluster, peers },
       ended: stopped.ended,
       reportExit,

@@ -128,7 +128,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
       log: serving.log ?? console.error,
     });
     const text = await openTextOrClose(cluster, () => openTextSide(files, path, context, servedModelName ?? name));
-    const model = { ...text.model, homeTokens: home, kvBudget, kvTokenBytes: allLayersBytes(files, options) };
+    const model = { ...text.model, homeTokens: home, kvBudget, ...sizesOf(files, options) };
     const close = async (): Promise<void> => {
       await Promise.all([cluster.close(), text.close()]);
     };
@@ -226,8 +226,17 @@ function smallestKvMemory({ kvMemory }: ModelOptions, instances: readonly Instan
   return given.length === 0 ? undefined : Math.min(...given);
 }
 
+/** Sizes of keys and values. */
+export function sizesOf(
+  files: ModelFiles,
+  options: Pick<ModelOptions, 'inputs' | 'kvType'>,
+): Pick<ServedModel, 'kvTokenBytes' | 'shape'> {
+  const { layers, heads, headDim } = files.config;
+  return { kvTokenBytes: allLayersBytes(files, options), shape: { layers, heads, headDim } };
+}
+
 /** Bytes of keys and values of one token in all layers. */
-export function allLayersBytes({ config }: ModelFiles, options: Pick<ModelOptions, 'inputs' | 'kvType'>): number {
+function allLayersBytes({ config }: ModelFiles, options: Pick<ModelOptions, 'inputs' | 'kvType'>): number {
   return config.layers * kvTokenBytes(config, kvTypeOf(options));
 }
 

@@ -13,6 +13,7 @@ import { readKeysFile, watchKeysFile } from '../../gateway/keys/keys-file.ts';
 import { OtlpExporter } from '../../gateway/tracing/otlp-exporter.ts';
 import type { NatsServers } from '../../runtime/bus/nats-connection.ts';
 import type { KvEventPublisher } from '../../runtime/fleet/kv-event-publisher.ts';
+import type { StepSource } from '../../runtime/threads/conductor-driver.ts';
 import { ChatTemplate } from '../../text/template/chat-template.ts';
 import { FolderLock } from '../../weights/hub/lock.ts';
 import { type AttentionWorkersSettings, servedAttentionWorkers } from '../options/attention-worker-settings.ts';
@@ -39,6 +40,7 @@ import { leftoverTiers } from './leftover-tiers.ts';
 import { openSeveralModels, parseModelName } from './model/several-models.ts';
 import type { TextSide } from './model/text-side.ts';
 import { openServing, type ServingOptions } from './open-serving.ts';
+import { openRecording } from './recording/open-recording.ts';
 import { exitAfterWrites, killAfterWrites, stopSignal } from './stop-signal.ts';
 
 const streamBufferBytesMax = 2 ** 20;
@@ -197,7 +199,7 @@ function servingOptions(
     ...options,
     pipeline: servedPipeline(options),
     admission: admissionSettings(options),
-    traces: otlpEndpoint(options) !== undefined,
+    traces: recordsSteps(options),
     lending: servedLending(options),
     attentionWorkers,
     sparsity: servedSparsity(options),
@@ -227,7 +229,7 @@ async function serveCluster(nats: NatsServers, options: ServeOptions, context: S
   const member = await openClusterGateway(nats, options, {
     log: context.log,
     kvEvents: context.kvEvents?.blocks,
-    traces: otlpEndpoint(options) !== undefined,
+    traces: recordsSteps(options),
     key: gatewayKey(context.data),
   });
   try {
@@ -260,8 +262,8 @@ async function serveCluster(nats: NatsServers, options: ServeOptions, context: S
   }
 }
 
-/** @throws Error if the gateway cannot listen on host and port */
-function openGateway(
+/** The recording of its requests ends with its drain. @throws Error if the gateway cannot listen on host and port */
+async function openGateway(
   {
     model,
     cluster,
@@ -269,16 +271,27 @@ function openGateway(
     encode,
     grammars,
   }: TextSide & {
-    readonly cluster: InferencePort & ClusterPort;
+    readonly cluster: InferencePort & ClusterPort & StepSource;
     readonly peers?: GatewayPeers;
   },
   options: ServeOptions,
   context: ServerContext,
 ): Promise<Gateway> {
-  const { chatTemplate } = context;
+  const { chatTemplate, log } = context;
+  const { port, close, discard } = await openRecording(options, { model, cluster }, log);
   const own = chatTemplate === undefined ? model : { ...model, chatTemplate, toolTemplate: undefined };
-  const parts = { model: own, port: cluster, cluster, encode, grammars };
-  return listen({ ...gatewaySettings(options, context), peers, ...parts }, options.host, options.port);
+  const parts = { model: own, port, cluster, encode, grammars };
+  try {
+    const gateway = await listen({ ...gatewaySettings(options, context), peers, ...parts }, options.host, options.port);
+    const drain: Gateway['drain'] = async (times) => {
+      await gateway.drain(times);
+      await close();
+    };
+    return { ...gateway, drain };
+  } catch (error) {
+    await discard();
+    throw error;
+  }
 }
 
 function gatewaySettings(options: ServeOptions, { logger, data, keys, kvEvents }: ServerContext): GatewaySettings {
@@ -299,6 +312,11 @@ function gatewaySettings(options: ServeOptions, { logger, data, keys, kvEvents }
     webFolder: packageFile('web'),
     kvEventSources: kvEventSources(kvEvents),
   };
+}
+
+/** Traces and recordings contain steps. */
+function recordsSteps(options: ServeOptions): boolean {
+  return otlpEndpoint(options) !== undefined || options.record !== undefined;
 }
 
 function otlpEndpoint(options: ServeOptions): string | undefined {

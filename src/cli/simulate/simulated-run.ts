@@ -210,7 +210,8 @@ export async function runSimulation(options: SimulationOptions, showsProgress = 
   const policies = options.policy === undefined ? undefined : await readPolicies(options.policy);
   const futureUses = policies?.needsNextUses === true ? await futureUsesOf(options) : undefined;
   const outputs = await RunOutputs.open(options, instanceNames(instances), showsProgress);
-  return replay(workload, outputs, options, labelsOf(options), (listeners) => {
+  const isClosedLoop = options.clients !== undefined;
+  const create = (listeners: RunOutputs['listeners']): Simulation => {
     const config: SimulationConfig = {
       ...withBorrowing(options, withStandby(options, instances)),
       linkBytesPerSecond: options.linkGbps === undefined ? undefined : bytesOf(options.linkGbps),
@@ -234,7 +235,8 @@ export async function runSimulation(options: SimulationOptions, showsProgress = 
       ...listeners,
     };
     return new Simulation(policies === undefined ? config : withPolicies(config, policies, futureUses));
-  });
+  };
+  return runRequests(labelled(workload, labelsOf(options)), outputs, create, isClosedLoop);
 }
 
 /** From the conductor to an engine, and back: what placing and sending a request takes (docs/internals/fleet.md). */
@@ -296,20 +298,24 @@ function placementOf({ placement, dop }: SimulationOptions): PlacementKind {
 /** Events between two progress updates, after the last arrival. */
 const eventsPerUpdate = 10_000;
 
-/** Runs the workload to its end and writes the outputs. */
-async function replay(
-  workload: AsyncIterable<TracePiece>,
+async function* labelled(workload: AsyncIterable<TracePiece>, labels: Labels): AsyncGenerator<TracePiece, void> {
+  for await (const piece of workload)
+    yield { ...piece, requests: piece.requests.map((request) => labels.take(request)) };
+}
+
+/** Runs the workload to its end and writes the outputs. @param isClosedLoop requests arrive when others end */
+export async function runRequests(
+  workload: AsyncIterable<TracePiece> | Iterable<TracePiece>,
   outputs: RunOutputs,
-  options: Pick<SimulationOptions, 'clients'>,
-  labels: Labels,
   create: (listeners: RunOutputs['listeners']) => Simulation,
+  isClosedLoop = false,
 ): Promise<Simulation> {
   const simulation = create(outputs.listeners);
   const recorder = outputs.recorderOf(simulation);
   for await (const { requests, share } of workload) {
     for (const request of requests) {
-      recorder?.advance(options.clients === undefined ? request.arrivalUs : simulation.nowUs);
-      simulation.arrive(labels.take(request));
+      recorder?.advance(isClosedLoop ? simulation.nowUs : request.arrivalUs);
+      simulation.arrive(request);
     }
     await outputs.progressed(share, simulation);
   }

@@ -3,7 +3,9 @@ import { createReadStream, type ReadStream } from 'node:fs';
 import { open, stat } from 'node:fs/promises';
 import { createGunzip } from 'node:zlib';
 import { TraceParser, type TraceParserOptions, type TraceSource } from '../../trace/parser.ts';
-import { TraceError, type TraceRequest } from '../../trace/request.ts';
+import { type Recording, RecordingReader } from '../../trace/recording/reader.ts';
+import { isRecordingLine } from '../../trace/recording/recording.ts';
+import { shown, TraceError, type TraceRequest } from '../../trace/request.ts';
 
 const gzipMagic = 0x1f8b;
 
@@ -30,11 +32,39 @@ export async function* readTrace(path: string, options: TraceParserOptions): Asy
     parser.end(last);
     yield { requests: last, share: 1, source: parser.source };
   } catch (error) {
-    if (error instanceof TraceError) throw new Error(error.message.replace('the trace', path), { cause: error });
-    throw new Error(`Cannot read ${path}: ${error instanceof Error ? error.message.split('\n')[0] : String(error)}`, {
-      cause: error,
-    });
+    throw withPath(error, path);
   }
+}
+
+/** @throws Error in one line naming file, line, field and value */
+export async function readRecording(path: string): Promise<Recording & { readonly isTorn: boolean }> {
+  let reader: RecordingReader | undefined;
+  let [rest, line] = ['', 0];
+  try {
+    const { text } = await openText(path);
+    for await (const piece of text) {
+      const lines = (rest + piece).split('\n');
+      rest = lines.pop() ?? '';
+      for (const one of lines) {
+        line++;
+        if (one.trim() === '') continue;
+        if (reader !== undefined) reader.take(one, line);
+        else if (isRecordingLine(one)) reader = new RecordingReader(one, line);
+        else throw new TraceError(line, `no recording of kvasir serve: recording expected, not ${shown(one)}`);
+      }
+    }
+    if (reader === undefined) throw new TraceError(1, 'the file has no whole line');
+    return { ...reader.end(), isTorn: rest !== '' };
+  } catch (error) {
+    throw withPath(error, path);
+  }
+}
+
+/** The error in one line with the name of the file. */
+function withPath(error: unknown, path: string): Error {
+  if (error instanceof TraceError) return new Error(error.message.replace('the trace', path), { cause: error });
+  const why = error instanceof Error ? error.message.split('\n')[0] : String(error);
+  return new Error(`Cannot read ${path}: ${why}`, { cause: error });
 }
 
 async function openText(path: string): Promise<{ readonly file: ReadStream; readonly text: AsyncIterable<string> }> {

@@ -50,11 +50,20 @@ const stretchSteps = 16;
 export function measureSteps(graded: readonly MeasuredStep[], typical: readonly MeasuredStep[]): MeasuredSteps {
   const kind = (decodes: boolean, names?: readonly (keyof LinearTimes)[]): MeasuredKind => {
     const [shapes, load] = [graded, typical].map((steps) => steps.filter(({ shape }) => isDecode(shape) === decodes));
-    const times = fitLinearCost([...shapes, ...load], names);
-    return { times, ...ratiosOf(load.length > 0 ? load : shapes, times) };
+    return measureKind([...shapes, ...load], load.length > 0 ? load : shapes, names);
   };
   // In a decode step, decode rows and rows with logits are proportional to rows.
   return { decode: kind(true, ['stepUs', 'rowUs', 'keyUs']), prompt: kind(false) };
+}
+
+/** Times fitted to `steps`, and the deviations of `typical` ones. @throws RangeError without steps */
+export function measureKind(
+  steps: readonly MeasuredStep[],
+  typical: readonly MeasuredStep[],
+  names?: readonly (keyof LinearTimes)[],
+): MeasuredKind {
+  const times = fitLinearCost(steps, names);
+  return { times, ...ratiosOf(typical, times) };
 }
 
 function ratiosOf(steps: readonly MeasuredStep[], times: LinearTimes): Pick<MeasuredKind, 'alone' | 'beside'> {

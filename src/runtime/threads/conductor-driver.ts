@@ -45,6 +45,10 @@ const tracesMax = 1024;
 type Unready = Exclude<Readiness, { readonly kind: 'ready' | 'draining' }>;
 type Refusal = Extract<GenerationEvent, { kind: 'failed' }>;
 type Sink = (event: GenerationEvent) => void;
+type StepListener = (instance: InstanceIndex, steps: OutputsMessage['steps']) => void;
+
+/** Reports the steps of instances as they end. */
+export type StepSource = Pick<ConductorDriver, 'onSteps'>;
 
 /** Retry-After of requests that arrive before the port is ready. */
 const retryAfterMs = 1000;
@@ -65,6 +69,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
   readonly #attempts = new Map<RequestId, RequestId>();
   readonly #pins = new Map<PinId, PinListener>();
   readonly #listeners: ((trace: RequestTrace) => void)[] = [];
+  readonly #stepListeners: StepListener[] = [];
   readonly #requestLog = new RequestLog(tracesMax, (trace) => {
     for (const listener of this.#listeners) listener(trace);
   });
@@ -177,6 +182,11 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
     this.#listeners.push(listener);
   }
 
+  /** The listener receives the steps of an instance before their outputs; all of them only where steps are recorded. */
+  onSteps(listener: StepListener): void {
+    this.#stepListeners.push(listener);
+  }
+
   requestTrace(id: RequestId): RequestTrace | undefined {
     return this.#requestLog.find(id);
   }
@@ -242,6 +252,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
 
   /** To be called before `onOutputs` of the same iteration. */
   protected recordSteps(instance: InstanceIndex, steps: OutputsMessage['steps']): void {
+    if (steps.length > 0) for (const listener of this.#stepListeners) listener(instance, steps);
     for (const { rows, ...step } of steps)
       for (const [id, from, count] of rows) this.#requestLog.addStep(id, { ...step, instance, from, rows: count });
   }

@@ -21,7 +21,7 @@ import { SimulatedExecutor } from './executor.ts';
 import { Gateways } from './gateways.ts';
 import { ClusterLending } from './lending/cluster-lending.ts';
 import { MessageDelivery } from './message-delivery.ts';
-import type { ClusterHost, SimulationConfig } from './simulation-config.ts';
+import { type ClusterHost, predictedInstances, type SimulationConfig } from './simulation-config.ts';
 import { Streams } from './streams.ts';
 import { SimulatedTiers } from './tiers.ts';
 
@@ -61,7 +61,7 @@ export class Cluster implements ClusterHost {
     const { queue } = this;
     this.outcome.retries = config.retries && new Retries(config.retries);
     if (config.clients !== undefined) this.outcome.closedLoop = new ClosedLoopFigures(config.clients);
-    this.sloOf = sloRule(config.admission, instances);
+    this.sloOf = sloRule(config.admission, predictedInstances(config));
     this.checks = config.checking ? new RequestChecks(this) : undefined;
     this.instances = instances.map((_, index) => this.#create(index, 0));
     this.#effects = new EffectRunner(this);

@@ -15,7 +15,12 @@ import { assertNever } from '../../util/assert-never.ts';
 import { rackLinks } from '../network/network.ts';
 import type { Outcome } from '../report/outcome.ts';
 import type { Clients } from '../workload/clients.ts';
-import type { ClusterHost, LearnedPredictors, SimulationConfig } from './simulation-config.ts';
+import {
+  type ClusterHost,
+  type LearnedPredictors,
+  predictedInstances,
+  type SimulationConfig,
+} from './simulation-config.ts';
 
 export interface ConductorHost extends ClusterHost {
   readonly sloOf: SloRule;
@@ -64,6 +69,7 @@ export class ConductorDriver {
     snapshot: Parameters<LearnedPredictors['transfers']['observe']>[1] & Pick<InstanceSnapshot, 'stepCost'>,
   ): void {
     this.#learned?.prefills.observe(instance, snapshot);
+    if (snapshot.stepCost !== undefined) this.#learned?.steps?.[instance].setCoefficients(snapshot.stepCost);
     this.#learned?.transfers.observe(instance, snapshot);
   }
 
@@ -172,11 +178,13 @@ export class ConductorDriver {
  * @param options restarted: no instance is known yet
  */
 export function createConductor(
-  { instances, linkBytesPerSecond, racks, faults, ...config }: SimulationConfig,
+  simulated: SimulationConfig,
   sloOf: SloRule,
   { capacityTokens, longestTokens }: Readonly<Record<'capacityTokens' | 'longestTokens', readonly number[]>>,
   { restarted, messageCounts }: { readonly restarted: boolean; readonly messageCounts: MessageCounts | undefined },
 ): Conductor<LengthRequest> {
+  const { linkBytesPerSecond, racks, faults, ...config } = simulated;
+  const instances = predictedInstances(simulated);
   const placement = lengthPlacement(config.placement, instances, linkBytesPerSecond, config.pipeline);
   const { transfers } = placement;
   const link = racks && rackLinks({ nics: instances.map(({ nic }) => nic), linkBytesPerSecond, racks });

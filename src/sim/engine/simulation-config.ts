@@ -19,6 +19,7 @@ import type { RetrySettings } from '../workload/retries.ts';
 import type { EventQueue } from './event-queue.ts';
 import type { StepListener } from './executor.ts';
 import type { ExternalEngines } from './external-engines.ts';
+import type { LearnedCost } from './learned-cost.ts';
 
 export interface SsdRates {
   readonly readBytesPerSecond: number;
@@ -62,6 +63,8 @@ export interface LearnedPredictors {
   readonly prefills: PrefillObserver;
   /** Transfer times of prefixes between instances. */
   readonly transfers: LearnedTransfers;
+  /** (instances): step times, for admission; undefined: the cost models of the instances. */
+  readonly steps?: readonly LearnedCost[] | undefined;
 }
 
 /** The messages that an instance sends in one turn of its loop. */
@@ -145,6 +148,13 @@ export interface SimulationConfig {
   readonly inspect?: Inspection | undefined;
   /** Called with every step. */
   readonly stepListener?: StepListener | undefined;
+}
+
+/** The instances as the conductor predicts them. */
+export function predictedInstances({ instances, learned }: SimulationConfig): readonly InstanceSpec[] {
+  const { steps } = learned ?? {};
+  if (steps === undefined) return instances;
+  return instances.map((spec, i) => ({ ...spec, machine: { ...spec.machine, cost: steps[i] } }));
 }
 
 /** What every part of the cluster uses of it. The host interface of a part adds what that part alone uses. */

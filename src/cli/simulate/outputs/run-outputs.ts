@@ -155,7 +155,11 @@ export class RunOutputs {
   }
 }
 
-function both(first: RequestListener | undefined, second: RequestListener | undefined): RequestListener | undefined {
+/** One listener for two. */
+export function both(
+  first: RequestListener | undefined,
+  second: RequestListener | undefined,
+): RequestListener | undefined {
   if (first === undefined || second === undefined) return first ?? second;
   return {
     placed: (...args) => {

@@ -1,0 +1,34 @@
+// The state of an instance as a recording has it, from what the instance reports.
+
+import type { InstanceRole } from '../../../core/protocol/instance-report.ts';
+import type { InstanceSnapshot } from '../../../core/protocol/ports.ts';
+import type { RecordedInstance } from '../../../trace/recording/recording.ts';
+
+/** Fewer bytes give no reliable rate. */
+const sampleBytesMin = 2 ** 20;
+
+/** Undefined: the instance has not reported yet. @param place names an instance without a name */
+export function recordedInstance(
+  { name = '', blocks, pages, receivePages, tiers, stepCost, sent }: InstanceSnapshot,
+  role: InstanceRole,
+  place: number,
+): RecordedInstance | undefined {
+  if (pages.total === 0) return undefined;
+  const pagesOfBlock = blocks === undefined || blocks.total === 0 ? 1 : pages.total / blocks.total;
+  const { ssdReadBytes, ssdReadSeconds } = tiers?.moved ?? {};
+  return {
+    name: name === '' ? String(place) : name,
+    role,
+    blocks: blocks?.total,
+    receiveBlocks: receivePages && Math.floor(receivePages.total / pagesOfBlock),
+    hostBlocks: tiers?.host.capacity,
+    ssdBlocks: tiers?.ssd.capacity,
+    stepCost,
+    bytesPerSecond: rateOf(sent?.bytes, sent?.copySeconds),
+    ssdBytesPerSecond: rateOf(ssdReadBytes, ssdReadSeconds),
+  };
+}
+
+function rateOf(bytes = 0, seconds = 0): number | undefined {
+  return bytes >= sampleBytesMin && seconds > 0 ? Math.round(bytes / seconds) : undefined;
+}

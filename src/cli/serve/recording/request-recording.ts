@@ -1,0 +1,277 @@
+// Records what a server does: arrivals, lengths, keyed block hashes, placements and times of its requests, without text.
+
+import { HashChain, rootDigest } from '../../../core/kvcache/block-hash.ts';
+import type { RequestId } from '../../../core/protocol/ids.ts';
+import type { ClusterView, GenerationEvent, GenerationRequest, InferencePort } from '../../../core/protocol/ports.ts';
+import type { PlacementTrace, RequestTrace } from '../../../core/protocol/request-trace.ts';
+import { requestIdOf } from '../../../core/router/attempts.ts';
+import type { StepSource } from '../../../runtime/threads/conductor-driver.ts';
+import type { StepTrace } from '../../../runtime/threads/thread-protocol.ts';
+import { meanOfLongest } from '../../../sim/report/longest-gaps.ts';
+import type { RecordedInstance, RecordedLine, RecordedStepRow } from '../../../trace/recording/recording.ts';
+import { digestWords } from '../../../util/blake2s.ts';
+import { Int32List } from '../../../util/int32-list.ts';
+import { pageTokens } from '../../../util/step.ts';
+import { recordedInstance } from './recorded-instance.ts';
+
+type Cluster = InferencePort & ClusterView & StepSource;
+type Sink = (event: GenerationEvent) => void;
+
+export interface RequestRecordingOptions {
+  readonly cluster: Cluster;
+  /** Four random words that key all hashes: hashes of different recordings cannot be compared. */
+  readonly key: Uint32Array;
+  /** Clock of the cluster's request traces, in microseconds. */
+  readonly nowUs: () => number;
+  /** Clock of steps, in microseconds since 1970. */
+  readonly epochUs: () => number;
+  readonly onSteps: (steps: readonly RecordedStepRow[]) => void;
+  readonly onRequest: (line: RecordedLine) => void;
+  readonly onInstances: (atMs: number, instances: readonly RecordedInstance[]) => void;
+}
+
+/** A request that has not ended. */
+interface Running {
+  readonly tokens: Int32List;
+  readonly chain: HashChain;
+  readonly promptTokens: number;
+  lastUs: number | undefined;
+  readonly gapUs: number[];
+}
+
+/** Root of hashes that are no block identities. */
+const root = { modelFingerprint: 'recording', weightForm: '', inputForm: '', kvType: '', rope: '' };
+/** Steps of a line. */
+const stepsMax = 64;
+/** Learned values alone are written this seldom: they change with every step. */
+const learnedMs = 60_000;
+
+/** Memory is bounded by the running requests. */
+export class RequestRecording {
+  /** The port of the cluster whose requests are recorded. */
+  readonly port: InferencePort;
+  readonly #options: RequestRecordingOptions;
+  readonly #startUs: number;
+  readonly #running = new Map<RequestId, Running>();
+  /** Numbers of instances by name, and the last state of each. */
+  readonly #numbers = new Map<string, number>();
+  #instances: readonly RecordedInstance[] = [];
+  readonly #startEpochUs: number;
+  /** Steps that are not written yet. */
+  #steps: RecordedStepRow[] = [];
+  #writtenMs = Number.NEGATIVE_INFINITY;
+  #closed = false;
+
+  constructor(options: RequestRecordingOptions) {
+    const { cluster } = options;
+    this.#options = options;
+    this.#startUs = options.nowUs();
+    this.#startEpochUs = options.epochUs();
+    cluster.onEnded((trace) => this.#ended(trace));
+    cluster.onSteps((instance, steps) => this.#stepped(instance, steps));
+    this.port = {
+      submit: (request, sink) => this.#submit(request, sink),
+      cancel: (id) => cluster.cancel(id),
+      overload: (ahead) => cluster.overload(ahead),
+      readiness: () => cluster.readiness(),
+      snapshot: () => cluster.snapshot(),
+      instances: () => cluster.instances(),
+      drain: () => cluster.drain(),
+    };
+  }
+
+  /** Writes the steps so far. To be called regularly. */
+  flushSteps(): void {
+    if (this.#steps.length === 0) return;
+    this.#options.onSteps(this.#steps);
+    this.#steps = [];
+  }
+
+  /** Writes the instances if they have changed. To be called regularly. @param always write learned values too */
+  observeInstances(always = false): void {
+    const { cluster, nowUs, onInstances } = this.#options;
+    const roles = cluster.roles();
+    const reported = cluster
+      .instances()
+      .flatMap((snapshot, i) => recordedInstance(snapshot, roles[i] ?? 'mixed', i) ?? []);
+    for (const { name } of reported) this.#numberOf(name);
+    const byName = new Map([...this.#instances, ...reported].map((state) => [state.name, state]));
+    const states = [...this.#numbers.keys()].map((name) => byName.get(name) ?? { name, role: 'mixed' as const });
+    const atMs = (nowUs() - this.#startUs) / 1000;
+    const isNew = JSON.stringify(states.map(fixedOf)) !== JSON.stringify(this.#instances.map(fixedOf));
+    const isLearned = JSON.stringify(states) !== JSON.stringify(this.#instances);
+    if (!isNew && !(isLearned && (always || atMs - this.#writtenMs >= learnedMs))) return;
+    this.#instances = states;
+    this.#writtenMs = atMs;
+    onInstances(atMs, states);
+  }
+
+  /** Requests that end later are not recorded. */
+  close(): void {
+    this.observeInstances(true);
+    this.flushSteps();
+    this.#closed = true;
+    this.#running.clear();
+  }
+
+  #submit(request: GenerationRequest, sink: Sink): void {
+    const { id, prompt, salt } = request;
+    const chain = new HashChain(rootDigest(root, salt, this.#options.key), Math.ceil(prompt.length / pageTokens) + 1);
+    const tokens = Int32List.from(prompt, pageTokens);
+    if (!this.#closed)
+      this.#running.set(id, { tokens, chain, promptTokens: prompt.length, lastUs: undefined, gapUs: [] });
+    this.#options.cluster.submit(request, (event) => {
+      if (event.kind === 'tokens') this.#received(id, event.tokens);
+      // A request that the cluster never accepted has no trace.
+      else if (event.kind === 'failed') this.#running.delete(id);
+      sink(event);
+    });
+  }
+
+  #received(id: RequestId, tokens: Int32Array): void {
+    const running = this.#running.get(id);
+    if (running === undefined) return;
+    const nowUs = this.#options.nowUs();
+    for (const token of tokens) {
+      running.tokens.push(token);
+      if (running.lastUs !== undefined) running.gapUs.push(nowUs - running.lastUs);
+      running.lastUs = nowUs;
+    }
+  }
+
+  #stepped(instance: number, steps: readonly StepTrace[]): void {
+    const place = this.#placeOf(instance);
+    if (place === undefined || this.#closed) return;
+    for (const { kind, startedUs, endedUs, aborted, rows } of steps) {
+      if (kind !== 'step' || aborted || rows.length === 0) continue;
+      const shape = shapeOf(rows, (id) => this.#running.get(requestIdOf(id))?.promptTokens);
+      this.#steps.push([place, Math.round(startedUs - this.#startEpochUs), Math.max(1, endedUs - startedUs), ...shape]);
+    }
+    if (this.#steps.length >= stepsMax) this.flushSteps();
+  }
+
+  #ended(trace: RequestTrace): void {
+    const running = this.#running.get(trace.id);
+    if (running === undefined) return;
+    this.#running.delete(trace.id);
+    this.#options.onRequest(this.#lineOf(trace, running));
+  }
+
+  #lineOf(trace: RequestTrace, running: Running): RecordedLine {
+    const { submittedUs, sloClass, tenant, priority, batch, end } = trace;
+    const isRefused = trace.state === 'refused';
+    const outputLength = Math.max(1, isRefused ? trace.maxTokens : trace.outputTokens);
+    return {
+      timestamp: (submittedUs - this.#startUs) / 1000,
+      inputLength: trace.promptTokens,
+      outputLength,
+      ...hashesOf(running),
+      sloClass,
+      tenant: tenant === undefined ? undefined : this.#labelOf(tenant),
+      priority: priority === 0 ? undefined : priority,
+      batch: batch ? true : undefined,
+      outcome: isOutcome(trace.state) ? trace.state : 'failed',
+      reason: end?.kind === 'failed' ? (end.cause?.reason ?? end.code) : end?.reason,
+      maxTokens: trace.maxTokens,
+      ...this.#placementOf(trace.placements),
+      ...timesOf(trace, running.gapUs),
+    };
+  }
+
+  #placementOf(placements: readonly PlacementTrace[]) {
+    const last = placements.at(-1);
+    const attempts = placements.length;
+    if (last === undefined) return { attempts };
+    const { instance, decodeAt = instance, group, fetchedFrom, fetchedTokens, inline, predicted } = last;
+    return {
+      attempts,
+      instance: this.#placeOf(instance),
+      decodeInstance: this.#placeOf(decodeAt),
+      group: group?.map((member) => this.#placeOf(member) ?? 0),
+      fetchedFrom: this.#placeOf(fetchedFrom),
+      fetchedTokens: fetchedTokens === 0 ? undefined : fetchedTokens,
+      inline: inline ? true : undefined,
+      predictedTtftMs: finiteMs(predicted?.ttftUs),
+      predictedTbtMs: finiteMs(predicted?.tbtUs),
+    };
+  }
+
+  /** The number of the instance at this place of the cluster. */
+  #placeOf(index: number | undefined): number | undefined {
+    if (index === undefined) return undefined;
+    return this.#numberOf(this.#options.cluster.instances()[index]?.name ?? String(index));
+  }
+
+  #numberOf(name: string): number {
+    const known = this.#numbers.get(name) ?? this.#numbers.size;
+    this.#numbers.set(name, known);
+    return known;
+  }
+
+  #labelOf(tenant: string): string {
+    const [word = 0] = rootDigest(root, `tenant ${tenant}`, this.#options.key);
+    return `tenant-${(word >>> 0).toString(16).padStart(8, '0')}`;
+  }
+}
+
+function isOutcome(state: RequestTrace['state']): state is RecordedLine['outcome'] {
+  return state === 'finished' || state === 'failed' || state === 'refused' || state === 'cancelled';
+}
+
+/** Rows, their keys, single rows, the keys of those, and rows with logits, of a step's `[request, first token, rows]`. */
+function shapeOf(
+  rows: StepTrace['rows'],
+  promptTokensOf: (id: RequestId) => number | undefined,
+): readonly [rows: number, keyRows: number, decodeRows: number, decodeKeys: number, logitRows: number] {
+  let [all, keyRows, decodeRows, decodeKeys, logitRows] = [0, 0, 0, 0, 0];
+  for (const [id, from, count] of rows) {
+    all += count;
+    keyRows += count * from + (count * (count + 1)) / 2;
+    if (count === 1) {
+      decodeRows++;
+      decodeKeys += from + 1;
+    }
+    if (count === 1 || from + count >= (promptTokensOf(id) ?? Number.POSITIVE_INFINITY)) logitRows++;
+  }
+  return [all, keyRows, decodeRows, decodeKeys, logitRows];
+}
+
+/** The part of an instance's state that is not learned. */
+function fixedOf({ name, role, blocks, receiveBlocks, hostBlocks, ssdBlocks }: RecordedInstance): object {
+  return { name, role, blocks, receiveBlocks, hostBlocks, ssdBlocks };
+}
+
+/** Hashes of whole blocks whose keys and values were computed. */
+function hashesOf({ tokens, chain, promptTokens }: Running): Pick<RecordedLine, 'hashIds' | 'outputHashIds'> {
+  const computed = tokens.length > promptTokens ? tokens.length - 1 : promptTokens;
+  chain.extend(tokens.raw, computed);
+  const all = Array.from({ length: chain.blocks }, (_, i) => wordsAsNumber(chain.words, i * digestWords));
+  const full = Math.floor(promptTokens / pageTokens);
+  return { hashIds: all.slice(0, full), outputHashIds: all.length > full ? all.slice(full) : undefined };
+}
+
+/** 53 bits of a digest. */
+function wordsAsNumber(words: Uint32Array, at: number): number {
+  return words[at] * 2 ** 21 + (words[at + 1] >>> 11);
+}
+
+function timesOf(trace: RequestTrace, gapUs: readonly number[]) {
+  const { submittedUs, startedUs, prefilledUs, firstTokenUs, endedUs = submittedUs, cachedTokens } = trace;
+  const since = (us: number | undefined) => (us === undefined ? undefined : (us - submittedUs) / 1000);
+  const gaps = gapUs.length;
+  const sumUs = gapUs.reduce((sum, us) => sum + us, 0);
+  return {
+    cachedTokens,
+    startedMs: since(startedUs),
+    prefilledMs: since(prefilledUs ?? firstTokenUs),
+    firstTokenMs: since(firstTokenUs),
+    endMs: since(endedUs) ?? 0,
+    tbtMs: gaps === 0 ? undefined : Math.round(meanOfLongest(Float64Array.from(gapUs), gaps)) / 1000,
+    tpotMs: gaps === 0 ? undefined : Math.round(sumUs / gaps) / 1000,
+    gapMsMax: gaps === 0 ? undefined : gapUs.reduce((most, us) => Math.max(most, us), 0) / 1000,
+  };
+}
+
+function finiteMs(us: number | undefined): number | undefined {
+  return us === undefined || !Number.isFinite(us) ? undefined : Math.round(us) / 1000;
+}

@@ -1,0 +1,102 @@
+// `kvasir simulate --replay`: a recording in a simulated cluster of the same kind, compared with what was recorded.
+
+import { Simulation } from '../../../sim/engine/simulation.ts';
+import { compareReplay, type Percentiles, type ReplayComparison } from '../../../sim/replay/comparison.ts';
+import { type RequestRecord, RequestRecorder } from '../../../sim/report/request-recorder.ts';
+import type { Recording } from '../../../trace/recording/reader.ts';
+import { counted, percent, readable } from '../../terminal/fields.ts';
+import { printList, printTable } from '../../terminal/table.ts';
+import { both, RunOutputs } from '../outputs/run-outputs.ts';
+import { reportOf } from '../run-figures.ts';
+import { runRequests } from '../simulated-run.ts';
+import { readRecording } from '../trace-file.ts';
+import { type ReplayFlags, replayFlags, replaySettings } from './replay-settings.ts';
+import { replayedCluster } from './replayed-cluster.ts';
+
+export interface Replay extends ReplayComparison {
+  /** Why the file does not hold all requests; empty: it does. */
+  readonly notes: readonly string[];
+  /** Names by number. */
+  readonly instances: readonly string[];
+  readonly simulated: ReturnType<typeof reportOf>;
+}
+
+/** @param given flags of `kvasir simulate` @throws UsageError for flags that a replay excludes, Error for an invalid file */
+export async function replayCommand(given: Readonly<Record<string, unknown>>, json: boolean): Promise<void> {
+  const replay = await replayRecording(replayFlags(given), !json);
+  if (json) console.log(JSON.stringify(replay));
+  else print(replay);
+}
+
+export async function replayRecording(flags: ReplayFlags, showsProgress: boolean): Promise<Replay> {
+  const started = performance.now();
+  const { isTorn, ...recording } = await readRecording(flags.replay);
+  const settings = replaySettings(recording, flags);
+  const names = recording.instances.map(({ role, name }) => `${role} ${name}`);
+  const records: RequestRecord[] = [];
+  const recorder = new RequestRecorder((record) => records.push(record));
+  const outputs = await RunOutputs.open(flags, names, showsProgress);
+  const requests = recording.requests.map(({ request }) => request);
+  const simulation = await runRequests([{ requests, share: 1 }], outputs, (listeners) => {
+    const config = replayedCluster(recording, settings, () => created.nowUs);
+    const requestListener = both(listeners.requestListener, recorder);
+    const created: Simulation = new Simulation({ ...config, ...listeners, requestListener });
+    return created;
+  });
+  return {
+    ...compareReplay(recording.requests, records),
+    notes: notesOf(recording, isTorn),
+    instances: names,
+    simulated: reportOf(simulation.outcome, (performance.now() - started) / 1000),
+  };
+}
+
+function notesOf({ omitted }: Recording, isTorn: boolean): readonly string[] {
+  const notes: string[] = [];
+  if (isTorn) notes.push('The last line was not written to its end: it is left out');
+  if (omitted > 0) notes.push(`The server left out ${counted(omitted, 'line')}: its disk was too slow`);
+  return notes;
+}
+
+function print({ requests, ttftMs, tbtMs, ttftRatio, tbtRatio, notes, ...replay }: Replay): void {
+  const { completed, refused, hitRatioTokens, samePlacements, instances, placementDifferences } = replay;
+  const row = (figure: string, run: string, { p50, p90, p99 }: Percentiles) => ({ figure, run, p50, p90, p99 });
+  printTable(
+    [
+      row('TTFT ms', 'recorded', ttftMs.recorded),
+      row('', 'simulated', ttftMs.simulated),
+      row('TBT ms', 'recorded', tbtMs.recorded),
+      row('', 'simulated', tbtMs.simulated),
+    ],
+    `Recording: ${counted(requests, 'request')} on ${counted(instances.length, 'instance')}`,
+  );
+  const pair = ({ recorded, simulated }: { recorded: number; simulated: number }) =>
+    `${readable(recorded)} recorded, ${readable(simulated)} simulated`;
+  printList('Simulated against recorded', [
+    ['median TTFT', ratioText(ttftRatio)],
+    ['median TBT', ratioText(tbtRatio)],
+    ['same placement', `${percent(samePlacements / requests)}: ${samePlacements} of ${requests}`],
+    ['completed', pair(completed)],
+    ...(refused.recorded + refused.simulated > 0 ? [['refused', pair(refused)] as const] : []),
+    [
+      'prompt tokens hit',
+      `${percent(hitRatioTokens.recorded)} recorded, ${percent(hitRatioTokens.simulated)} simulated`,
+    ],
+    ...placementDifferences
+      .slice(0, 1)
+      .map(
+        ({ index, recorded, simulated }) =>
+          ['first difference', `request ${index}: ${placeText(recorded)}, simulated ${placeText(simulated)}`] as const,
+      ),
+    ...notes.map((note) => ['note', note] as const),
+  ]);
+}
+
+function ratioText(ratio: number | undefined): string {
+  return ratio === undefined ? 'no requests' : `${readable(ratio)} times the recorded one`;
+}
+
+function placeText(places: readonly (number | undefined)[]): string {
+  if (places.length === 0) return 'refused';
+  return `instance ${[...new Set(places)].map((place) => place ?? 'none').join(' and ')}`;
+}

@@ -1,0 +1,79 @@
+// The options of a replay: those of the recorded server, and flags that change neither cluster nor workload.
+
+import { type Command, Option } from 'commander';
+import { z } from 'zod';
+import { type EvictionKind, evictionKinds } from '../../../core/kvcache/eviction.ts';
+import type { Recording } from '../../../trace/recording/reader.ts';
+import { borrowFields } from '../../options/borrow-options.ts';
+import { toFlag } from '../../options/options.ts';
+import { servedSloFields } from '../../options/slo-options.ts';
+import { groups } from '../../terminal/help.ts';
+import { UsageError } from '../../usage-error.ts';
+import { outputFields } from '../outputs/run-outputs.ts';
+
+const share = z.number().min(0).max(1);
+
+/** As `kvasir serve --record` writes them. Settings of a later release are ignored. */
+const recordedSchema = z.object({
+  /** Instances are processes of their own. */
+  processes: z.boolean().default(false),
+  queue: z.number().int().min(1),
+  stepMs: z.number().positive().optional(),
+  eviction: z.enum(evictionKinds as readonly EvictionKind[]),
+  pinMemory: share,
+  balancingThreshold: z.number().min(1),
+  cppGroup: z.number().int().min(2).optional(),
+  cppTokens: z.number().int().min(0).optional(),
+  ...servedSloFields,
+  ...borrowFields,
+  lendHost: share.default(0),
+});
+
+const stepTimeKinds = ['recorded', 'fitted'] as const;
+
+const flagsSchema = z.object({
+  replay: z.string(),
+  stepTimes: z.enum(stepTimeKinds).default('recorded'),
+  check: z.boolean().default(false),
+  ...outputFields,
+});
+
+export type ReplayFlags = z.infer<typeof flagsSchema>;
+export type ReplaySettings = z.infer<typeof recordedSchema> & Pick<ReplayFlags, 'check' | 'stepTimes'>;
+
+export function addReplayFlags(command: Command): Command {
+  return command
+    .optionsGroup(groups.workload)
+    .option('--replay <file>', 'Replay this recording of kvasir serve --record in its own cluster, and compare')
+    .addOption(
+      new Option(
+        '--step-times <kind>',
+        'With --replay, a step with recorded rows takes its recorded time, or every step a fitted one (default: recorded)',
+      ).choices(stepTimeKinds),
+    );
+}
+
+/** @throws UsageError for a flag that has no effect without a recording */
+export function refuseReplayFlags({ stepTimes }: Readonly<Record<string, unknown>>): void {
+  if (stepTimes !== undefined) throw new UsageError('Cannot use --step-times: it needs --replay');
+}
+
+/** @param given flags of `kvasir simulate` @throws UsageError for one that the recording determines */
+export function replayFlags(given: Readonly<Record<string, unknown>>): ReplayFlags {
+  const names = Object.keys(flagsSchema.shape);
+  const wrong = Object.keys(given).find((name) => given[name] !== undefined && !names.includes(name));
+  if (wrong !== undefined)
+    throw new UsageError(`Cannot use --${toFlag(wrong)} with --replay: the recording defines cluster and workload`);
+  return flagsSchema.parse(given);
+}
+
+/** @throws UsageError naming the setting */
+export function replaySettings(
+  { header }: Recording,
+  { check, stepTimes }: Pick<ReplayFlags, 'check' | 'stepTimes'>,
+): ReplaySettings {
+  const parsed = recordedSchema.safeParse(header.settings);
+  if (parsed.success) return { ...parsed.data, check, stepTimes };
+  const [issue] = parsed.error.issues;
+  throw new UsageError(`Cannot replay: the recorded setting ${issue?.path.join('.')} is invalid: ${issue?.message}`);
+}

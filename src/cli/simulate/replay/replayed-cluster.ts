@@ -1,0 +1,112 @@
+// The simulated cluster of a recording: its instances with their roles, memory, tiers and reported step times.
+
+import type { KvSizes } from '../../../core/cost/linear-cost.ts';
+import { RecordedSteps } from '../../../core/cost/recorded-steps.ts';
+import type { StepCostModel } from '../../../core/cost/roofline.ts';
+import { LearnedTransfers } from '../../../core/router/placement/learned-transfers.ts';
+import { PrefillObserver } from '../../../core/router/placement/prefill-observer.ts';
+import { batchLimitsWith } from '../../../core/scheduler/executor/token-limits.ts';
+import { LearnedCost } from '../../../sim/engine/learned-cost.ts';
+import type { InstanceSpec, SimulationConfig } from '../../../sim/engine/simulation.ts';
+import { messageDelays } from '../../../sim/replay/message-delay.ts';
+import { fittedSteps, withGaps } from '../../../sim/replay/step-times.ts';
+import type { Recording } from '../../../trace/recording/reader.ts';
+import { admissionSettings } from '../../options/slo-options.ts';
+import { UsageError } from '../../usage-error.ts';
+import type { ReplaySettings } from './replay-settings.ts';
+
+/** What live predictors assume before the first transfer and the first SSD read. */
+const bytesPerSecondGuess = 2e9;
+const ssdBytesPerSecondGuess = 1e9;
+/** Rows between members of a group are 32-bit floats. */
+const activationBytes = 4;
+
+/**
+ * @param nowUs the time of the simulation
+ * @throws UsageError if the recording lacks what the simulator requires
+ */
+export function replayedCluster(recording: Recording, settings: ReplaySettings, nowUs: () => number): SimulationConfig {
+  const { header, instances, requests, steps } = recording;
+  if (instances.every(({ role }) => role === 'store'))
+    throw new UsageError('Cannot replay: no instance had reported itself when the recording ended');
+  const { toInstanceUs, deliveryUs } = messageDelays(requests, steps);
+  const specs = instances.map((_, i) => specOf(i, recording, settings, { nowUs, nicUs: deliveryUs }));
+  const learned = {
+    prefills: new PrefillObserver(instances.map((_, i) => (settings.processes ? i : 0))),
+    transfers: new LearnedTransfers(instances.length, header.kvTokenBytes),
+    steps: instances.map((_, i) => new LearnedCost(sizesOf(i, recording))),
+  };
+  // Batch jobs are sent when others end: the simulator has no message times for them.
+  const hasJobs = requests.some(({ request }) => request.batch === true);
+  const receivedUs = (atUs: number): number => atUs + deliveryUs;
+  return {
+    instances: specs,
+    linkBytesPerSecond: undefined,
+    blockTokens: header.blockTokens,
+    queueMax: settings.queue,
+    placement: { kind: 'cache-aware', seed: [0, 0], balancingThreshold: settings.balancingThreshold },
+    admission: admissionSettings(settings),
+    learned,
+    threads: hasJobs || settings.check ? undefined : { toInstanceUs, receivedUs },
+    checking: settings.check,
+  };
+}
+
+function specOf(
+  index: number,
+  recording: Recording,
+  settings: ReplaySettings,
+  { nowUs, nicUs }: { readonly nowUs: () => number; readonly nicUs: number },
+): InstanceSpec {
+  const { header, instances } = recording;
+  const instance = instances[index];
+  const { name, role, blocks, receiveBlocks = 0, hostBlocks = 0, ssdBlocks = 0 } = instance;
+  const { blockTokens } = header;
+  if (blocks === undefined) throw new UsageError(`Cannot replay: instance ${name} reported no KV blocks`);
+  const { ssdBytesPerSecond = ssdBytesPerSecondGuess } = instance;
+  return {
+    role,
+    nic: { bytesPerSecond: instance.bytesPerSecond ?? bytesPerSecondGuess, us: nicUs },
+    ssd:
+      ssdBlocks === 0 ? undefined : { readBytesPerSecond: ssdBytesPerSecond, writeBytesPerSecond: ssdBytesPerSecond },
+    machine: {
+      ...{ blockTokens, blocks, eviction: settings.eviction, pinShare: settings.pinMemory },
+      cost: costOf(index, recording, settings, nowUs),
+      limits: batchLimitsWith(settings.stepMs && settings.stepMs * 1000),
+      ...{ coalesce: false, reportsAll: true, learns: true, aheadOfUse: true },
+      handOff: {
+        ...{ layerWise: true, rechecksAdmission: true },
+        ...{ receiveTokens: receiveBlocks * blockTokens, receivePages: receiveBlocks },
+      },
+      ...(hostBlocks + ssdBlocks > 0 && { tiers: { hostBlocks, ssdBlocks } }),
+      ...(role === 'store' && { isStore: true }),
+    },
+  };
+}
+
+/** Recorded step times, and fitted ones for other steps. */
+function costOf(
+  index: number,
+  recording: Recording,
+  { stepTimes }: ReplaySettings,
+  nowUs: () => number,
+): StepCostModel {
+  const { instances, requests, steps } = recording;
+  // An instance that has computed nothing is taken to be as fast as another one.
+  const of = (i: number) => instances[i].stepCost;
+  const stepCost = of(index) ?? of(instances.findIndex(({ stepCost }) => stepCost !== undefined));
+  if (stepCost === undefined) throw new UsageError('Cannot replay: no instance reported its step times');
+  const sizes = sizesOf(index, recording);
+  const own = withGaps(steps[index], index, requests);
+  if (stepTimes === 'fitted') return fittedSteps(own, stepCost, sizes, index);
+  return new RecordedSteps(own, fittedSteps(own, stepCost, sizes), nowUs);
+}
+
+function sizesOf(index: number, { header, instances }: Recording): KvSizes {
+  const { layers, kvTokenBytes, heads, headDim, blockTokens } = header;
+  const { blocks = 0 } = instances[index];
+  return {
+    ...{ layers, kvBytesPerToken: kvTokenBytes, kvCapacityTokens: blocks * blockTokens },
+    activationBytesPerToken: heads * headDim * activationBytes,
+  };
+}

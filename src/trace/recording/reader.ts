@@ -1,0 +1,200 @@
+// Reads a recording: settings, instances, and requests by arrival. Lines are in the order in which requests ended.
+
+import type { TimedStep } from '../../core/cost/linear-cost.ts';
+import { BlockGroups } from '../block-groups.ts';
+import { labelsOf, parseObject, type Row, tokensOf } from '../mooncake.ts';
+import { shown, TraceError, type TraceRequest } from '../request.ts';
+import {
+  camelCased,
+  type RecordedInstance,
+  type RecordedOutcome,
+  type RecordingHeader,
+  recordingVersion,
+} from './recording.ts';
+
+export interface RecordedRequest {
+  readonly request: TraceRequest;
+  readonly recorded: RecordedOutcome;
+}
+
+export interface Recording {
+  readonly header: RecordingHeader;
+  /** Every instance that has served, as it last reported itself, in its first role. */
+  readonly instances: readonly RecordedInstance[];
+  /** By arrival; `index` is the place. */
+  readonly requests: readonly RecordedRequest[];
+  /** (instances): their steps by time. */
+  readonly steps: readonly (readonly TimedRecordedStep[])[];
+  /** Requests that the server could not write in time. */
+  readonly omitted: number;
+}
+
+/** A step, and its start from the start of the recording. */
+export interface TimedRecordedStep extends TimedStep {
+  readonly startedUs: number;
+}
+
+const stepNumbers = 8;
+
+const outcomes = ['finished', 'failed', 'refused', 'cancelled'] as const;
+const roles = ['prefill', 'decode', 'mixed', 'store'] as const;
+
+/** Holds all requests until the end, since they are sorted by arrival. */
+export class RecordingReader {
+  readonly #header: RecordingHeader;
+  readonly #blockTokens: number;
+  readonly #blocks: BlockGroups;
+  readonly #instances: RecordedInstance[] = [];
+  readonly #requests: RecordedRequest[] = [];
+  readonly #steps: TimedRecordedStep[][] = [];
+  #omitted = 0;
+
+  /** @param blockTokens of the requests: a multiple of those of the file, which are used unless given @throws TraceError */
+  constructor(first: string, line: number, blockTokens?: number) {
+    this.#header = headerOf(parseObject(first, line), line);
+    const own = this.#header.blockTokens;
+    this.#blockTokens = blockTokens ?? own;
+    if (this.#blockTokens % own !== 0)
+      throw new TraceError(
+        line,
+        `hash_ids are of ${own} tokens: use --block-tokens ${own} or a multiple, not ${blockTokens}`,
+      );
+    this.#blocks = new BlockGroups(this.#blockTokens / own);
+  }
+
+  /** @throws TraceError */
+  take(text: string, line: number): void {
+    const row = parseObject(text, line);
+    if (row.instances !== undefined) this.#takeInstances(row, line);
+    else if (row.steps !== undefined) this.#takeSteps(row.steps, line);
+    else if (row.omitted !== undefined) this.#omitted += countOf(row, 'omitted', line);
+    else this.#requests.push({ request: this.#requestOf(row, line), recorded: outcomeOf(row, line) });
+  }
+
+  end(): Recording {
+    const inOrder = this.#requests.sort((a, b) => a.request.arrivalUs - b.request.arrivalUs);
+    return {
+      header: this.#header,
+      instances: this.#instances,
+      steps: this.#instances.map((_, i) => withoutOverlap(this.#steps[i] ?? [])),
+      requests: inOrder.map(({ request, recorded }, index) => ({ request: { ...request, index }, recorded })),
+      omitted: this.#omitted,
+    };
+  }
+
+  #takeInstances({ instances }: Row, line: number): void {
+    if (!Array.isArray(instances))
+      throw new TraceError(line, `instances is ${shown(instances)}: a list of instances expected`);
+    for (const [i, given] of instances.entries()) {
+      const instance = instanceOf(given, i, line);
+      const role = this.#instances[i]?.role ?? instance.role;
+      this.#instances[i] = { ...this.#instances[i], ...instance, role };
+    }
+  }
+
+  #takeSteps(rows: unknown, line: number): void {
+    if (!Array.isArray(rows)) throw new TraceError(line, `steps is ${shown(rows)}: a list of steps expected`);
+    for (const [i, row] of rows.entries()) {
+      const isValid = Array.isArray(row) && row.length === stepNumbers && row.every(Number.isSafeInteger);
+      if (!isValid) throw new TraceError(line, `steps[${i}] is ${shown(row)}: ${stepNumbers} whole numbers expected`);
+      const [instance, startedUs, us, rows, keyRows, decodeRows, decodeKeys, logitRows] = row as number[];
+      const shape = { rows, keyRows, decodeRows, decodeKeys, logitRows };
+      this.#steps[instance] ??= [];
+      this.#steps[instance].push({ startedUs, us: Math.max(1, us), shape });
+    }
+  }
+
+  #requestOf(row: Row, line: number): TraceRequest {
+    const { timestamp } = row;
+    const arrivalUs = typeof timestamp === 'number' ? Math.round(timestamp * 1000) : -1;
+    if (!(arrivalUs >= 0 && arrivalUs <= Number.MAX_SAFE_INTEGER))
+      throw new TraceError(line, `timestamp is ${shown(timestamp)}: milliseconds from the start expected`);
+    const inputTokens = tokensOf(row, 'input_length', line);
+    const outputTokens = tokensOf(row, 'output_length', line);
+    const size = this.#blockTokens;
+    const own = this.#header.blockTokens;
+    const prompt = hashesOf(row, 'hash_ids', Math.floor(inputTokens / own), line);
+    // Keys and values of the last token are never computed.
+    const computed = inputTokens + outputTokens - 1;
+    const output = hashesOf(row, 'output_hash_ids', Math.floor(computed / own) - Math.floor(inputTokens / own), line);
+    const full = Math.floor(inputTokens / size);
+    const whole = Math.floor(((prompt.length + output.length) * own) / size);
+    const blocks = this.#blocks.take(prompt, Math.ceil(inputTokens / size));
+    const all = this.#blocks.take([...prompt, ...output].slice(0, (whole * size) / own), whole);
+    const outputBlocks = whole > full ? { outputBlocks: all.slice(full) } : {};
+    return { index: 0, arrivalUs, inputTokens, outputTokens, blocks, ...outputBlocks, ...labelsOf(row, line) };
+  }
+}
+
+/** By start; a step that began before the end of another one is left out. */
+function withoutOverlap(steps: readonly TimedRecordedStep[]): readonly TimedRecordedStep[] {
+  const inOrder = [...steps].sort((a, b) => a.startedUs - b.startedUs);
+  let endUs = Number.NEGATIVE_INFINITY;
+  return inOrder.filter(({ startedUs, us }) => {
+    if (startedUs < endUs) return false;
+    endUs = startedUs + us;
+    return true;
+  });
+}
+
+function headerOf(row: Row, line: number): RecordingHeader {
+  const { recording: version, settings, ...rest } = row;
+  if (version !== recordingVersion)
+    throw new TraceError(
+      line,
+      `recording is ${shown(version)}: this release reads version ${recordingVersion} of recordings`,
+    );
+  for (const field of ['block_tokens', 'layers', 'heads', 'head_dim', 'kv_token_bytes']) tokensOf(row, field, line);
+  for (const field of ['started', 'model'])
+    if (typeof row[field] !== 'string') throw new TraceError(line, `${field} is ${shown(row[field])}: a text expected`);
+  if (typeof settings !== 'object' || settings === null || Array.isArray(settings))
+    throw new TraceError(line, `settings is ${shown(settings)}: an object of options expected`);
+  return { ...camelCased(rest), recording: version, settings } as unknown as RecordingHeader;
+}
+
+function instanceOf(value: unknown, index: number, line: number): RecordedInstance {
+  const refused = (field: string, given: unknown, expected: string) =>
+    new TraceError(line, `instances[${index}]${field} is ${shown(given)}: ${expected} expected`);
+  if (typeof value !== 'object' || value === null) throw refused('', value, 'an object');
+  const { name, role, stepCost, ...numbers } = camelCased(value as Row);
+  if (typeof name !== 'string') throw refused('.name', name, 'a text');
+  const known = roles.find((each) => each === role);
+  if (known === undefined) throw refused('.role', role, `one of ${roles.join(', ')}`);
+  if (stepCost !== undefined && !isCoefficients(stepCost)) throw refused('.step_cost', stepCost, 'five numbers');
+  for (const [field, number] of Object.entries(numbers))
+    if (typeof number !== 'number' || !(number >= 0)) throw refused(`.${field}`, number, 'a number of at least 0');
+  return { ...numbers, name, role: known, ...(stepCost !== undefined && { stepCost }) };
+}
+
+function isCoefficients(value: unknown): value is readonly number[] {
+  return Array.isArray(value) && value.length === 5 && value.every((one) => Number.isFinite(one));
+}
+
+function outcomeOf(row: Row, line: number): RecordedOutcome {
+  const outcome = outcomes.find((each) => each === row.outcome);
+  if (outcome === undefined)
+    throw new TraceError(line, `outcome is ${shown(row.outcome)}: one of ${outcomes.join(', ')} expected`);
+  for (const [field, value] of Object.entries(row))
+    if (field.endsWith('_ms') && !(typeof value === 'number' && value >= 0))
+      throw new TraceError(line, `${field} is ${shown(value)}: milliseconds of at least 0 expected`);
+  for (const field of ['attempts', 'max_tokens'] as const) countOf(row, field, line);
+  return { ...(camelCased(row) as unknown as RecordedOutcome), outcome };
+}
+
+function countOf(row: Row, field: string, line: number): number {
+  const value = row[field];
+  if (typeof value === 'number' && Number.isSafeInteger(value) && value >= 0) return value;
+  throw new TraceError(line, `${field} is ${shown(value)}: a whole number of at least 0 expected`);
+}
+
+/** @param most number of hashes */
+function hashesOf(row: Row, field: string, most: number, line: number): readonly number[] {
+  const value = row[field] ?? [];
+  if (!Array.isArray(value)) throw new TraceError(line, `${field} is ${shown(value)}: a list of hashes expected`);
+  if (value.length > Math.max(0, most))
+    throw new TraceError(line, `${field} has ${value.length} hashes: at most ${Math.max(0, most)} expected`);
+  const wrong = value.findIndex((id) => !(Number.isSafeInteger(id) && id >= 0));
+  if (wrong !== -1)
+    throw new TraceError(line, `${field}[${wrong}] is ${shown(value[wrong])}: a whole number below 2^53 expected`);
+  return value;
+}

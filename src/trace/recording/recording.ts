@@ -1,0 +1,142 @@
+// The format of recorded servers: JSON lines of Mooncake's format with the settings of the cluster and what happened.
+
+import type { InstanceRole } from '../../core/protocol/instance-report.ts';
+import type { RequestState } from '../../core/protocol/request-trace.ts';
+
+/** Raised when a reader of the last version would misread a file. */
+export const recordingVersion = 1;
+
+/** The first line: what all instances share. */
+export interface RecordingHeader {
+  readonly recording: number;
+  /** Of `timestamp` in the lines of requests. */
+  readonly timeUnit: 'ms';
+  /** Start of the recording, ISO 8601; times in the file count from it. */
+  readonly started: string;
+  readonly model: string;
+  /** Tokens of a block: `hash_ids` name whole blocks. */
+  readonly blockTokens: number;
+  /** Keys and values of one token in all layers. */
+  readonly kvTokenBytes: number;
+  readonly layers: number;
+  readonly heads: number;
+  readonly headDim: number;
+  /** Options of the server that the simulator has too, in the notation of its flags. */
+  readonly settings: Readonly<Record<string, unknown>>;
+}
+
+/** An instance as it reports itself. Instances are numbered by their first appearance. */
+export interface RecordedInstance {
+  readonly name: string;
+  readonly role: InstanceRole;
+  /** Blocks of the KV pool; undefined: it reports none. */
+  readonly blocks?: number | undefined;
+  /** Blocks of the receive buffers, of host memory and of SSD. */
+  readonly receiveBlocks?: number | undefined;
+  readonly hostBlocks?: number | undefined;
+  readonly ssdBlocks?: number | undefined;
+  /** Learned coefficients of the step time (`StepCost`). */
+  readonly stepCost?: readonly number[] | undefined;
+  /** Measured rates of sent pages and of SSD reads; undefined: too little was moved. */
+  readonly bytesPerSecond?: number | undefined;
+  readonly ssdBytesPerSecond?: number | undefined;
+}
+
+/** A line of all instances, whenever they have changed. */
+export interface RecordedInstances {
+  readonly atMs: number;
+  readonly instances: readonly RecordedInstance[];
+}
+
+/**
+ * A step of an instance: its number, microseconds from the start of the recording, duration, and the shape (`StepShape`):
+ * rows, their keys, sequences that run a single row, the keys of those, and rows with logits.
+ */
+export type RecordedStepRow = readonly [
+  instance: number,
+  startedUs: number,
+  us: number,
+  rows: number,
+  keyRows: number,
+  decodeRows: number,
+  decodeKeys: number,
+  logitRows: number,
+];
+
+/** A line of steps that have ended. */
+export interface RecordedStepRows {
+  readonly steps: readonly RecordedStepRow[];
+}
+
+/** What happened to a request. Instances by number; times in milliseconds since its arrival, undefined where it did not get so far. */
+export interface RecordedOutcome {
+  readonly outcome: Extract<RequestState, 'finished' | 'failed' | 'refused' | 'cancelled'>;
+  /** The reason of a refusal, the code of a failure, or why the output ended. */
+  readonly reason?: string | undefined;
+  readonly maxTokens: number;
+  /** The last attempt: instances that compute the prompt and the output. */
+  readonly instance?: number | undefined;
+  readonly decodeInstance?: number | undefined;
+  readonly attempts: number;
+  readonly group?: readonly number[] | undefined;
+  readonly fetchedFrom?: number | undefined;
+  readonly fetchedTokens?: number | undefined;
+  /** A decode instance computed the prompt inline. */
+  readonly inline?: boolean | undefined;
+  readonly cachedTokens?: number | undefined;
+  /** Begin and end of the prefill; the hand-off lasts from its end to the first token. */
+  readonly startedMs?: number | undefined;
+  readonly prefilledMs?: number | undefined;
+  readonly firstTokenMs?: number | undefined;
+  readonly endMs: number;
+  /** Of the gaps between tokens: the mean of the longest tenth, the mean, and the longest. */
+  readonly tbtMs?: number | undefined;
+  readonly tpotMs?: number | undefined;
+  readonly gapMsMax?: number | undefined;
+  readonly predictedTtftMs?: number | undefined;
+  readonly predictedTbtMs?: number | undefined;
+}
+
+/** A request of a recording as its line has it. */
+export interface RecordedLine extends RecordedOutcome {
+  /** Milliseconds since the start of the recording. */
+  readonly timestamp: number;
+  readonly inputLength: number;
+  /** At least 1; of a refused request its `maxTokens`. */
+  readonly outputLength: number;
+  /** Keyed hashes of the whole blocks of the prompt, and of those that the output completed: whole numbers below 2^53. */
+  readonly hashIds: readonly number[];
+  readonly outputHashIds?: readonly number[] | undefined;
+  readonly sloClass?: string | undefined;
+  /** An opaque label: a keyed hash of its name. */
+  readonly tenant?: string | undefined;
+  readonly priority?: number | undefined;
+  readonly batch?: boolean | undefined;
+}
+
+/** A line without its line break; its members are in snake case, and undefined ones are left out. */
+export function recordingLine(
+  line: RecordingHeader | RecordedInstances | RecordedStepRows | RecordedLine | { readonly omitted: number },
+): string {
+  if (!('instances' in line)) return JSON.stringify(snakeCased(line));
+  return JSON.stringify(snakeCased({ ...line, instances: line.instances.map(snakeCased) }));
+}
+
+function snakeCased(object: object): object {
+  return Object.fromEntries(Object.entries(object).map(([name, value]) => [toSnakeCase(name), value]));
+}
+
+function toSnakeCase(name: string): string {
+  return name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+}
+
+/** The object with the names of its members in camel case. */
+export function camelCased(object: Readonly<Record<string, unknown>>): Readonly<Record<string, unknown>> {
+  const named = (name: string) => name.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
+  return Object.fromEntries(Object.entries(object).map(([name, value]) => [named(name), value]));
+}
+
+/** True for the first line of a recording. */
+export function isRecordingLine(text: string): boolean {
+  return text.includes('"recording":');
+}

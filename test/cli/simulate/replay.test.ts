@@ -1,0 +1,128 @@
+// A replay of a simulated "server": its recording alone gives the same placements and times.
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, expect, it } from 'vitest';
+import { replayRecording } from '../../../src/cli/simulate/replay/replay-run.ts';
+import { replayFlags } from '../../../src/cli/simulate/replay/replay-settings.ts';
+import { LinearCost } from '../../../src/core/cost/linear-cost.ts';
+import type { StepShape } from '../../../src/core/protocol/step-shape.ts';
+import { LearnedTransfers } from '../../../src/core/router/placement/learned-transfers.ts';
+import { PrefillObserver } from '../../../src/core/router/placement/prefill-observer.ts';
+import { batchLimits } from '../../../src/core/scheduler/executor/token-limits.ts';
+import { LearnedCost } from '../../../src/sim/engine/learned-cost.ts';
+import { type InstanceSpec, Simulation } from '../../../src/sim/engine/simulation.ts';
+import { RequestRecorder } from '../../../src/sim/report/request-recorder.ts';
+import { type RecordedStepRow, recordingLine } from '../../../src/trace/recording/recording.ts';
+import { WorkloadGenerator } from '../../../src/trace/workload/generator.ts';
+import { scramble } from '../../../src/util/scramble.ts';
+import { pageTokens } from '../../../src/util/step.ts';
+
+const folder = mkdtempSync(join(tmpdir(), 'kvasir-replay-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+
+const kvTokenBytes = 3072;
+const [toInstanceUs, deliveryUs, blocks, receiveBlocks] = [300, 90, 128, 64];
+const times = { stepUs: 1000, rowUs: 60, keyUs: 0.02, decodeRowUs: 0, logitRowUs: 50 };
+const sizes = { layers: 6, kvBytesPerToken: kvTokenBytes, kvCapacityTokens: 4096, activationBytesPerToken: 1 };
+
+/** Steps that vary by half and more, independently. */
+class Uneven extends LinearCost {
+  #steps = 0;
+
+  override stepUs(shape: StepShape): number {
+    const spread = (scramble(++this.#steps) >>> 0) / 2 ** 32;
+    return Math.round(super.stepUs(shape) * (0.8 + spread ** 4 * 2));
+  }
+}
+
+/** Writes the recording of a run whose instances have these roles. Returns its path. */
+function record(roles: readonly InstanceSpec['role'][], count: number): string {
+  const generator = new WorkloadGenerator(
+    {
+      arrivals: { kind: 'poisson', requestsPerSecond: 25 },
+      lengths: {
+        kind: 'drawn',
+        input: { kind: 'log-normal', mean: 200, variation: 0.5 },
+        output: { kind: 'log-normal', mean: 12, variation: 0.5 },
+      },
+      ...{ long: undefined, prefixes: { families: 6, zipf: 1, share: 0.5 }, sessions: undefined, contextTokens: 1024 },
+    },
+    { seed: 5, blockTokens: pageTokens },
+  );
+  const requests = Array.from({ length: count }, () => generator.next());
+  const steps: RecordedStepRow[] = [];
+  const lines: string[] = [];
+  const recorder = new RequestRecorder((record) => {
+    const { index, arrivalMs, instance, decodeInstance, ttftMs, tbtMs, e2eMs, outcome } = record;
+    const { inputTokens, outputTokens, blocks: ids } = requests[index];
+    lines.push(
+      recordingLine({
+        ...{ timestamp: arrivalMs, inputLength: inputTokens, outputLength: outputTokens, attempts: 1 },
+        ...{ hashIds: [...ids.slice(0, Math.floor(inputTokens / pageTokens))], maxTokens: outputTokens, instance },
+        ...{ outcome: outcome === 'completed' ? 'finished' : 'failed', decodeInstance, tbtMs, endMs: e2eMs },
+        ...(instance === decodeInstance && { prefilledMs: ttftMs }),
+        ...{ cachedTokens: record.cachedTokens, firstTokenMs: ttftMs, startedMs: record.queueMs },
+      }),
+    );
+  });
+  const simulation = new Simulation({
+    instances: roles.map((role) => ({
+      ...{ role, nic: { bytesPerSecond: 2e9, us: deliveryUs } },
+      machine: {
+        ...{ blockTokens: pageTokens, eviction: 'lru', limits: batchLimits, cost: new Uneven(times, sizes), blocks },
+        ...{ coalesce: false, reportsAll: true, learns: true, aheadOfUse: true },
+        handOff: { layerWise: true, rechecksAdmission: true, receiveTokens: 2048, receivePages: receiveBlocks },
+      },
+    })),
+    ...{ linkBytesPerSecond: undefined, blockTokens: pageTokens, queueMax: 256, checking: false },
+    placement: { kind: 'cache-aware', seed: [0, 0], balancingThreshold: 1.5 },
+    admission: { kind: 'none', slo: undefined, decodeUs: 0 },
+    learned: {
+      prefills: new PrefillObserver(roles.map(() => 0)),
+      transfers: new LearnedTransfers(roles.length, kvTokenBytes),
+      steps: roles.map(() => new LearnedCost(sizes)),
+    },
+    threads: { toInstanceUs, receivedUs: (nowUs) => nowUs + deliveryUs },
+    stepListener: (instance, at, { rows, keyRows, decodeRows, decodeKeys, logitRows }, [us]) => {
+      steps.push([instance, at, us, rows, keyRows, decodeRows, decodeKeys, logitRows]);
+    },
+    requestListener: recorder,
+  });
+  for (const request of requests) simulation.arrive(request);
+  simulation.finish();
+  const settings = { queue: 256, eviction: 'lru', pinMemory: 0, balancingThreshold: 1.5 };
+  const instances = roles.map((role, i) => ({
+    ...{ name: String(i), role, blocks, receiveBlocks, stepCost: [1000, 60, 0.02, 0, 50] },
+  }));
+  const path = join(folder, `${roles.join('-')}.jsonl`);
+  const header = { recording: 1, timeUnit: 'ms', started: '', model: 'toy', blockTokens: pageTokens } as const;
+  const first = recordingLine({ ...header, kvTokenBytes, layers: 6, heads: 4, headDim: 16, settings });
+  const all = [first, recordingLine({ atMs: 0, instances }), ...lines, recordingLine({ steps })];
+  writeFileSync(path, `${all.join('\n')}\n`);
+  return path;
+}
+
+it.each([
+  [['mixed'] as const, 40],
+  [['mixed', 'mixed'] as const, 80],
+  [['prefill', 'prefill', 'decode'] as const, 60],
+])('repeats the placements and latencies of %j', async (roles, count) => {
+  const replay = await replayRecording(replayFlags({ replay: record(roles, count) }), false);
+  expect(replay.samePlacements).toBeGreaterThanOrEqual(0.95 * count);
+  expect(replay.completed).toEqual({ recorded: count, simulated: count });
+  const { recorded, simulated } = replay.hitRatioTokens;
+  expect(Math.abs(simulated - recorded)).toBeLessThan(0.02);
+  for (const ratio of [replay.ttftRatio, replay.tbtRatio]) expect(Math.abs((ratio ?? 0) - 1)).toBeLessThan(0.15);
+});
+
+it('times every step by the fit if asked: decisions are those of the simulated machines', async () => {
+  const flags = { replay: record(['mixed'], 40), stepTimes: 'fitted' };
+  const { samePlacements, ttftRatio, tbtRatio } = await replayRecording(replayFlags(flags), false);
+  expect(samePlacements).toBe(40);
+  for (const ratio of [ttftRatio, tbtRatio]) expect(Math.abs((ratio ?? 0) - 1)).toBeLessThan(0.25);
+});
+
+it('refuses flags that the recording determines', () => {
+  expect(() => replayFlags({ replay: 'a', mixed: '2' })).toThrow('Cannot use --mixed with --replay');
+});

@@ -1,0 +1,86 @@
+// Recordings of a server: lines, their order, and what is left out.
+import { expect, it } from 'vitest';
+import { TraceParser } from '../../src/trace/parser.ts';
+import { RecordingReader } from '../../src/trace/recording/reader.ts';
+import { type RecordedLine, type RecordingHeader, recordingLine } from '../../src/trace/recording/recording.ts';
+import type { TraceRequest } from '../../src/trace/request.ts';
+
+const header: RecordingHeader = {
+  ...{ recording: 1, timeUnit: 'ms', started: '2026-01-01T00:00:00Z', model: 'toy', blockTokens: 32 },
+  ...{ kvTokenBytes: 64, layers: 2, heads: 2, headDim: 8, settings: { queue: 4, sloClasses: { chatFast: {} } } },
+};
+
+function line(timestamp: number, own: Partial<RecordedLine> = {}): RecordedLine {
+  const ended = { outcome: 'finished', maxTokens: 8, attempts: 1, instance: 0, decodeInstance: 0, endMs: 9 } as const;
+  return { timestamp, inputLength: 70, outputLength: 2, hashIds: [2 ** 52, 7], ...ended, ...own };
+}
+
+function parsed(text: string, blockTokens = 32): { requests: readonly TraceRequest[]; parser: TraceParser } {
+  const parser = new TraceParser({ blockTokens });
+  const requests: TraceRequest[] = [];
+  parser.push(text, requests);
+  parser.end(requests);
+  return { requests, parser };
+}
+
+const textOf = (...lines: readonly RecordedLine[]): string =>
+  [header, ...lines].map((one) => `${recordingLine(one)}\n`).join('');
+
+it('reads requests by arrival, though lines are in the order of their ends', () => {
+  const { requests, parser } = parsed(textOf(line(20, { tenant: 'tenant-1', priority: 2 }), line(10.5)));
+  expect(requests.map(({ index, arrivalUs, tenant }) => [index, arrivalUs, tenant])).toEqual([
+    [0, 10_500, undefined],
+    [1, 20_000, 'tenant-1'],
+  ]);
+  expect(parser.source).toEqual({ format: 'recording of kvasir serve', timeUnit: 'ms', failedRows: 0 });
+});
+
+it('names equal hashes equally, in prompts and outputs, and partial blocks by their own', () => {
+  const first = line(0, { inputLength: 70, outputLength: 60, hashIds: [11, 12], outputHashIds: [13, 14] });
+  const next = line(1, { inputLength: 140, hashIds: [11, 12, 13, 14] });
+  const [{ requests }, large] = [parsed(textOf(first, next)), parsed(textOf(first, next), 64)];
+  const [a, b] = requests;
+  expect(a.blocks.length).toBe(3);
+  expect([...b.blocks.slice(0, 4)]).toEqual([...a.blocks.slice(0, 2), ...(a.outputBlocks ?? [])]);
+  expect(a.blocks[2]).not.toBe(b.blocks[2]);
+  expect(large.requests[1].blocks[0]).toBe(large.requests[0].blocks[0]);
+  expect(large.requests[1].blocks[1]).toBe(large.requests[0].outputBlocks?.[0]);
+});
+
+it('leaves out a last line that was not written to its end', () => {
+  const { requests, parser } = parsed(`${textOf(line(1))}{"timestamp":5,"inp`);
+  expect(requests.length).toBe(1);
+  expect(parser.source?.isTorn).toBe(true);
+});
+
+it('returns settings as written, instances in their first role, and steps by time without overlap', () => {
+  const reader = new RecordingReader(recordingLine(header), 1);
+  const instance = { name: 'a', role: 'prefill', blocks: 8, stepCost: [1, 2, 3, 4, 5] } as const;
+  const steps = [
+    [0, 300, 50, 1, 9, 1, 9, 1],
+    [0, 100, 150, 2, 3, 0, 0, 1],
+    [0, 200, 60, 1, 9, 1, 9, 1],
+  ] as const;
+  for (const one of [{ atMs: 1, instances: [instance] }, { steps }, { omitted: 3 }]) reader.take(recordingLine(one), 2);
+  reader.take(recordingLine({ atMs: 2, instances: [{ ...instance, role: 'decode', blocks: 9 }] }), 3);
+  const { header: read, instances, steps: own, omitted } = reader.end();
+  expect(read).toEqual(header);
+  expect(instances).toEqual([{ ...instance, blocks: 9 }]);
+  expect(own[0].map(({ startedUs }) => startedUs)).toEqual([100, 300]);
+  expect(omitted).toBe(3);
+});
+
+it.each([
+  [{ ...line(1), hashIds: [1, 2, 3] }, 'line 2: hash_ids has 3 hashes: at most 2 expected'],
+  [{ ...line(1), hashIds: [-1] }, 'line 2: hash_ids[0] is -1'],
+  [{ ...line(1), endMs: -4 }, 'line 2: end_ms is -4'],
+  [{ ...line(1), timestamp: -1 }, 'line 2: timestamp is -1'],
+  [{ ...line(1), outcome: 'gone' as 'failed' }, 'line 2: outcome is "gone"'],
+])('names an invalid member and its value: %j', (wrong, message) => {
+  expect(() => parsed(textOf(wrong))).toThrow(message);
+});
+
+it('refuses other versions, and blocks that do not divide those of the run', () => {
+  expect(() => parsed(`${recordingLine({ ...header, recording: 2 })}\n`)).toThrow('recording is 2');
+  expect(() => parsed(textOf(line(1)), 48)).toThrow('use --block-tokens 32 or a multiple, not 48');
+});
