@@ -203,6 +203,7 @@ function readChange(line: string, port: PodSelector['port']): PodChange<EnginePo
 
 async function readAll(response: IncomingMessage): Promise<string> {
   response.setEncoding('utf8');
+  response.setTimeout(timeoutMs, () => response.destroy(new Error('the answer does not end')));
   let text = '';
   for await (const part of response as AsyncIterable<string>) {
     text += part;
