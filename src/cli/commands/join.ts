@@ -9,7 +9,7 @@ import {
 } from '../options/attention-worker-settings.ts';
 import { addLiveBorrowFlags, withoutDefaults } from '../options/borrow-options.ts';
 import { refuseIneffective, refuseStoreOptions } from '../options/ineffective-options.ts';
-import { addNatsFlags, natsServers } from '../options/nats-options.ts';
+import { addNatsFlags, natsOptionNames, natsServers } from '../options/nats-options.ts';
 import {
   addLogFlags,
   addModelFlags,
@@ -19,9 +19,11 @@ import {
   givenOptions,
   type InstanceJoinOptions,
   instanceRoles,
+  type JoinOptions,
   joinOptionsSchema,
   processTransports,
   readOptions,
+  toFlag,
 } from '../options/options.ts';
 import { addSparseFlags, servedSparsity } from '../options/sparse-options.ts';
 import { packageVersion } from '../package-root.ts';
@@ -42,6 +44,10 @@ export function joinCommand(): Command {
         ...instanceRoles,
         'attention',
       ]),
+    )
+    .option('--engine <url>', 'Join with the vLLM or SGLang engine at this address in place of an own instance')
+    .addOption(
+      new Option('--engine-key <key>', 'Present this key to the engine (default: none)').env('KVASIR_ENGINE_KEY'),
     )
     .option('--shard <i/n>', 'Hold this shard of the KV heads, with --role attention: 1/2 (default: none)')
     .option('--name <name>', 'Join under this name, unique in the cluster (default: host name and process id)')
@@ -81,11 +87,33 @@ export function joinCommand(): Command {
       admission: 'none',
       roleSwitch: options.roleSwitch,
     });
-    const { role } = options;
+    const { role, engine } = options;
+    if (engine !== undefined) return joinEngine({ ...options, engine }, givenOptions(given));
+    if (options.engineKey !== undefined) throw new UsageError('Cannot use --engine-key: it needs --engine');
     if (role === 'attention') return runAttentionWorker(attentionWorkerOptions(options, givenOptions(given)));
     if (options.shard !== undefined) throw new UsageError('Cannot use --shard: it needs --role attention');
     await serveInstance(checkedNats({ ...options, role }, givenOptions(given)), { ...options, role });
   });
+}
+
+/** Options that have an effect with `--engine`, besides those of NATS. */
+const engineOptionNames: ReadonlySet<string> = new Set([
+  ...['engine', 'engineKey', 'model', 'nats', 'insecure', 'name', 'token', 'drainTimeout', 'logLevel', 'logFormat'],
+  ...natsOptionNames,
+]);
+
+/** Serves until SIGTERM or SIGINT. @throws UsageError for options without effect */
+async function joinEngine(
+  options: JoinOptions & { readonly engine: string },
+  given: Record<string, unknown>,
+): Promise<void> {
+  const isWithout = (name: string): boolean => given[name] === undefined || given[name] === false;
+  const wrong = Object.keys(given).find((name) => !engineOptionNames.has(name) && !isWithout(name));
+  if (wrong !== undefined) throw new UsageError(`Cannot use --${toFlag(wrong)} with --engine: the engine computes`);
+  const nats = natsServers(options);
+  if (nats === undefined) throw new UsageError('Cannot join a cluster: --nats nats://HOST:PORT is missing');
+  const { serveEngine } = await import('../serve/fleet/join-engine.ts');
+  await serveEngine(nats, options);
 }
 
 /** How other processes reach the KV pages. */

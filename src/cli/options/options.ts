@@ -154,6 +154,11 @@ export const serveOptionsSchema = modelOptionsSchema.extend({
 
 export const joinOptionsSchema = modelOptionsSchema.extend({
   ...natsFields,
+  engine: z
+    .string()
+    .regex(/^https?:\/\/[^\s/@?#]+(\/[^\s@?#]*)?$/, 'write http://HOST:PORT, without user, password and query')
+    .optional(),
+  engineKey: z.string().min(1).optional(),
   name: clusterName.optional(),
   probePort: count(0, 65_535).optional(),
   probeHost: z.string().min(1).default('127.0.0.1'),

@@ -241,7 +241,7 @@ async function pagesHost(
 }
 
 /** Closes the bus if `open` fails, and the files when it returns. */
-async function withModel<T>(
+export async function withModel<T>(
   nats: NatsServers,
   {
     model,
@@ -272,7 +272,7 @@ async function withModel<T>(
 }
 
 /** Of two incarnations with one name, the later one has the higher number. */
-function processName(given: string | undefined): { readonly name: string; readonly incarnation: number } {
+export function processName(given: string | undefined): { readonly name: string; readonly incarnation: number } {
   const host = hostname()
     .replace(/[^\w-]/g, '-')
     .slice(0, 48);

@@ -46,8 +46,8 @@ export interface ClusterInstanceOptions extends ClusterProcess {
   readonly stageLayers: number | undefined;
   /** Address at which pages of other processes are received, as HOST:PORT. */
   readonly pagesAddress: string | undefined;
-  /** Instruction set of its kernels. */
-  readonly isa: string;
+  /** Instruction set of its kernels; undefined: requests continue on any other instance. */
+  readonly isa: string | undefined;
   readonly thread: Pick<InstanceThread, 'send' | 'interrupt'>;
   readonly role: InstanceRole;
   /** The role may change: prompts of other instances are then received in every role. */

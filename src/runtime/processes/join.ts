@@ -60,7 +60,7 @@ export interface JoinedInstance {
 /** Heartbeats while the model loads: without them, another joining process would write a new agreement. */
 const loadingHeartbeatMs = 500;
 
-function announceLoading(bus: Bus): () => void {
+export function announceLoading(bus: Bus): () => void {
   const announce = (): void => bus.publish('beat.coming', new Uint8Array());
   announce();
   const timer = setInterval(announce, loadingHeartbeatMs);
@@ -178,7 +178,7 @@ function readinessOf(bus: Bus, thread: InstanceThread, joined: ClusterInstance):
 }
 
 /** Whether the promise resolves within the time. */
-async function endsWithin(done: Promise<unknown>, ms: number): Promise<boolean> {
+export async function endsWithin(done: Promise<unknown>, ms: number): Promise<boolean> {
   let timer: NodeJS.Timeout | undefined;
   const timeout = new Promise<boolean>((resolve) => {
     timer = setTimeout(() => resolve(false), ms);

@@ -137,6 +137,7 @@ const event = z.discriminatedUnion('kind', [
     cachedTokens: count,
     ahead: z.literal(true).exactOptional(),
     keptTokens: count.exactOptional(),
+    prefillUs: figure.exactOptional(),
   }),
   z.strictObject({ kind: z.literal('prompt-logprobs'), logprobs }),
   z.strictObject({ kind: z.literal('embedding'), values: z.instanceof(Float32Array) }),

@@ -59,6 +59,8 @@ export class FakeEngine {
   status = 200;
   /** Tokens after which streams stall. */
   stallAfter = Number.POSITIVE_INFINITY;
+  /** The same, by the id of the request. */
+  stallsAt: (id: string) => number = () => Number.POSITIVE_INFINITY;
   /** Calls to refuse for load. */
   refusals = 0;
   dropBatches = 0;
@@ -186,12 +188,12 @@ export class FakeEngine {
     await this.#generate(call, response);
   }
 
-  async #generate({ prompt, maxTokens, stops, salt }: Call, response: ServerResponse): Promise<void> {
+  async #generate({ prompt, maxTokens, stops, salt, id }: Call, response: ServerResponse): Promise<void> {
     const cachedTokens = this.#store(prompt, salt);
     const sequence = [...prompt];
     for (let count = 1; count <= maxTokens; count++) {
       await new Promise((resolve) => setImmediate(resolve));
-      if (response.destroyed || count > this.stallAfter) return;
+      if (response.destroyed || count > Math.min(this.stallAfter, this.stallsAt(id))) return;
       if (this.breakAfter !== undefined && count > this.breakAfter) {
         this.breakAfter = undefined;
         response.socket?.destroy();

@@ -1,0 +1,253 @@
+// An external engine as instances of a NATS cluster: each data-parallel rank speaks the protocol of own instances.
+import { rootDigest } from '../../core/kvcache/block-hash.ts';
+import { PrefixIndex } from '../../core/kvcache/events/prefix-index.ts';
+import type { Agreement } from '../../core/membership/agreement.ts';
+import type { RequestId } from '../../core/protocol/ids.ts';
+import type { KvEventBatch } from '../../core/protocol/kv-events.ts';
+import type { GenerationRequest, InstanceSnapshot } from '../../core/protocol/ports.ts';
+import type { Refusal } from '../../core/protocol/refusals.ts';
+import { attemptId, requestIdOf } from '../../core/router/attempts.ts';
+import { TokenContent } from '../../core/scheduler/batching/token-content.ts';
+import { digestWords } from '../../util/blake2s.ts';
+import { pageTokens } from '../../util/step.ts';
+import { attemptsMax } from '../processes/cluster-gateway.ts';
+import { ClusterInstance } from '../processes/cluster-instance.ts';
+import type { ClusterProcess } from '../processes/peer-session.ts';
+import { nowUs } from '../threads/alarm.ts';
+import type { BlockRoot, OutputsMessage, ToThread } from '../threads/thread-protocol.ts';
+import type { EngineDescription, EngineDialect, EngineLoad } from './engine-dialect.ts';
+import { ExternalEngine, type ExternalEngineOptions } from './external-engine.ts';
+import { ExternalInstance, unsupportedFailure } from './external-instance.ts';
+
+export interface JoinedEngineOptions extends Omit<ClusterProcess, 'incarnation'> {
+  readonly engine: ExternalEngineOptions;
+  readonly agreement: Agreement;
+  /** @see engineRoot */
+  readonly root: BlockRoot;
+  /** Token ids are less than this. */
+  readonly vocabSize: number;
+  /** Another process has joined under this name. */
+  onReplaced(): void;
+}
+
+/** Engines exchange no pages with own instances, and compute other bits: a cluster has either. */
+export function engineRoot(modelFingerprint: string): BlockRoot {
+  const form = 'those of engines';
+  return { modelFingerprint, weightForm: form, inputForm: form, kvType: form, rope: '' };
+}
+
+/** An engine whose requests do not advance for so long is down. */
+const stallUsMax = 120_000_000;
+
+type Outputs = Omit<OutputsMessage, 'kind' | 'snapshot'>;
+const nothing: Outputs = {
+  ...{ events: [], prefilled: [], released: [], steps: [], pins: [], kvEvents: [], kvSnapshot: undefined },
+};
+
+/** The instances leave the cluster while the engine is down, and join again as new incarnations. */
+export class JoinedEngine {
+  readonly #options: JoinedEngineOptions;
+  readonly #engine: ExternalEngine;
+  #ranks: EngineRank[] = [];
+  #incarnation = 0;
+
+  constructor(options: JoinedEngineOptions) {
+    this.#options = options;
+    this.#engine = new ExternalEngine(options.engine, {
+      onUp: (_, dialect, description) => this.#onUp(dialect, description),
+      onDown: (_, why) => {
+        options.log(`Engine ${options.engine.url} is down: ${why}`);
+        this.#leave();
+      },
+      onPolled: (_, loads) => this.#onPolled(loads),
+      log: (message) => options.log(message),
+    });
+  }
+
+  /** Resolves when the engine has answered, or failed to, once. */
+  get settled(): Promise<void> {
+    return this.#engine.settled;
+  }
+
+  /** Instances in the cluster. */
+  get serving(): number {
+    return this.#ranks.length;
+  }
+
+  /** Accepts no further requests; resolves when those that run have ended. */
+  async drain(): Promise<void> {
+    await Promise.all(this.#ranks.map((rank) => rank.drain()));
+  }
+
+  async close(): Promise<void> {
+    this.#engine.close();
+    await this.#leave();
+  }
+
+  #onUp(dialect: EngineDialect, description: EngineDescription): void {
+    const { name, log, engine } = this.#options;
+    const { sources } = description;
+    // Of two incarnations of one name, the later one has the higher number.
+    this.#incarnation = Math.max(Date.now(), this.#incarnation + 1);
+    this.#ranks = sources.map(
+      (_, rank) =>
+        new EngineRank(
+          { ...this.#options, name: sources.length === 1 ? name : `${name}-${rank}`, incarnation: this.#incarnation },
+          { engine: this.#engine, dialect, description, rank },
+        ),
+    );
+    const events = this.#ranks.some(({ hasKvEvents }) => hasKvEvents) ? 'with' : 'without';
+    log(`Engine ${engine.url} (${dialect.kind}, ${events} KV events) has joined as ${name}`);
+  }
+
+  #onPolled(loads: readonly EngineLoad[] | undefined): void {
+    for (const [i, rank] of this.#ranks.entries()) {
+      const stalledSinceUs = rank.polled(loads?.[i]);
+      if (stalledSinceUs === undefined || nowUs() - stalledSinceUs <= stallUsMax) continue;
+      this.#engine.fail(`no request has advanced for ${stallUsMax / 1e6} s`);
+      return;
+    }
+  }
+
+  async #leave(): Promise<void> {
+    await Promise.all(this.#ranks.splice(0).map((rank) => rank.close()));
+  }
+}
+
+interface Engine {
+  readonly engine: ExternalEngine;
+  readonly dialect: EngineDialect;
+  readonly description: EngineDescription;
+  readonly rank: number;
+}
+
+/** Takes the place of the thread of an own instance. What the engine cannot do is refused. */
+class EngineRank {
+  readonly #engine: ExternalEngine;
+  readonly #root: BlockRoot;
+  readonly #hashKey: Uint32Array;
+  readonly #instance: ExternalInstance;
+  readonly #cluster: ClusterInstance;
+  /** The blocks of the engine: an answer that states no cached tokens has those of the longest held prefix. */
+  readonly #index = new PrefixIndex({ instances: 1, blocks: 4_096, remembered: 0 });
+  #isClosed = false;
+
+  constructor(process: JoinedEngineOptions & ClusterProcess, { engine, dialect, description, rank }: Engine) {
+    const { agreement, root, log } = process;
+    this.#engine = engine;
+    this.#root = root;
+    this.#hashKey = Uint32Array.from(agreement.hashKey);
+    this.#instance = new ExternalInstance({
+      ...{ http: engine.http, dialect, description, model: description.models[0], rank },
+      blocks: { root, hashKey: this.#hashKey, incarnation: 1 },
+      listener: {
+        onEvents: (events) => this.#output({ events }),
+        onKvEvents: (batch) => this.#onKvEvents(batch),
+        onBroken: (id, why) => void this.#onBroken(id, why),
+        onReleased: (id, why, refusal) => this.#released(id, why, refusal),
+        log: (message) => log(message),
+      },
+    });
+    const thread = { send: (command: ToThread) => this.#carryOut(command), interrupt: (): void => {} };
+    this.#cluster = new ClusterInstance({
+      ...{ ...process, thread, role: 'mixed', canSwitchRole: false, capacityTokens: capacityOf(description) },
+      ...{ fetchBytesPerToken: undefined, stageLayers: undefined, pagesAddress: undefined, isa: undefined },
+      isManager: () => undefined,
+    });
+    this.#cluster.start(this.#instance.snapshot());
+  }
+
+  get hasKvEvents(): boolean {
+    return this.#instance.hasKvEvents;
+  }
+
+  /** Since when requests run and none has advanced; undefined: none runs. */
+  polled(load: EngineLoad | undefined): number | undefined {
+    if (load !== undefined) this.#instance.observe(load);
+    this.#instance.releaseStalled(nowUs());
+    this.#output({}, this.#instance.snapshot());
+    return this.#instance.stalledSinceUs;
+  }
+
+  drain(): Promise<void> {
+    return this.#cluster.drain();
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    this.#instance.close();
+    await this.#cluster.close();
+  }
+
+  #carryOut(command: ToThread): void {
+    switch (command.kind) {
+      case 'submit':
+        this.#submit(command.request);
+        break;
+      case 'cancel':
+        this.#instance.cancel(command.id);
+        break;
+      case 'requestSnapshot':
+        this.#later({ kvSnapshot: this.#instance.kvSnapshot() });
+        break;
+      case 'pin': {
+        const message = 'Cannot pin a prefix: external engines evict by their own order';
+        this.#later({ pins: [[command.id, { kind: 'refused', why: 'failed', message }]] });
+        break;
+      }
+      // It has no steps to record, no peers, and nothing pinned.
+      default:
+        break;
+    }
+  }
+
+  #submit(request: GenerationRequest): void {
+    const refused = unsupportedFailure(request);
+    if (refused !== undefined) this.#later({ events: [[request.id, refused]] });
+    else this.#instance.submit(request, this.#cachedTokens(request));
+  }
+
+  #cachedTokens({ prompt, salt }: GenerationRequest): number {
+    const { chain } = new TokenContent(prompt, rootDigest(this.#root, salt, this.#hashKey));
+    let held = 0;
+    while (held < chain.blocks && this.#index.holds(0, chain.words, held * digestWords)) held++;
+    return Math.min(held * pageTokens, prompt.length - 1);
+  }
+
+  #onKvEvents(batch: KvEventBatch): void {
+    this.#index.apply(0, batch);
+    // The arrays of a batch may be longer than it, those of a message may not.
+    const { changes, words, stored } = batch;
+    const own = { words: words.slice(0, changes * digestWords), stored: stored.slice(0, changes) };
+    this.#output({ kvEvents: [{ ...batch, ...own }] });
+  }
+
+  /** The requests of a dead engine continue elsewhere at once; with a live one only this stream broke. */
+  async #onBroken(id: RequestId, why: string): Promise<void> {
+    const unhealthy = await this.#engine.unhealthy();
+    if (this.#isClosed) return;
+    if (unhealthy !== undefined) this.#engine.fail(unhealthy);
+    else this.#released(id, `its stream broke: ${why}`);
+  }
+
+  /** @param refusal what the client gets when no attempt is left */
+  #released(id: RequestId, why: string, refusal?: Refusal): void {
+    const isLast = id === attemptId(requestIdOf(id), attemptsMax);
+    if (refusal !== undefined && isLast) this.#output({ events: [[id, refusal]] });
+    else this.#output({ released: [[id, why]] });
+  }
+
+  /** Within a message of the cluster the answer follows it. */
+  #later(outputs: Partial<Outputs>): void {
+    queueMicrotask(() => this.#output(outputs));
+  }
+
+  #output(outputs: Partial<Outputs>, snapshot?: InstanceSnapshot): void {
+    if (!this.#isClosed) this.#cluster.onOutputs({ kind: 'events', ...nothing, ...outputs, snapshot });
+  }
+}
+
+/** A request that exceeds the memory or the context of an engine goes to another one. */
+function capacityOf({ capacityTokens, contextTokens }: EngineDescription): number {
+  return Math.min(capacityTokens ?? Number.MAX_SAFE_INTEGER, contextTokens ?? Number.MAX_SAFE_INTEGER);
+}
