@@ -187,7 +187,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     const range = rangeOf(stage);
     const { blockTokens, cost } = this.#context.config;
     // Pages are whole: the last block of a layer takes as much memory as any other.
-    const whole = blocksFor(running.sequence.promptLength, blockTokens) * blockTokens;
+    const whole = blocksFor(running.sequence.length, blockTokens) * blockTokens;
     const tokens = Math.ceil(whole * cost.layerShare(range));
     this.#prefixes.touch(stage);
     if (!this.#context.requests.allocate(running, tokens)) return false;
@@ -249,7 +249,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     stage.commonTokens = Math.min(stage.commonTokens, tokens);
     if (joining.size > 0) return true;
     startBehind(stage, stage.commonTokens);
-    stage.ready = running.sequence.promptLength;
+    stage.ready = running.sequence.length;
     return true;
   }
 
@@ -336,12 +336,12 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     if (stage === undefined) return undefined;
     const { running, group, index } = stage;
     const ready = Math.max(stage.ready, stage.announced);
-    const { computed, promptLength } = running.sequence;
+    const { computed, length } = running.sequence;
     if (index === 0 && !running.started) this.#context.begin(running);
     const rows = Math.min(group.chunkTokens, ready - computed);
     running.sequence.planned = rows;
     const range = rangeOf(stage);
-    const logitRows = Number(index === range.stages - 1 && computed + rows === promptLength);
+    const logitRows = Number(index === range.stages - 1 && computed + rows === length);
     const keyRows = rows * computed + (rows * (rows + 1)) / 2;
     const shape: StepShape = { rows, keyRows, decodeRows: 0, decodeKeys: 0, logitRows };
     const predictedUs = Math.round(this.#context.config.cost.predictStageUs(shape, range));
@@ -379,7 +379,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     advanceTo(stage, sequence.computed);
     if (activationsOut !== undefined) this.#context.emit({ kind: 'sendActivations', id, ...activationsOut });
     sequence.planned = 0;
-    if (sequence.computed < sequence.promptLength) return;
+    if (sequence.computed < sequence.length) return;
     const failure = last ? executor.failure(result, firstRow) : undefined;
     if (failure !== undefined) this.#context.failRows(running, failure);
     else this.#complete(running, result, { startedUs, stepUs }, last);
@@ -432,12 +432,8 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
   /** Throws if a stage has computed more than arrived. */
   override check(): void {
     for (const [id, { running, ready, announced }] of this.#stages) {
-      const { computed, planned, promptLength } = running.sequence;
-      if (
-        computed > ready ||
-        computed + planned > Math.max(ready, announced) ||
-        Math.max(ready, announced) > promptLength
-      )
+      const { computed, planned, length } = running.sequence;
+      if (computed > ready || computed + planned > Math.max(ready, announced) || Math.max(ready, announced) > length)
         throw new Error(`Pipeline broken: request ${id} has computed ${computed} of ${ready} tokens that arrived`);
     }
   }

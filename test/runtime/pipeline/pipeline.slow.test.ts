@@ -104,6 +104,17 @@ describe.skipIf(native === undefined)('groups of instances', () => {
     },
   );
 
+  it('continue after the output of an earlier attempt', async () => {
+    const request = liveRequest('attempt', livePrompt(40, 700), 6);
+    const { tokens, end } = await answerOf(alone, request);
+    const before = ran(pair, 1);
+    const resumed = { tokens: Int32Array.from(tokens.slice(0, 3)), scored: 0 };
+    const answer = await answerOf(pair, { ...request, id: 'next attempt', resumed });
+    expect([answer.tokens, answer.end]).toEqual([tokens.slice(3), end]);
+    expect(ran(pair, 1)).toBeGreaterThan(before);
+    await atRest(pair);
+  });
+
   it('start behind their cached prefix, and fetch their layers of a longer one; later requests reuse the prefix at the decode instance', async () => {
     const head = livePrompt(9, 288);
     await answerOf(pair, liveRequest('head', [...head, 1], 2));

@@ -169,10 +169,10 @@ export class TokenPlacement implements PromptModel<GenerationRequest> {
 
   /** One instance computes a prompt with log-probabilities or an embedding, with earlier output, or with a KV budget. */
   mayPipeline(request: GenerationRequest): boolean {
-    const { sampling, resumed, grammar, pooling } = request;
+    const { sampling, grammar, pooling } = request;
     const kvBudget = kvBudgetOf(request) ?? (this.#pipeline?.budgetByDefault === true ? undefined : 'full');
     if (grammar !== undefined || pooling !== undefined) return false;
-    return !sampling.promptLogprobs && (resumed?.tokens.length ?? 0) === 0 && kvBudget === 'full';
+    return !sampling.promptLogprobs && kvBudget === 'full';
   }
 }
 
