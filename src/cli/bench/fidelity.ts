@@ -1,5 +1,5 @@
 // `kvasir bench fidelity`: a load served live and simulated, side by side.
-import { Command } from 'commander';
+import { Command, Option } from 'commander';
 import { z } from 'zod';
 import { calibrationContext } from '../../bench/fidelity/calibrate.ts';
 import { benchFidelity, type FidelityReport, type PlacementDifference } from '../../bench/fidelity/fidelity.ts';
@@ -9,9 +9,12 @@ import { WorkloadGenerator } from '../../trace/workload/generator.ts';
 import { pageTokens } from '../../util/step.ts';
 import { addFormFlags, readOptions } from '../options/options.ts';
 import { openServing } from '../serve/open-serving.ts';
+import { printReplay, replayRecording } from '../simulate/replay/replay-run.ts';
+import { replayFlags } from '../simulate/replay/replay-settings.ts';
 import { percent, readable } from '../terminal/fields.ts';
 import { printList, printTable } from '../terminal/table.ts';
-import { benchModelSchema, count, progress } from './options.ts';
+import { type RecordedKind, recordedKinds, withRecording } from './cluster/recorded-cluster.ts';
+import { benchModelSchema, blockBytesOf, count, progress } from './options.ts';
 
 const schema = benchModelSchema.extend({
   instances: z.coerce.number().int().min(1).max(64).default(2),
@@ -21,6 +24,7 @@ const schema = benchModelSchema.extend({
   input: z.coerce.number().int().min(16).default(300),
   output: z.coerce.number().int().min(2).default(24),
   seed: z.coerce.number().int().min(0).default(1),
+  processes: z.enum(recordedKinds).optional(),
 });
 
 /** Time in which calibration rounds start; the smallest number of rounds may take longer. */
@@ -41,9 +45,19 @@ export function fidelityCommand(): Command {
     .option('--input <tokens>', 'Draw prompts of this mean length, half of it shared (default: 300)')
     .option('--output <tokens>', 'Draw outputs of this mean length (default: 24)')
     .option('--seed <n>', 'Seed the load (default: 1)')
+    .addOption(
+      new Option(
+        '--processes <kind>',
+        'Record the load on two processes instead, and replay it: mixed, prefill and decode, host memory, or borrowing',
+      ).choices(recordedKinds),
+    )
     .option('--json', 'Print one JSON object')
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
-      const { instances, threads, ...options } = readOptions(schema, flags);
+      const { instances, threads, processes, ...options } = readOptions(schema, flags);
+      if (processes !== undefined) {
+        await replayProcesses(processes, { ...options, threads }, json === true);
+        return;
+      }
       const records = Array.from({ length: instances }, () => createStepRecord(stepsMax));
       const requests = makeLoad(options);
       const length = Math.max(10, Math.ceil(options.requests / rehearsalDivisor));
@@ -75,13 +89,36 @@ export function fidelityCommand(): Command {
     });
 }
 
+type LoadOptions = Omit<z.infer<typeof schema>, 'instances' | 'processes'>;
+
+/** Records the load over processes, and replays the recording with recorded and with fitted step times. */
+async function replayProcesses(kind: RecordedKind, options: LoadOptions, json: boolean): Promise<void> {
+  const { model, threads } = options;
+  const requests = makeLoad(options);
+  const contextTokens = Math.max(...requests.map(({ inputTokens, outputTokens }) => inputTokens + outputTokens));
+  const load = { kind, model, threads, blockBytes: await blockBytesOf(options), contextTokens, requests };
+  const [recorded, fitted] = await withRecording(load, async (replay) => {
+    progress(`recorded ${requests.length} requests`);
+    return [
+      await replayRecording(replayFlags({ replay }), false),
+      await replayRecording(replayFlags({ replay, stepTimes: 'fitted' }), false),
+    ];
+  });
+  if (json) console.log(JSON.stringify({ kind, threads, recorded, fitted }));
+  else
+    for (const [times, replay] of [['recorded', recorded] as const, ['fitted', fitted] as const]) {
+      console.log(`With ${times} step times`);
+      printReplay(replay);
+    }
+}
+
 function makeLoad({
   requests,
   rate,
   input,
   output,
   seed,
-}: Omit<z.infer<typeof schema>, 'model' | 'instances' | 'threads'>): readonly TraceRequest[] {
+}: Omit<LoadOptions, 'model' | 'threads'>): readonly TraceRequest[] {
   const generator = new WorkloadGenerator(
     {
       arrivals: { kind: 'poisson', requestsPerSecond: rate },

@@ -1,7 +1,8 @@
 // Lending policy and times from options.
 
-import type { LendingPolicy } from '../../core/lending/lending-policy.ts';
+import { blocksLendable, type LendingPolicy } from '../../core/lending/lending-policy.ts';
 import { defaultLendingTimes, type LendingTimes } from '../../core/lending/times.ts';
+import { pageTokens, rangeTokens } from '../../util/step.ts';
 
 /** The lending options, as `borrowFields` of borrow-options.ts parses them. */
 export interface BorrowOptions {
@@ -76,4 +77,35 @@ export function timesOf({ leaseMs, settleMs, remoteCacheMs }: BorrowOptions): Le
     settleUs: Math.round(settleMs * 1000),
     remoteCacheUs: Math.round(remoteCacheMs * 1000),
   };
+}
+
+/** Blocks of one attention range, which move together on live instances. */
+export const rangeBlocks = rangeTokens / pageTokens;
+
+/** A step may take hundreds of milliseconds, during which an instance handles no messages. */
+const answerUs = 1_000_000;
+const liveTimeouts = {
+  answerUs,
+  prepareUs: 3 * answerUs,
+  inDoubtUs: answerUs,
+  homeUs: 20 * answerUs,
+  holdUs: 4 * answerUs,
+};
+const silentUs = 5_000_000;
+
+export function liveTimes(rules: BorrowOptions): LendingTimes {
+  return { ...timesOf(rules), ...liveTimeouts, silentUs };
+}
+
+/** Blocks that an empty memory of this size lends. */
+export function lendableOf(total: number, rules: BorrowOptions): number {
+  return blocksLendable({ total, available: total, lent: 0 }, livePolicy(total, rules));
+}
+
+/** The policy for a memory of this size. The smallest loan is one range. */
+export function livePolicy(blocks: number, rules: BorrowOptions): LendingPolicy {
+  const policy = policyOf(blocks, rules);
+  const loanBlocksMin = Math.max(policy.loanBlocksMin, rangeBlocks);
+  const highWaterBlocks = policy.highWaterBlocks - policy.loanBlocksMin + loanBlocksMin;
+  return { ...policy, loanBlocksMin, highWaterBlocks, unitBlocks: rangeBlocks };
 }

@@ -2,7 +2,6 @@
 import { webcrypto } from 'node:crypto';
 import type { TokenInstanceConfig } from '../../core/instance/token-instance.ts';
 import { slackBlocks } from '../../core/lending/debtor/borrow-limit.ts';
-import { blocksLendable } from '../../core/lending/lending-policy.ts';
 import type { Engine } from '../../engine/engine.ts';
 import type { KvShape } from '../../engine/load-model.ts';
 import type { Backend } from '../../kernel/backend.ts';
@@ -14,26 +13,9 @@ import { type LendingHost, LiveLending } from '../../runtime/lending/live-lendin
 import type { InstanceDescription } from '../../runtime/threads/thread-protocol.ts';
 import type { Messenger, PagesAddress } from '../../runtime/transfer/messenger.ts';
 import { counterUniform } from '../../util/counter-random.ts';
-import { pageTokens, rangeTokens } from '../../util/step.ts';
-import { type LendingRules, policyOf, timesOf } from '../options/lending-rules.ts';
+import { type LendingRules, lendableOf, livePolicy, liveTimes, rangeBlocks } from '../options/lending-rules.ts';
 import { defaultKvBytes } from './kv-memory.ts';
 import type { InstanceSettings } from './worker-settings.ts';
-
-const rangeBlocks = rangeTokens / pageTokens;
-/** A step may take hundreds of milliseconds, during which an instance handles no messages. */
-const answerUs = 1_000_000;
-const liveTimeouts = {
-  answerUs,
-  prepareUs: 3 * answerUs,
-  inDoubtUs: answerUs,
-  homeUs: 20 * answerUs,
-  holdUs: 4 * answerUs,
-};
-const silentUs = 5_000_000;
-
-function liveTimes(rules: LendingRules): LendingManagerSettings['times'] {
-  return { ...timesOf(rules), ...liveTimeouts, silentUs };
-}
 
 /** KV memory for a request on the instance with the least: its own, and what all others lend in whole ranges. */
 export function requestKvBytes(
@@ -157,17 +139,4 @@ export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts)
 /** Listens on the port after that of pages if that one is given, else on a free one. */
 function openAttentionListener(server: number, { port = 0, ...pages }: PagesAddress): string {
   return new RemoteAttentionListener(server, { ...pages, port: port === 0 ? 0 : port + 1 }).address;
-}
-
-/** Blocks that an empty memory of this size lends. */
-function lendableOf(total: number, rules: LendingRules): number {
-  return blocksLendable({ total, available: total, lent: 0 }, livePolicy(total, rules));
-}
-
-/** The policy for a memory of this size. The smallest loan is one range. */
-function livePolicy(blocks: number, rules: LendingRules): ReturnType<typeof policyOf> {
-  const policy = policyOf(blocks, rules);
-  const loanBlocksMin = Math.max(policy.loanBlocksMin, rangeBlocks);
-  const highWaterBlocks = policy.highWaterBlocks - policy.loanBlocksMin + loanBlocksMin;
-  return { ...policy, loanBlocksMin, highWaterBlocks, unitBlocks: rangeBlocks };
 }

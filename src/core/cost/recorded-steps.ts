@@ -9,8 +9,8 @@ export interface RecordedStep extends TimedStep {
   readonly startedUs: number;
 }
 
-/** Maximum gap between two steps of a busy instance. */
-const gapUsMax = 2000;
+/** Maximum gap between two steps of a busy instance, unless given. */
+const gapUsDefault = 2000;
 /** A step that starts later than its record is shortened to catch up, by at most this share of its time. */
 const catchUpMax = 1 / 2;
 
@@ -26,6 +26,7 @@ export class RecordedSteps<Step extends RecordedStep = RecordedStep> implements 
   readonly #model: StepCostModel;
   readonly #nowUs: () => number;
   readonly #steps: readonly Step[];
+  readonly #gapUsMax: number;
   /** (steps): 1: the step has matched. */
   readonly #matched: Uint8Array;
   /** Index of the first step that may still match. */
@@ -38,9 +39,13 @@ export class RecordedSteps<Step extends RecordedStep = RecordedStep> implements 
   /** Start of the latest step. */
   beganUs: number | undefined;
 
-  /** @param steps in order, without overlap */
-  constructor(steps: readonly Step[], model: StepCostModel, nowUs: () => number) {
+  /**
+   * @param steps in order, without overlap
+   * @param gapUsMax a step matches a recorded one that starts at most so much later or has ended so long ago
+   */
+  constructor(steps: readonly Step[], model: StepCostModel, nowUs: () => number, gapUsMax = gapUsDefault) {
     this.#steps = steps;
+    this.#gapUsMax = gapUsMax;
     this.#matched = new Uint8Array(steps.length);
     this.#nowUs = nowUs;
     this.#model = model;
@@ -55,9 +60,9 @@ export class RecordedSteps<Step extends RecordedStep = RecordedStep> implements 
     this.previous = this.latest;
     this.latest = undefined;
     this.beganUs = nowUs;
-    while (this.#from < this.#steps.length && isOver(this.#steps[this.#from], nowUs)) this.#from++;
+    while (this.#from < this.#steps.length && this.#isOver(this.#steps[this.#from], nowUs)) this.#from++;
     let current: RecordedStep | undefined;
-    for (let i = this.#from; i < this.#steps.length && isNear(this.#steps[i], nowUs); i++) {
+    for (let i = this.#from; i < this.#steps.length && this.#isNear(this.#steps[i], nowUs); i++) {
       if (current === undefined || this.#steps[i].startedUs <= nowUs) current = this.#steps[i];
       if (this.#matched[i] === 1 || !isLike(this.#steps[i].shape, shape)) continue;
       this.#matched[i] = 1;
@@ -77,6 +82,16 @@ export class RecordedSteps<Step extends RecordedStep = RecordedStep> implements 
     return this.#model.rowsWithin(budgetUs, shape, position);
   }
 
+  /** The step ended too long ago to match a step that starts now. */
+  #isOver({ startedUs, us }: RecordedStep, nowUs: number): boolean {
+    return startedUs + 2 * us + this.#gapUsMax < nowUs;
+  }
+
+  /** The step has started, or starts soon. */
+  #isNear({ startedUs, us }: RecordedStep, nowUs: number): boolean {
+    return startedUs <= nowUs + us + this.#gapUsMax;
+  }
+
   /** A pause of the recorded step is added independent of the rows, and ends when that pause ended. */
   #scaled({ shape: recorded, startedUs, us }: RecordedStep, shape: StepShape, nowUs: number): number {
     const [here, there] = [this.#model.stepUs(shape), this.#model.stepUs(recorded)];
@@ -85,16 +100,6 @@ export class RecordedSteps<Step extends RecordedStep = RecordedStep> implements 
     const heldUs = Math.min(us - there, Math.max(0, startedUs + us - nowUs));
     return Math.max(1, Math.round(Math.min(scaled, here + heldUs)));
   }
-}
-
-/** The step ended too long ago to match a step that starts now. */
-function isOver({ startedUs, us }: RecordedStep, nowUs: number): boolean {
-  return startedUs + 2 * us + gapUsMax < nowUs;
-}
-
-/** The step has started, or starts soon. */
-function isNear({ startedUs, us }: RecordedStep, nowUs: number): boolean {
-  return startedUs <= nowUs + us + gapUsMax;
 }
 
 function isLike(a: StepShape, b: StepShape): boolean {

@@ -9,7 +9,7 @@ import { nowUs } from '../../../runtime/threads/alarm.ts';
 import type { StepSource } from '../../../runtime/threads/conductor-driver.ts';
 import { recordingLine, recordingVersion } from '../../../trace/recording/recording.ts';
 import { pageTokens } from '../../../util/step.ts';
-import type { ServeOptions } from '../../options/options.ts';
+import { type ServeOptions, toFlag } from '../../options/options.ts';
 import { boundText } from '../../options/slo-options.ts';
 import { AppendFile } from './append-file.ts';
 import { RequestRecording } from './request-recording.ts';
@@ -73,9 +73,10 @@ export async function openRecording(
 /** The options that the simulator has too, in the notation of its flags. */
 function recordedSettings(options: Omit<ServeOptions, 'record'>): Readonly<Record<string, unknown>> {
   const { ttftSlo, tbtSlo, sloClasses, admission, forecast, td, refusalProbabilityMax, inlineTokens } = options;
-  const { roleSwitch, roleDwell, queue, stepMs, eviction, pinMemory, cppGroup, cppTokens } = options;
+  const { roleSwitch, roleDwell, queue, stepMs, eviction, pinMemory } = options;
   const { borrow, lendShare, lowWater, remoteAttentionShare, lookAheadMs, leaseMs, borrowAhead } = options;
   const { settle, settleMs, remoteCacheMs, lendHost } = options;
+  const others = (['cppGroup', 'sparse', 'dop'] as const).filter((name) => options[name] !== undefined).map(toFlag);
   const classes = Object.entries(sloClasses ?? {}).map(([name, { priority, ...bounds }]) => {
     const texts = Object.entries(bounds).map(([kind, bound]) => [kind, boundText(bound)] as const);
     return [name, { ...Object.fromEntries(texts), priority }] as const;
@@ -92,7 +93,7 @@ function recordedSettings(options: Omit<ServeOptions, 'record'>): Readonly<Recor
     ...{ admission, forecast, td, refusalProbabilityMax, inlineTokens, roleSwitch, roleDwell },
     ...{ ttftSlo: ttftSlo && boundText(ttftSlo), tbtSlo: tbtSlo && boundText(tbtSlo) },
     ...(classes.length > 0 && { sloClasses: Object.fromEntries(classes) }),
-    ...(cppGroup !== undefined && { cppGroup, cppTokens }),
+    ...(others.length > 0 && { others }),
     ...(borrow && {
       ...{ borrow, lendShare, lowWater, remoteAttentionShare, lookAheadMs, leaseMs, borrowAhead },
       ...{ settle, settleMs, remoteCacheMs, lendHost },

@@ -7,18 +7,18 @@ import type { RecordedInstance } from '../../../trace/recording/recording.ts';
 /** Fewer bytes give no reliable rate. */
 const sampleBytesMin = 2 ** 20;
 
-/** Undefined: the instance has not reported yet. @param place names an instance without a name */
+/** Name and role alone of an instance that has not reported yet. @param place names an instance without a name */
 export function recordedInstance(
   { name = '', blocks, pages, receivePages, tiers, stepCost, sent }: InstanceSnapshot,
   role: InstanceRole,
   place: number,
-): RecordedInstance | undefined {
-  if (pages.total === 0) return undefined;
+): RecordedInstance {
+  const named = { name: name === '' ? String(place) : name, role };
+  if (pages.total === 0) return named;
   const pagesOfBlock = blocks === undefined || blocks.total === 0 ? 1 : pages.total / blocks.total;
   const { ssdReadBytes, ssdReadSeconds } = tiers?.moved ?? {};
   return {
-    name: name === '' ? String(place) : name,
-    role,
+    ...named,
     blocks: blocks?.total,
     receiveBlocks: receivePages && Math.floor(receivePages.total / pagesOfBlock),
     hostBlocks: tiers?.host.capacity,

@@ -91,9 +91,8 @@ export class RequestRecording {
   observeInstances(always = false): void {
     const { cluster, nowUs, onInstances } = this.#options;
     const roles = cluster.roles();
-    const reported = cluster
-      .instances()
-      .flatMap((snapshot, i) => recordedInstance(snapshot, roles[i] ?? 'mixed', i) ?? []);
+    // In the order of the cluster: of equal instances, placement takes the first.
+    const reported = cluster.instances().map((snapshot, i) => recordedInstance(snapshot, roles[i] ?? 'mixed', i));
     for (const { name } of reported) this.#numberOf(name);
     const byName = new Map([...this.#instances, ...reported].map((state) => [state.name, state]));
     const states = [...this.#numbers.keys()].map((name) => byName.get(name) ?? { name, role: 'mixed' as const });
@@ -199,6 +198,7 @@ export class RequestRecording {
   /** The number of the instance at this place of the cluster. */
   #placeOf(index: number | undefined): number | undefined {
     if (index === undefined) return undefined;
+    if (this.#numbers.size === 0) this.observeInstances();
     return this.#numberOf(this.#options.cluster.instances()[index]?.name ?? String(index));
   }
 

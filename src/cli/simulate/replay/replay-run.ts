@@ -25,7 +25,7 @@ export interface Replay extends ReplayComparison {
 export async function replayCommand(given: Readonly<Record<string, unknown>>, json: boolean): Promise<void> {
   const replay = await replayRecording(replayFlags(given), !json);
   if (json) console.log(JSON.stringify(replay));
-  else print(replay);
+  else printReplay(replay);
 }
 
 export async function replayRecording(flags: ReplayFlags, showsProgress: boolean): Promise<Replay> {
@@ -58,7 +58,7 @@ function notesOf({ omitted }: Recording, isTorn: boolean): readonly string[] {
   return notes;
 }
 
-function print({ requests, ttftMs, tbtMs, ttftRatio, tbtRatio, notes, ...replay }: Replay): void {
+export function printReplay({ requests, ttftMs, tbtMs, ttftRatio, tbtRatio, notes, ...replay }: Replay): void {
   const { completed, refused, hitRatioTokens, samePlacements, instances, placementDifferences } = replay;
   const row = (figure: string, run: string, { p50, p90, p99 }: Percentiles) => ({ figure, run, p50, p90, p99 });
   printTable(

@@ -22,8 +22,8 @@ const recordedSchema = z.object({
   eviction: z.enum(evictionKinds as readonly EvictionKind[]),
   pinMemory: share,
   balancingThreshold: z.number().min(1),
-  cppGroup: z.number().int().min(2).optional(),
-  cppTokens: z.number().int().min(0).optional(),
+  /** Flags of the server that a recording does not describe. */
+  others: z.array(z.string()).default([]),
   ...servedSloFields,
   ...borrowFields,
   lendHost: share.default(0),
@@ -73,7 +73,11 @@ export function replaySettings(
   { check, stepTimes }: Pick<ReplayFlags, 'check' | 'stepTimes'>,
 ): ReplaySettings {
   const parsed = recordedSchema.safeParse(header.settings);
-  if (parsed.success) return { ...parsed.data, check, stepTimes };
+  if (parsed.success) {
+    const [other] = parsed.data.others;
+    if (other === undefined) return { ...parsed.data, check, stepTimes };
+    throw new UsageError(`Cannot replay: the server ran with --${other}, which a recording does not describe`);
+  }
   const [issue] = parsed.error.issues;
   throw new UsageError(`Cannot replay: the recorded setting ${issue?.path.join('.')} is invalid: ${issue?.message}`);
 }

@@ -14,10 +14,13 @@ import type { Recording } from '../../../trace/recording/reader.ts';
 import { admissionSettings } from '../../options/slo-options.ts';
 import { UsageError } from '../../usage-error.ts';
 import type { ReplaySettings } from './replay-settings.ts';
+import { withRecordedLending } from './replayed-lending.ts';
 
 /** What live predictors assume before the first transfer and the first SSD read. */
 const bytesPerSecondGuess = 2e9;
 const ssdBytesPerSecondGuess = 1e9;
+/** Between processes, a prompt may be handed off this much earlier or later than in the recording. */
+const matchedWithinUs = 100_000;
 /** Rows between members of a group are 32-bit floats. */
 const activationBytes = 4;
 
@@ -40,7 +43,7 @@ export function replayedCluster(recording: Recording, settings: ReplaySettings, 
   const hasJobs = requests.some(({ request }) => request.batch === true);
   const receivedUs = (atUs: number): number => atUs + deliveryUs;
   return {
-    instances: specs,
+    ...withRecordedLending(recording, settings, specs),
     linkBytesPerSecond: undefined,
     blockTokens: header.blockTokens,
     queueMax: settings.queue,
@@ -88,7 +91,7 @@ function specOf(
 function costOf(
   index: number,
   recording: Recording,
-  { stepTimes }: ReplaySettings,
+  { stepTimes, borrow }: ReplaySettings,
   nowUs: () => number,
 ): StepCostModel {
   const { instances, requests, steps } = recording;
@@ -98,8 +101,9 @@ function costOf(
   if (stepCost === undefined) throw new UsageError('Cannot replay: no instance reported its step times');
   const sizes = sizesOf(index, recording);
   const own = withGaps(steps[index], index, requests);
-  if (stepTimes === 'fitted') return fittedSteps(own, stepCost, sizes, index);
-  return new RecordedSteps(own, fittedSteps(own, stepCost, sizes), nowUs);
+  // Times of recorded steps include remote attention, which the simulator adds.
+  if (stepTimes === 'fitted' || borrow) return fittedSteps(own, stepCost, sizes, index);
+  return new RecordedSteps(own, fittedSteps(own, stepCost, sizes), nowUs, matchedWithinUs);
 }
 
 function sizesOf(index: number, { header, instances }: Recording): KvSizes {
