@@ -87,6 +87,8 @@ export class RoutePlanner<Request extends { readonly id: RequestId }> {
         prefillUs: placement.prefillUs * this.#placer.stretch(request, placement.instance),
         from: placement.instance,
         member: route && this.decoderOf(route),
+        outputTokensMax: size.outputTokensMax,
+        later: route && instances.roleOf(route.instance) === 'mixed' ? this.#placer.laterPrefills() : undefined,
       });
     const groupWorkUs = grouped ? grouped.choice.workUs : undefined;
     return { size, placement, route, verdict, groupWorkUs, inlineTokens: inline?.tokens ?? 0, job: false };

@@ -235,7 +235,7 @@ export class Outcome {
     const { slo, predicted } = request;
     if (predicted !== undefined) {
       this.predictedTtft.add(predicted.ttftUs, firstTokenUs - trace.arrivalUs);
-      if (gaps > 0) this.predictedTbt.add(predicted.tbtUs, tbtUs);
+      if (gaps > 0) this.predictedTbt.add(predicted.tbtUs, (lastTokenUs - firstTokenUs) / gaps);
       this.predictedOutputs.add(predicted.outputTokens, trace.outputTokens);
     }
     const times = { ttftUs: firstTokenUs - trace.arrivalUs, tbtUs, completionUs: lastTokenUs - trace.arrivalUs };

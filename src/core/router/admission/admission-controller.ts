@@ -6,6 +6,7 @@ import type { GenerationEvent } from '../../protocol/ports.ts';
 import type { Refusal } from '../../protocol/refusals.ts';
 import type { Prediction } from '../../protocol/request-trace.ts';
 import type { Slo } from '../../protocol/slo.ts';
+import { stepUsBeside } from '../../scheduler/batching/step-budget.ts';
 import {
   type AdmissionKind,
   type AdmissionPolicy,
@@ -18,6 +19,7 @@ import { DecodeForecast, type ForecastSettings } from './decode-forecast.ts';
 import { type DecodeArrival, type DecodeMember, DecodePool, type DecodingRequest, idleDecode } from './decode-pool.ts';
 import { ErrorBound } from './error-bound.ts';
 import { type CachedPrompt, type InlineChoice, type InlineLimits, InlinePrefill } from './inline-prefill.ts';
+import { type LaterPrefills, meanTbtUs } from './tbt-beside.ts';
 
 /** What admission reads of a request. */
 export interface AdmissionModel<Request> {
@@ -53,6 +55,8 @@ export interface AdmissionConfig<Request> {
   readonly handOff?: HandOffTransfer | undefined;
   /** Short prompts are computed on the instance that decodes them; undefined: none is. */
   readonly inline?: InlineLimits | undefined;
+  /** Steps of mixed instances with prefill beside decode: their time, and rows of the smallest chunk. */
+  readonly besidePrefill?: { readonly stepUsDecoding: number; readonly rowsMin: number } | undefined;
 }
 
 /** An accepted request on its decode instance, until it ends. */
@@ -76,6 +80,9 @@ interface PlannedRequest {
   readonly from: InstanceIndex;
   /** The decode instance; undefined: the request has one output token, which the prefill computes. */
   readonly member: InstanceIndex | undefined;
+  readonly outputTokensMax: number;
+  /** Later prompts that the decode instance computes beside the output; undefined: it computes none. */
+  readonly later: LaterPrefills | undefined;
 }
 
 export interface AdmissionVerdict {
@@ -195,7 +202,8 @@ export class AdmissionController<Request> {
     const outputTokens = this.#forecast.outputsOf(config.requests.outputClass(request)).mean;
     const slo = config.requests.slo(request, outputTokens);
     if (slo === undefined) return accepted;
-    const { promptTokens, waitUs, prefillUs, member } = planned;
+    const { promptTokens, waitUs, member } = planned;
+    const prefillUs = this.#besideDecode(nowUs, planned);
     const ttftUs = waitUs + prefillUs + handOffUs(config.handOff, planned);
     const decodeStartUs = nowUs + this.#decodeStartsAfterUs(ttftUs);
     const priority = config.requests.priorityOf(request);
@@ -207,7 +215,7 @@ export class AdmissionController<Request> {
     const { tbtUs, tbtUsMax, memory } = decode;
     const bounds = { ...slo, tbtUs: Math.min(slo.tbtUs, tbtUsMax) };
     const decodeLoad = tbtUs / bounds.tbtUs;
-    const predicted = { ttftUs, tbtUs, outputTokens, decodeLoad };
+    const predicted = { ttftUs, tbtUs: this.#meanTbtUs(planned, tbtUs, outputTokens), outputTokens, decodeLoad };
     if (slo.ttftUs < Number.POSITIVE_INFINITY) this.#slo = slo;
     const loads: Loads = {
       ttft: (ttftUs + errorUs) / Math.min(slo.ttftUs, slo.completionUs),
@@ -228,6 +236,33 @@ export class AdmissionController<Request> {
       completionUs: loads.completion * slo.completionUs,
     };
     return { predicted, slo, refusal: admissionRefusal(worst, predictions, bounds) };
+  }
+
+  /**
+   * Duration of a prefill in steps that also decode, from its duration on an idle instance. Decode rows take their part of each step; the
+   * fixed part of a step is in their time already.
+   */
+  #besideDecode(nowUs: number, { member, later, prefillUs }: PlannedRequest): number {
+    if (member === undefined || later === undefined) return prefillUs;
+    const { tbtUs } = this.#pool.countNow(nowUs).load(member, 0);
+    const sharedUs = this.#sharedStepUs(member, tbtUs);
+    if (tbtUs === 0 || sharedUs <= tbtUs) return prefillUs;
+    const rowsUs = prefillUs - this.#pool.leastStepUs(member);
+    return Math.max(prefillUs, (rowsUs * sharedUs) / (sharedUs - tbtUs));
+  }
+
+  /** A step that decodes the counted rows, in `decodeUs` alone, with prefill beside them. */
+  #sharedStepUs(member: InstanceIndex, decodeUs: number): number {
+    const beside = this.#config?.besidePrefill;
+    if (beside === undefined) return decodeUs;
+    return Math.max(stepUsBeside(beside.stepUsDecoding, decodeUs), this.#pool.stepUsWith(member, beside.rowsMin, 0));
+  }
+
+  /** Mean time between the tokens of the request, beside later prefills. @param tbtUs of its batch alone */
+  #meanTbtUs({ member, later, outputTokensMax }: PlannedRequest, tbtUs: number, outputTokens: number): number {
+    const gaps = Math.min(outputTokens, outputTokensMax) - 1;
+    if (member === undefined || later === undefined || gaps <= 0) return tbtUs;
+    return meanTbtUs({ stepUs: tbtUs, sharedStepUs: this.#sharedStepUs(member, tbtUs), gaps }, later);
   }
 
   /** Counts an accepted request on its decode instance. */

@@ -350,10 +350,15 @@ export class DecodePool {
       const member = this.#members[i];
       if (member === undefined || !this.takesHandOffs(i)) continue;
       const { tbtUs, memory } = this.load(i, 0);
-      const leastUs = member.steps.predictUs(decodeShape(1, 1));
+      const leastUs = this.leastStepUs(i);
       demand += Math.max(memory, tbtUs === 0 ? 0 : (tbtUs - leastUs) / Math.max(1, tbtUsMax - leastUs));
     }
     return demand;
+  }
+
+  /** Step of one row, which is almost all fixed cost. */
+  leastStepUs(index: number): number {
+    return this.#members[index]?.steps.predictUs(decodeShape(1, 1)) ?? 0;
   }
 
   /** Throws unless the sums are those of the requests. */

@@ -21,6 +21,7 @@ interface PredictedInstance {
   readonly machine: {
     readonly cost: StepCostModel;
     readonly limits: BatchLimits;
+    readonly blockTokens: number;
     readonly handOff?: { readonly layerWise: boolean; readonly receiveTokens: number } | undefined;
   };
   readonly nic: { readonly bytesPerSecond: number };
@@ -87,6 +88,7 @@ export function lengthAdmission(
     members,
     handOff,
     inline: inlineLimits(inlineTokens, instances),
+    besidePrefill: { stepUsDecoding: machine.limits.stepUsDecoding, rowsMin: machine.blockTokens },
   };
 }
 

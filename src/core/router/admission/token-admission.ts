@@ -1,5 +1,6 @@
 // Admission of requests with token ids: SLOs by class, and step and prefill times that instances report.
 
+import { pageTokens } from '../../../util/step.ts';
 import type { PrefillPredictor } from '../../cost/prefill.ts';
 import { StepCost } from '../../cost/step-cost.ts';
 import type { TransferConfig } from '../../cost/transfer-times.ts';
@@ -71,6 +72,7 @@ export class TokenAdmission implements AdmissionModel<GenerationRequest> {
       requests: this,
       members: this.#members,
       handOff: transfers && handOffOf(transfers),
+      besidePrefill: { stepUsDecoding, rowsMin: pageTokens },
       inline:
         inlineTokens === undefined
           ? undefined

@@ -20,6 +20,7 @@ import type { PlacedLoad } from '../../protocol/instance-report.ts';
 import type { BlockChain, KvEventBatch, KvSnapshot } from '../../protocol/kv-events.ts';
 import type { SharedPrefix } from '../../protocol/ports.ts';
 import type { PlacementCandidate, PromptBlockCounts } from '../../protocol/request-trace.ts';
+import type { LaterPrefills } from '../admission/tbt-beside.ts';
 import { type BlockCounts, countPromptBlocks, type MissReasons, type PlacedPrompt } from './placed-prompt.ts';
 import { Placement, type PlacementDecision, type PlacementSettings } from './placement.ts';
 import { PredictedCosts } from './predicted-costs.ts';
@@ -232,6 +233,11 @@ export class Placer<Request> {
   /** Expected duration of a prefill over its duration without later prompts of higher priority. */
   stretch(request: Request, instance: InstanceIndex): number {
     return this.#queues.stretch(this.#nowUs, instance, this.#priorityOf(request), this.#view.up);
+  }
+
+  /** Prompts that reach an instance after this one, by recent ones. */
+  laterPrefills(): LaterPrefills {
+    return this.#queues.arrivals(this.#nowUs, this.#view.up);
   }
 
   /** Counts a prompt that was sent to its instance. @param share of each member of a group */

@@ -1,6 +1,7 @@
 // Predicted wait of a new prefill on each instance, by priority, corrected by how long recent prefills took.
 
 import { exactExp } from '../../../util/exact-math.ts';
+import type { LaterPrefills } from '../admission/tbt-beside.ts';
 
 /** Predicted work of the prior: an instance starts out as fast as predicted. */
 const priorUs = 1e6;
@@ -29,8 +30,9 @@ interface PriorityClass {
   readonly sinceUs: Float64Array;
   /** Prefills of all instances. */
   pendingCount: number;
-  /** Decayed sum of the work that was sent, at `sentAtUs`. */
+  /** Decayed sum of the work that was sent, and number of prefills, at `sentAtUs`. */
   sentUs: number;
+  sentPrefills: number;
   sentAtUs: number;
 }
 
@@ -87,7 +89,7 @@ export class PrefillQueues {
       workUs: new Float64Array(this.#instances),
       pending: new Int32Array(this.#instances),
       sinceUs: new Float64Array(this.#instances),
-      ...{ pendingCount: 0, sentUs: 0, sentAtUs: 0 },
+      ...{ pendingCount: 0, sentUs: 0, sentPrefills: 0, sentAtUs: 0 },
     };
     this.#classes.push(created);
     this.#classes.sort((a, b) => b.priority - a.priority);
@@ -108,7 +110,9 @@ export class PrefillQueues {
     priorityClass.pending[instance]++;
     priorityClass.pendingCount++;
     priorityClass.workUs[instance] += predictedUs;
-    priorityClass.sentUs = sentUs(priorityClass, nowUs) + predictedUs;
+    const remains = remainingShare(priorityClass, nowUs);
+    priorityClass.sentUs = priorityClass.sentUs * remains + predictedUs;
+    priorityClass.sentPrefills = priorityClass.sentPrefills * remains + 1;
     priorityClass.sentAtUs = nowUs;
   }
 
@@ -209,6 +213,22 @@ export class PrefillQueues {
     return 1 / (1 - Math.min(laterShareMax, this.slowness(instance) * this.#laterShare(nowUs, priority, up)));
   }
 
+  /** Recent arrivals of this conductor at one of the `up` instances, and their mean work. */
+  arrivals(nowUs: number, up: Uint8Array): LaterPrefills {
+    let [workUs, prefills] = [0, 0];
+    for (const each of this.#classes) {
+      const remains = remainingShare(each, nowUs);
+      workUs += each.sentUs * remains;
+      prefills += each.sentPrefills * remains;
+    }
+    const instances = Math.max(
+      1,
+      up.reduce((sum, each) => sum + each, 0),
+    );
+    const perUs = prefills / arrivalUs / instances;
+    return { perUs, workUs: prefills === 0 ? 0 : workUs / prefills };
+  }
+
   #waitUs(instance: number, nowUs: number, slowness: number, priority: number): number {
     let workUs = 0;
     let doneUs: number | undefined;
@@ -243,7 +263,7 @@ export class PrefillQueues {
     let workUs = 0;
     for (const each of this.#classes) {
       if (each.priority <= priority) break;
-      workUs += sentUs(each, nowUs);
+      workUs += each.sentUs === 0 ? 0 : each.sentUs * remainingShare(each, nowUs);
     }
     if (workUs === 0) return 0;
     let computing = 0;
@@ -252,7 +272,7 @@ export class PrefillQueues {
   }
 }
 
-/** The decayed sum of the work sent. */
-function sentUs(of: PriorityClass, nowUs: number): number {
-  return of.sentUs === 0 ? 0 : of.sentUs * exactExp(Math.max(-30, (of.sentAtUs - nowUs) / arrivalUs));
+/** Share of the sums of what was sent that is left now. */
+function remainingShare({ sentAtUs }: PriorityClass, nowUs: number): number {
+  return exactExp(Math.max(-30, (sentAtUs - nowUs) / arrivalUs));
 }

@@ -50,6 +50,11 @@ const prefillShareMin = 0.5;
 /** Maximum number of repeated steps of batch jobs alone. */
 const steadyMax = 512;
 
+/** Predicted time up to which prefill joins a step whose decode rows alone take `decodeUs`. */
+export function stepUsBeside(stepUsDecoding: number, decodeUs: number): number {
+  return Math.max(stepUsDecoding, decodeUs * (1 + prefillShareMin));
+}
+
 /**
  * Predicted time of a step of prefill alone while other work waits for its end. A short step ends the wait sooner; below
  * this time it costs the device more than the other work gains.
@@ -120,7 +125,7 @@ export class StepBudget {
     const { stepUsDecoding, stepUsPrefill, stepUsAlone = stepUsPrefill } = this.#limits;
     if (this.#shape.decodeRows === 0 && keepsShort) this.#us = shortPrefillUs(this.#limits);
     else if (this.#shape.decodeRows === 0) this.#us = alone ? stepUsAlone : stepUsPrefill;
-    else this.#us = Math.max(stepUsDecoding, this.#cost.predictUs(this.#shape) * (1 + prefillShareMin));
+    else this.#us = stepUsBeside(stepUsDecoding, this.#cost.predictUs(this.#shape));
   }
 
   /**
