@@ -14,6 +14,9 @@ export interface Endpoint {
 export interface TimedRequest {
   readonly prompt: readonly number[];
   readonly maxTokens: number;
+  /** Fields of Kvasir; undefined: not sent. */
+  readonly priority?: number;
+  readonly sloClass?: string | undefined;
   /** Called once, when the first token has arrived. */
   readonly onFirstToken?: () => void;
 }
@@ -33,6 +36,8 @@ export interface TimedAnswer {
   readonly outputTokens: number;
   readonly promptTokens: number;
   readonly cachedTokens: number;
+  /** Of an error event on the stream. */
+  readonly errorCode: string | undefined;
   /** Status 200, and a stream that ended with `[DONE]`. */
   readonly complete: boolean;
 }
@@ -46,6 +51,7 @@ interface UsageBody {
 interface ChunkBody {
   readonly choices?: readonly { readonly text?: string; readonly finish_reason?: string | null }[];
   readonly usage?: UsageBody | null;
+  readonly error?: { readonly code?: string | null };
 }
 
 /** The state of one stream. */
@@ -54,6 +60,7 @@ class StreamState {
   lastMs = 0;
   usage: UsageBody | undefined;
   done = false;
+  errorCode: string | undefined;
   readonly gapsMs: number[] = [];
 
   /** Reads one `data:` line. @throws SyntaxError if it is not JSON */
@@ -64,6 +71,7 @@ class StreamState {
     }
     const chunk = JSON.parse(data) as ChunkBody;
     if (chunk.usage) this.usage = chunk.usage;
+    if (chunk.error !== undefined) this.errorCode = chunk.error.code ?? 'unknown';
     const choice = chunk.choices?.[0];
     // A chunk with only a finish reason has no token; an empty text without a reason may have one (half a character).
     if (choice === undefined || (choice.finish_reason && !choice.text)) return;
@@ -82,10 +90,12 @@ export async function timedCompletion(endpoint: Endpoint, timed: TimedRequest): 
     ignore_eos: true,
     stream: true,
     stream_options: { include_usage: true },
+    priority: timed.priority,
   });
+  const headers = timed.sloClass === undefined ? {} : { 'x-kvasir-slo': timed.sloClass };
   const startMs = endpoint.now();
   const progress = new StreamState();
-  const { status, statusMs } = await stream(endpoint, body, startMs, (data) => {
+  const { status, statusMs } = await stream(endpoint, { body, headers }, startMs, (data) => {
     const waiting = progress.firstMs === undefined;
     progress.take(data, endpoint.now() - startMs);
     if (waiting && progress.firstMs !== undefined) timed.onFirstToken?.();
@@ -100,14 +110,15 @@ export async function timedCompletion(endpoint: Endpoint, timed: TimedRequest): 
     outputTokens: usage?.completion_tokens ?? (firstMs === undefined ? 0 : gapsMs.length + 1),
     promptTokens: usage?.prompt_tokens ?? timed.prompt.length,
     cachedTokens: usage?.prompt_tokens_details?.cached_tokens ?? 0,
-    complete: status === 200 && progress.done,
+    errorCode: progress.errorCode,
+    complete: status === 200 && progress.done && progress.errorCode === undefined,
   };
 }
 
 /** Sends a completion; resolves when the response has ended in any way. */
 function stream(
   endpoint: Endpoint,
-  body: string,
+  { body, headers: own }: { readonly body: string; readonly headers: Readonly<Record<string, string>> },
   startMs: number,
   onData: (data: string) => void,
 ): Promise<{ status: number | undefined; statusMs: number }> {
@@ -115,6 +126,7 @@ function stream(
     'content-type': 'application/json',
     'content-length': String(Buffer.byteLength(body)),
     ...authorization(endpoint.apiKey),
+    ...own,
   };
   return new Promise((resolve) => {
     let answered = { status: undefined as number | undefined, statusMs: 0 };

@@ -60,6 +60,10 @@ export const benches: NamedCommands = {
     description: 'Goodput of an overloaded cluster of processes, in alternating windows with and without random faults',
     load: async () => (await import('../bench/kills.ts')).killsCommand(),
   },
+  overload: {
+    description: 'Goodput within SLO of chats and reports by admission policy, in an overloaded cluster of processes',
+    load: async () => (await import('../bench/cluster/overload.ts')).overloadCommand(),
+  },
   messenger: {
     description: 'KV pages over TCP and shared memory, verified and acknowledged, against a bare socket loop',
     load: async () => (await import('../bench/messenger.ts')).messengerCommand(),

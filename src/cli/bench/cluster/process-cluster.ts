@@ -4,6 +4,7 @@ import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { KillableCluster, ProcessFault } from '../../../bench/kills/kills.ts';
+import type { InstanceRole } from '../../../core/protocol/instance-report.ts';
 import { assertNever } from '../../../util/assert-never.ts';
 import { packageFile } from '../../package-root.ts';
 import { InjectedFaults } from './injected-faults.ts';
@@ -21,6 +22,10 @@ export interface ProcessClusterOptions {
   readonly queue: number;
   /** Faults that will be injected. */
   readonly faults: readonly ProcessFault[];
+  /** (instances); undefined: all are mixed. */
+  readonly roles?: readonly InstanceRole[] | undefined;
+  /** More flags of gateways. */
+  readonly serveFlags?: readonly string[] | undefined;
 }
 
 /** A paused process continues after this time: longer than the others wait for its heartbeats. */
@@ -151,11 +156,14 @@ export class ProcessCluster implements KillableCluster {
 
   #serve(port: number): ChildProcess {
     const flags = ['--port', String(port), '--queue', String(this.#options.queue), '--log-level', 'error'];
-    return this.#run(['serve', '--drain-wait', '0', ...flags, ...this.#model()], 'pipe');
+    const { serveFlags = [] } = this.#options;
+    return this.#run(['serve', '--drain-wait', '0', ...flags, ...serveFlags, ...this.#model()], 'pipe');
   }
 
   #join(instance: number): ChildProcess {
-    const flags = ['--threads', String(this.#options.threads), '--watchdog', String(watchdogS)];
+    const { threads, roles } = this.#options;
+    const role = roles?.[instance] ?? 'mixed';
+    const flags = ['--threads', String(threads), '--role', role, '--watchdog', String(watchdogS)];
     return this.#run(['join', ...flags, ...this.#tiers(instance), ...this.#model()], 'ignore');
   }
 
