@@ -284,6 +284,18 @@ describe('refusals', () => {
     expect(port.requests).toHaveLength(0);
   });
 
+  it('leaves special tokens in the text, and gives every chunk its token ids, if the request asks for them', async () => {
+    const { post } = gateway(() => [accepted, started(0), tokens([97]), tokens([256]), finished('length')]);
+    const body = { model: 'bytes', prompt: [1], max_tokens: 4, stream: true, ignore_eos: true, return_token_ids: true };
+    const chunksOf = async (more: object) =>
+      (await events(await post('/v1/completions', { ...body, ...more }))).flatMap((chunk) =>
+        chunk === 'done' ? [] : (chunk as { choices: { text: string; token_ids: number[] }[] }).choices,
+      );
+    const [whole, plain] = [await chunksOf({ skip_special_tokens: false }), await chunksOf({})];
+    expect([whole, plain].map((chunks) => chunks.map(({ text }) => text).join(''))).toEqual(['a<eos>', 'a']);
+    expect(plain.flatMap(({ token_ids: ids }) => [...ids])).toEqual([97, 256]);
+  });
+
   it('accepts nulls and fields without effect', async () => {
     const { post } = gateway(answering('x'));
     const harmless = {
