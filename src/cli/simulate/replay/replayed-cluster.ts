@@ -30,6 +30,7 @@ const activationBytes = 4;
  */
 export function replayedCluster(recording: Recording, settings: ReplaySettings, nowUs: () => number): SimulationConfig {
   const { header, instances, requests, steps } = recording;
+  if (requests.length === 0) throw new UsageError('Cannot replay: the recording holds no request');
   if (instances.every(({ role }) => role === 'store'))
     throw new UsageError('Cannot replay: no instance had reported itself when the recording ended');
   const { toInstanceUs, deliveryUs } = messageDelays(requests, steps);
