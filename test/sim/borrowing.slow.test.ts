@@ -53,7 +53,7 @@ const config: SimulationConfig = {
     times,
     settles: true,
     settleBlocksMin: 1,
-    settleBlocksMax: 8,
+    rangeBlocks: 1,
     seed: 1,
     remoteAttentionPermilleMax: 300,
     queryRowBytes: 4000,

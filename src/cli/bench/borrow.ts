@@ -60,7 +60,7 @@ const titles = {
 
 const rules: BorrowOptions = {
   ...{ borrow: true, lendShare: 0.9, lowWater: 0.02, remoteAttentionShare: 0.3, lookAheadMs: 1000, leaseMs: 10_000 },
-  ...{ borrowAhead: true, settle: true, settleMs: 100, remoteCacheMs: 0 },
+  ...{ borrowAhead: true, settle: true, settleMs: 100, settleMin: 256, remoteCacheMs: 0 },
 };
 
 /** Remote bytes per token do not depend on the size of the model, but transfer times do. */

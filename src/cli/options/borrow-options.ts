@@ -2,12 +2,20 @@
 import type { Command } from 'commander';
 import { z } from 'zod';
 import { queryRowBytes } from '../../core/cost/dist-attention.ts';
-import { blocksLendable, wholeUnits } from '../../core/lending/lending-policy.ts';
+import { blocksLendable } from '../../core/lending/lending-policy.ts';
 import type { InstanceSpec, SimulationConfig } from '../../sim/engine/simulation.ts';
 import { rangeTokens } from '../../util/step.ts';
 import { groups, olderName } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
-import { type BorrowOptions, type LendingRules, policyOf, timesOf, withHostMemory } from './lending-rules.ts';
+import {
+  type BorrowOptions,
+  type LendingRules,
+  policyOf,
+  settlementOf,
+  stagingBlocksOf,
+  timesOf,
+  withHostMemory,
+} from './lending-rules.ts';
 import { numeric } from './schema-parts.ts';
 import { modelSpec } from './specs.ts';
 
@@ -24,6 +32,7 @@ export const borrowFields = {
   borrowAhead: z.boolean().default(true),
   settle: z.boolean().default(true),
   settleMs: positive.default(500),
+  settleMin: numeric(z.number().int().min(1)).default(rangeTokens),
   remoteCacheMs: numeric(z.number().min(0)).default(60_000),
 };
 
@@ -101,11 +110,12 @@ export function addBorrowFlags(command: Command, leaseMs = 2000): Command {
     .addOption(olderName('--spread-ms <ms>'))
     .option('--no-borrow-ahead', 'Borrow only when the KV memory is full')
     .option('--no-settle', 'Do not settle cycles of debts by exchanging blocks (DGFM)')
-    .option('--settle-ms <ms>', 'Search for cycles of debts at this interval (default: 500)');
+    .option('--settle-ms <ms>', 'Search for cycles of debts at this interval (default: 500)')
+    .option(
+      '--settle-min <tokens>',
+      `Settle cycles whose smallest debt has this number of tokens (default: ${rangeTokens})`,
+    );
 }
-
-/** Share of the KV pool in the staging buffer of settlements. */
-const stagingShare = 0.05;
 
 /** With pipeline groups, only mixed instances borrow for prompts that no instance holds alone. */
 export function withBorrowing(
@@ -142,7 +152,7 @@ export function withBorrowing(
         instance,
         policy: policies[instance],
         times,
-        stagingBlocks: Math.max(units[instance], Math.ceil(pools[instance] * stagingShare)),
+        stagingBlocks: stagingBlocksOf(pools[instance], units[instance]),
         hostBlocks: hosts[instance],
         handsOff,
         borrowableBlocks:
@@ -154,11 +164,11 @@ export function withBorrowing(
     },
   }));
   const { layers, heads, headDim } = modelSpec(options.model, options.models);
+  const settlement = settlementOf(options, lenders[0].machine.blockTokens);
   const lending = {
     times,
     settles: options.settle,
-    settleBlocksMin: 1,
-    settleBlocksMax: Math.max(units[0], wholeUnits(Math.ceil(Math.min(...pools) * stagingShare), policies[0])),
+    ...{ settleBlocksMin: settlement.blocksMin, rangeBlocks: settlement.rangeBlocks },
     seed: options.seed,
     remoteAttentionPermilleMax: Math.round(options.remoteAttentionShare * 1000),
     queryRowBytes: queryRowBytes({ layers, heads, headDim }),

@@ -13,6 +13,7 @@ const loanOptions = [
   'lookAheadMs',
   'leaseMs',
   'settleMs',
+  'settleMin',
   'remoteCacheMs',
 ];
 const borrowOptions = [...loanOptions, 'borrowAhead', 'settle'];

@@ -1,6 +1,7 @@
 // Lending policy and times from options.
 
-import { blocksLendable, type LendingPolicy } from '../../core/lending/lending-policy.ts';
+import { blocksLendable, type LendingPolicy, upToUnits } from '../../core/lending/lending-policy.ts';
+import type { CoordinatorConfig } from '../../core/lending/settlement/settlement-coordinator.ts';
 import { defaultLendingTimes, type LendingTimes } from '../../core/lending/times.ts';
 import { pageTokens, rangeTokens } from '../../util/step.ts';
 
@@ -17,6 +18,8 @@ export interface BorrowOptions {
   readonly borrowAhead: boolean;
   readonly settle: boolean;
   readonly settleMs: number;
+  /** Smallest debt of a settled cycle, in tokens. */
+  readonly settleMin: number;
   readonly remoteCacheMs: number;
 }
 
@@ -63,6 +66,23 @@ export function policyOf(
     loanBlocksMin,
     remoteAttentionPermilleMax: Math.round(remoteAttentionShare * 1000),
   };
+}
+
+/** Share of the KV pool in the staging buffer of settlements. */
+const stagingShare = 0.05;
+
+/** Size of the staging buffer of an instance, in whole ranges. */
+export function stagingBlocksOf(blocks: number, rangeBlocks: number): number {
+  return upToUnits(Math.max(1, Math.ceil(blocks * stagingShare)), { unitBlocks: rangeBlocks });
+}
+
+/** What the gManager settles, for blocks of this size. */
+export function settlementOf(
+  { settleMin }: BorrowOptions,
+  blockTokens: number,
+): Pick<CoordinatorConfig, 'blocksMin' | 'rangeBlocks'> {
+  const rangeBlocks = Math.max(1, Math.ceil(rangeTokens / blockTokens));
+  return { rangeBlocks, blocksMin: upToUnits(Math.ceil(settleMin / blockTokens), { unitBlocks: rangeBlocks }) };
 }
 
 /** A lease is renewed five times before it expires. */

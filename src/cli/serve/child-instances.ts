@@ -142,12 +142,13 @@ function natsFlags({ natsCa, natsCert, natsKey, natsNkey, natsCreds, natsReplica
 
 function borrowFlags(rules: ServeOptions, { hostMemory = rules.hostMemory }: InstanceOptions): readonly string[] {
   const { lendShare, lowWater, remoteAttentionShare, lookAheadMs, leaseMs, settleMs, remoteCacheMs } = rules;
-  const { borrowAhead, settle } = rules;
+  const { borrowAhead, settle, settleMin } = rules;
   const lendHost = hostMemory === undefined ? undefined : rules.lendHost;
   const denied = [...(borrowAhead ? [] : ['--no-borrow-ahead']), ...(settle ? [] : ['--no-settle'])];
   return [
     '--borrow',
-    ...asFlags({ lendShare, lowWater, remoteAttentionShare, lookAheadMs, leaseMs, settleMs, remoteCacheMs, lendHost }),
+    ...asFlags({ lendShare, lowWater, remoteAttentionShare, lookAheadMs, leaseMs, settleMs, settleMin }),
+    ...asFlags({ remoteCacheMs, lendHost }),
     ...denied,
   ];
 }

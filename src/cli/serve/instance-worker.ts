@@ -128,7 +128,7 @@ async function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEnd
     ...describe(settings, backend, model),
     kvBytes: (engine.pages - (sizes?.pages ?? 0) - lent.host) * model.kv.pageBytes,
     tiers: tiers?.description,
-    ...{ stagingBlocks: borrowing?.stagingBlocks, lends: borrowing?.lends },
+    lends: borrowing?.lends,
     ...{ capacityTokens: longestTokens(machine, contextTokens), role, pagesAddress: handOffs?.address },
   };
   // Pages of the reference backend belong to this thread.

@@ -13,7 +13,16 @@ import { type LendingHost, LiveLending } from '../../runtime/lending/live-lendin
 import type { InstanceDescription } from '../../runtime/threads/thread-protocol.ts';
 import type { Messenger, PagesAddress } from '../../runtime/transfer/messenger.ts';
 import { counterUniform } from '../../util/counter-random.ts';
-import { type LendingRules, lendableOf, livePolicy, liveTimes, rangeBlocks } from '../options/lending-rules.ts';
+import { pageTokens } from '../../util/step.ts';
+import {
+  type LendingRules,
+  lendableOf,
+  livePolicy,
+  liveTimes,
+  rangeBlocks,
+  settlementOf,
+  stagingBlocksOf,
+} from '../options/lending-rules.ts';
 import { defaultKvBytes } from './kv-memory.ts';
 import type { InstanceSettings } from './worker-settings.ts';
 
@@ -39,41 +48,42 @@ function hostBlocks({ lentHostBytes = 0 }: LendingRules, blockBytes: number): nu
   return Math.floor(lentHostBytes / blockBytes);
 }
 
-/** Settings of a gManager that any of several processes may run. */
-export function clusterManagerSettings(
-  rules: LendingRules,
-): Omit<LendingManagerSettings, 'instances'> & { readonly blocksMax: number } {
-  return { ...localManagerSettings(rules), blocksMax: stagingBlocks };
-}
-
-/** Settings of the gManager. */
-export function localManagerSettings(rules: LendingRules): Omit<LendingManagerSettings, 'instances'> {
+/** Settings of the gManager, the same in every process that may run it. */
+export function managerSettings(rules: LendingRules): Omit<LendingManagerSettings, 'instances'> {
   const times = liveTimes(rules);
   const [seed = 1] = webcrypto.getRandomValues(new Uint32Array(1));
   return {
     times: rules.settle ? times : { ...times, settleUs: Number.MAX_SAFE_INTEGER },
-    blocksMin: rangeBlocks,
+    ...settlementOf(rules, pageTokens),
     uniform: (counter) => counterUniform(seed, 7, counter),
   };
 }
 
 /** Pages besides those of the pool: the staging buffer, then host memory. */
 export function borrowingPages(
-  { lending }: InstanceSettings,
-  { groups, pageBytes }: KvShape,
+  settings: InstanceSettings,
+  kv: KvShape,
 ): { readonly staging: number; readonly host: number } {
+  const { lending } = settings;
+  const { groups, pageBytes } = kv;
   const layers = groups[0]?.layers ?? 0;
   if (lending === undefined || layers === 0) return { staging: 0, host: 0 };
-  return { staging: stagingBlocks * layers, host: hostBlocks(lending.rules, layers * pageBytes) * layers };
+  const blocks = poolBlocks(settings, kv, layers);
+  return {
+    staging: stagingBlocksOf(blocks, rangeBlocks) * layers,
+    host: hostBlocks(lending.rules, layers * pageBytes) * layers,
+  };
 }
 
-/** A settlement exchanges one range at a time. */
-const stagingBlocks = rangeBlocks;
+/** Blocks of a pool, by default that of the instance itself. */
+function poolBlocks({ contextTokens, instances, kvBytes }: InstanceSettings, kv: KvShape, layers: number): number {
+  const bytes = kvBytes ?? defaultKvBytes(kv, contextTokens, instances);
+  return Math.floor(bytes / kv.pageBytes / layers);
+}
 
 export interface Borrowing {
   readonly live: LiveLending;
   readonly machine: Pick<TokenInstanceConfig, 'borrowing' | 'serverOf'>;
-  readonly stagingBlocks: number;
   readonly lends: InstanceDescription['lends'];
 }
 
@@ -89,7 +99,7 @@ interface BorrowingParts {
 
 /** Undefined without lending. @throws Error in one line if the model or the machine does not support it */
 export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts): Borrowing | undefined {
-  const { lending, contextTokens, instances } = settings;
+  const { lending } = settings;
   const { routes, engine, backend, messenger } = parts;
   if (lending === undefined || routes === undefined) return undefined;
   const { kv } = engine.model;
@@ -99,9 +109,7 @@ export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts)
   if (backend.isa === 'reference') throw new Error('Cannot use --borrow: the kernels are not compiled');
   const { rules } = lending;
   const { instance } = routes;
-  const blocksOf = (bytes = defaultKvBytes(kv, contextTokens, instances)) =>
-    Math.floor(bytes / kv.pageBytes / group.layers);
-  const own = blocksOf(settings.kvBytes);
+  const own = poolBlocks(settings, kv, group.layers);
   const server = backend.createRemoteAttentionServer(engine.pool);
   const live = new LiveLending({
     ...{ routes, messenger: messenger(), servers: backend, server },
@@ -120,20 +128,21 @@ export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts)
   const lenders = lending.lenders === 'others' ? [] : lending.lenders;
   const lendable = lenders.map(
     ({ kvBytes, hostBytes }) =>
-      lendableOf(blocksOf(kvBytes), rules) + lendableOf(Math.floor(hostBytes / kv.pageBytes / group.layers), rules),
+      lendableOf(poolBlocks({ ...settings, kvBytes }, kv, group.layers), rules) +
+      lendableOf(Math.floor(hostBytes / kv.pageBytes / group.layers), rules),
   );
   const borrowing = {
     ...{ hostBlocks: host, hostFirstPage: engine.pages - host * group.layers },
     instance,
     policy: livePolicy(own, rules),
     times: liveTimes(rules),
-    ...{ stagingBlocks, rangeBlocks, handsOff: true },
+    ...{ stagingBlocks: stagingBlocksOf(own, rangeBlocks), rangeBlocks, handsOff: true },
     borrowableBlocks: lendable.reduce((sum, blocks, i) => sum + (i === instance ? 0 : blocks), host),
   };
   const attentionAddress =
     lending.lenders === 'others' && parts.pages !== undefined ? openAttentionListener(server, parts.pages) : undefined;
   const lends = { blocks: lendableOf(own, rules) + lendableOf(host, rules), attentionAddress };
-  return { live, stagingBlocks, lends, machine: { borrowing, serverOf: (creditor) => live.serverOf(creditor) } };
+  return { live, lends, machine: { borrowing, serverOf: (creditor) => live.serverOf(creditor) } };
 }
 
 /** Listens on the port after that of pages if that one is given, else on a free one. */

@@ -32,7 +32,7 @@ import { clusterToken } from './host/cluster-token.ts';
 import type { HeartbeatSettings } from './host/heartbeat-worker.ts';
 import { logRdmaDevice } from './host/rdma-device.ts';
 import { tierSettings } from './instance-tiers.ts';
-import { clusterManagerSettings } from './live-borrowing.ts';
+import { managerSettings } from './live-borrowing.ts';
 import { locateModel } from './model/locate-model.ts';
 import { contextTokens } from './model/served-model.ts';
 import { openTextSide, type TextSide } from './model/text-side.ts';
@@ -172,7 +172,7 @@ export function openClusterInstance(
       ...{ bus, name, incarnation },
       entry: new URL('./instance-worker.js', import.meta.url),
       settings: agreedSettings,
-      lending: rules && clusterManagerSettings(rules),
+      lending: rules && managerSettings(rules),
       ...{ role: options.role, roleSwitch: options.roleSwitch, keepsRole: attentionWorkers !== undefined },
       pages: {
         host: await pagesHost(options, nats, log),

@@ -19,7 +19,7 @@ import { budgetByDefault, type SparseSettings, sparseLayers } from '../options/s
 import { UsageError } from '../usage-error.ts';
 import { blockKeyOf } from './block-key.ts';
 import { ssdSizeFor, type TierOptions, tierSettings } from './instance-tiers.ts';
-import { localManagerSettings, requestKvBytes } from './live-borrowing.ts';
+import { managerSettings, requestKvBytes } from './live-borrowing.ts';
 import { locateModel } from './model/locate-model.ts';
 import { contextTokens } from './model/served-model.ts';
 import { openTextOrClose, openTextSide, type TextSide } from './model/text-side.ts';
@@ -123,7 +123,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
       stepUs: stepMs && 1000 * stepMs,
       ...{ queueMax: queue, placement: serving.placement },
       pipeline: serving.pipeline && { ...serving.pipeline, budgetByDefault: budgetByDefault(serving.sparsity) },
-      lending: lending && localManagerSettings(lending),
+      lending: lending && managerSettings(lending),
       kvEvents: serving.kvEvents,
       log: serving.log ?? console.error,
     });

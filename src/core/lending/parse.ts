@@ -79,6 +79,7 @@ const report = record({
   reservation: optional(number),
   debts: listOf(record({ creditor: instance, memory, blocks: count })),
   loans: listOf(record({ debtor: instance, memory, blocks: count })),
+  stagingBlocks: optional(count),
   links: optional(listOf(link)),
 });
 

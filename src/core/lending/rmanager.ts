@@ -338,9 +338,15 @@ export class RManager implements OwnDemand {
       reservation: this.#reportedReservation,
       debts: debtor.totals,
       loans: creditor.totals,
+      stagingBlocks: this.#settlementMember.stagingBlocks,
       links: this.#links,
     };
     this.#out.send('gmanager', undefined, { kind: 'heartbeat', report });
+  }
+
+  /** Settlements in which this instance has returned blocks. */
+  get settlements(): number {
+    return this.#settlementMember.committed;
   }
 
   /** Loans from creditors, for checkers and reports. */

@@ -47,6 +47,8 @@ export interface LendingReport {
   readonly reservation: number | undefined;
   readonly debts: readonly DebtTotal[];
   readonly loans: readonly LoanTotal[];
+  /** Blocks whose contents a settlement could bring home now. Undefined in heartbeats of earlier releases. */
+  readonly stagingBlocks?: number | undefined;
   /** Undefined in heartbeats of earlier releases: nothing is measured. */
   readonly links?: readonly LinkReport[] | undefined;
 }

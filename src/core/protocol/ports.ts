@@ -351,6 +351,8 @@ export interface LendingSnapshot {
   readonly ownHostBlocks: number;
   /** Blocks recalled, returned by settlements, and lost with failed creditors. */
   readonly vacatedBlocks: number;
+  /** Settlements in which it returned blocks; undefined from earlier releases. */
+  readonly settlements?: number;
   readonly settledBlocks: number;
   readonly lostBlocks: number;
   /** Stalls of sequences that waited for memory, and their time. */

@@ -49,8 +49,13 @@ export const lendingCounters: readonly InstanceMetric[] = [
     'kvasir_instance_called_back_blocks_total',
   ],
   [
+    'kvasir_instance_settlements_total',
+    'Settlements of debt cycles in which the instance returned blocks.',
+    of((l) => l.settlements ?? 0),
+  ],
+  [
     'kvasir_instance_settled_blocks_total',
-    'Blocks returned by settlements of debt cycles.',
+    'Blocks whose contents settlements of debt cycles brought home.',
     of((l) => l.settledBlocks),
   ],
   ['kvasir_instance_lost_blocks_total', 'Blocks lost with failed creditors.', of((l) => l.lostBlocks)],

@@ -21,7 +21,7 @@ export interface LenderLinksOptions extends ClusterProcess {
   /** The bus of this process, which reaches the instance's thread. */
   readonly threads: Bus;
   /** Settings of the gManager, if it is elected here. */
-  readonly manager: Pick<GManagerConfig, 'times' | 'blocksMin' | 'blocksMax' | 'uniform'>;
+  readonly manager: Pick<GManagerConfig, 'times' | 'blocksMin' | 'rangeBlocks' | 'uniform'>;
   /** Records may be incomplete after a loss. */
   readonly lost: boolean;
   /** Another instance has the same number. */

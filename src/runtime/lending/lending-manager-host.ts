@@ -8,13 +8,13 @@ import { publishTo, subscribeTo } from '../threads/thread-bus.ts';
 import type { InstanceDescription } from '../threads/thread-protocol.ts';
 import { type ManagerOutput, returnMs } from './lending-wire.ts';
 
-export type LendingManagerSettings = Pick<GManagerConfig, 'times' | 'blocksMin' | 'uniform'> & {
+export type LendingManagerSettings = Pick<GManagerConfig, 'times' | 'blocksMin' | 'rangeBlocks' | 'uniform'> & {
   /** (instances) */
   readonly instances: number;
 };
 
-/** The blocks that an instance may lend, and can stage in a settlement. Stores neither lend nor borrow. */
-type Capacity = Pick<InstanceDescription, 'stagingBlocks' | 'lends'>;
+/** The blocks that an instance may lend. Stores neither lend nor borrow. */
+type Capacity = Pick<InstanceDescription, 'lends'>;
 
 export class LendingManagerHost {
   readonly #settings: LendingManagerSettings;
@@ -37,10 +37,9 @@ export class LendingManagerHost {
 
   /** Starts the gManager once all instances serve. @param capacities (instances) */
   begin(capacities: readonly Capacity[]): void {
-    const { times, blocksMin, uniform } = this.#settings;
+    const { times, blocksMin, rangeBlocks, uniform } = this.#settings;
     this.#lendable = capacities.map(({ lends }) => lends?.blocks ?? 0);
-    const blocksMax = Math.min(...capacities.flatMap(({ stagingBlocks }) => stagingBlocks ?? []));
-    this.#gmanager = new GManager({ epoch: 1, times, blocksMin, blocksMax, uniform });
+    this.#gmanager = new GManager({ epoch: 1, times, blocksMin, rangeBlocks, uniform });
     this.#feed({ kind: 'tick' });
   }
 

@@ -91,6 +91,7 @@ function lendingWith(earlier: LendingSnapshot | undefined, now: LendingSnapshot)
   return {
     ...now,
     ...pick(total, counted),
+    ...(total.settlements !== undefined && { settlements: total.settlements }),
     ...pick(total, ['lostBlocks', 'stalls', 'stallUs']),
     servedAttention: added(earlier.servedAttention, now.servedAttention),
     remoteAttention: added(earlier.remoteAttention, now.remoteAttention),

@@ -88,8 +88,6 @@ export interface InstanceDescription {
   /** Tokens that fit into KV memory. */
   readonly capacityTokens: number;
   readonly role: InstanceRole;
-  /** Blocks that it can receive at once in a settlement; undefined if no memory is lent. */
-  readonly stagingBlocks?: number | undefined;
   /** Number of blocks that it may lend, and the address of its remote attention server for other processes. */
   readonly lends?: { readonly blocks: number; readonly attentionAddress: string | undefined } | undefined;
   /** Layers of the model of which a group may run ranges; undefined: none, for example with sliding windows. */

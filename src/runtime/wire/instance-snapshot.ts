@@ -41,6 +41,7 @@ const lendingSnapshot = z.strictObject({
   movedBlocks: count,
   hostBlocks: count,
   vacatedBlocks: count,
+  settlements: count.exactOptional(),
   settledBlocks: count,
   lostBlocks: count,
   stalls: count,

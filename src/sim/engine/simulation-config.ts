@@ -87,7 +87,8 @@ export interface ClusterLendingConfig {
   /** Cycles of debts are settled (DGFM). */
   readonly settles: boolean;
   readonly settleBlocksMin: number;
-  readonly settleBlocksMax: number;
+  /** Blocks of one attention range. */
+  readonly rangeBlocks: number;
   readonly seed: number;
   readonly remoteAttentionPermilleMax: number;
   /** Of one row over all layers: its query and its partial result. */

@@ -298,7 +298,7 @@ function withLending({ config, trace }: RequestWorld, prng: Prng): RequestWorld 
     return { ...spec, machine: { ...spec.machine, blocks, borrowing, ...(handOff && { handOff }) } };
   });
   const lending = {
-    ...{ times, settles: true, settleBlocksMin: 1, settleBlocksMax: 8, remoteAttentionPermilleMax, layers: 2 },
+    ...{ times, settles: true, settleBlocksMin: 1, rangeBlocks: 1, remoteAttentionPermilleMax, layers: 2 },
     seed: trace.length,
     hostTokenUs: config.instances.map(() => hostTokenUs),
     queryRowBytes: queryRowBytes({ layers: 2, heads: 4, headDim: 64 }),

@@ -133,7 +133,7 @@ export class BorrowWorld {
       epoch: 1,
       times: settles ? times : { ...times, settleUs: Number.MAX_SAFE_INTEGER },
       blocksMin: rangeBlocks,
-      blocksMax: stagingBlocks,
+      rangeBlocks,
       uniform: (counter) => counterUniform(seed, 1, counter),
     });
   }

@@ -15,7 +15,9 @@ import {
   unboundedPermille,
 } from '../../../src/core/lending/lending-policy.ts';
 import { DebtLedger } from '../../../src/core/lending/manager/debt-ledger.ts';
+import { GManager } from '../../../src/core/lending/manager/gmanager.ts';
 import { findCycle } from '../../../src/core/lending/settlement/debt-cycles.ts';
+import { defaultLendingTimes as times } from '../../../src/core/lending/times.ts';
 import type { LendingReport } from '../../../src/core/protocol/lending-report.ts';
 
 /** Instances on a line: a round trip takes twice as long with each hop. */
@@ -161,6 +163,45 @@ describe('the ledger', () => {
 });
 
 describe('settlement', () => {
+  /** Prepares of the first round: pairs of instances that owe each other, with these free staging blocks. */
+  function firstRound(pairs: readonly number[], staging: readonly (number | undefined)[]) {
+    const gmanager = new GManager({ epoch: 1, times, blocksMin: 4, rangeBlocks: 4, uniform: () => 0 });
+    const heartbeat = (from: number) => {
+      const peer = from % 2 === 0 ? from + 1 : from - 1;
+      const blocks = pairs[from >> 1] ?? 0;
+      const debts = [{ creditor: peer, memory: 'device' as const, blocks }];
+      const loans = [{ debtor: peer, memory: 'device' as const, blocks }];
+      const message = {
+        kind: 'heartbeat' as const,
+        report: report(1, 0, { debts, loans, stagingBlocks: staging[from] }),
+      };
+      return { from, fromIncarnation: 1, to: 'gmanager' as const, toIncarnation: undefined, message };
+    };
+    gmanager.step(0, { kind: 'tick' });
+    for (const from of staging.keys()) gmanager.step(0, { kind: 'message', envelope: heartbeat(from) });
+    return gmanager.step(times.settleUs, { kind: 'tick' }).flatMap((effect) => {
+      const { to, message } = effect.kind === 'send' ? effect.envelope : { to: undefined, message: undefined };
+      return message?.kind === 'prepare' ? [[to, message.blocks]] : [];
+    });
+  }
+
+  it('settles all cycles without a common member, each by the ranges of its least debt and its staging buffers', () => {
+    // The second pair could settle 20 blocks, and one of it has staging for 11: two ranges.
+    expect(firstRound([12, 20, 3], [40, 16, 11, 40, 40, 40])).toEqual([
+      [0, 12],
+      [1, 12],
+      [2, 8],
+      [3, 8],
+    ]);
+  });
+
+  it('settles one range with a member that does not report its staging buffer, and nothing where it is full', () => {
+    expect(firstRound([12, 12], [undefined, 16, 3, 16])).toEqual([
+      [0, 4],
+      [1, 4],
+    ]);
+  });
+
   it('prefers the cycle with the farthest creditors', () => {
     const owes = (debtor: number, creditor: number, distance: number) => ({ debtor, creditor, blocks: 4, distance });
     const edges = [owes(0, 1, 8), owes(0, 2, 11), owes(1, 0, 8), owes(2, 0, 11)];

@@ -67,7 +67,7 @@ class Cluster {
       epoch,
       times,
       blocksMin: 1,
-      blocksMax: 16,
+      rangeBlocks: 1,
       uniform: () => 0,
     });
   }

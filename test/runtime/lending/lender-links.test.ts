@@ -20,7 +20,7 @@ afterEach(async () => {
   for (const close of closing.splice(0)) await close();
 });
 
-const manager = { times: defaultLendingTimes, blocksMin: 1, blocksMax: 16, uniform: () => 0.5 };
+const manager = { times: defaultLendingTimes, blocksMin: 1, rangeBlocks: 1, uniform: () => 0.5 };
 
 async function lender(bus: Bus, name: string, incarnation = 1, identity = 'same') {
   const inside = new MemoryHub();

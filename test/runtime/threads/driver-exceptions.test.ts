@@ -68,7 +68,7 @@ class ThrowingBus {
   }
 }
 
-const manager = { times: defaultLendingTimes, blocksMin: 1, blocksMax: 16, uniform: () => 0.5 };
+const manager = { times: defaultLendingTimes, blocksMin: 1, rangeBlocks: 1, uniform: () => 0.5 };
 const query = (from: number) => ({
   ...{ from, to: 'gmanager', fromIncarnation: 1, toIncarnation: undefined, epoch: 1 },
   message: {

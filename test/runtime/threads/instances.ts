@@ -2,7 +2,7 @@
 import { fileURLToPath } from 'node:url';
 import type { LendingRules } from '../../../src/cli/options/lending-rules.ts';
 import { blockRoot } from '../../../src/cli/serve/block-root.ts';
-import { localManagerSettings } from '../../../src/cli/serve/live-borrowing.ts';
+import { managerSettings } from '../../../src/cli/serve/live-borrowing.ts';
 import type { InstanceSettings, LendingSettings } from '../../../src/cli/serve/worker-settings.ts';
 import type { InstanceRole } from '../../../src/core/protocol/instance-report.ts';
 import type { GenerationEvent, GenerationRequest, InferencePort } from '../../../src/core/protocol/ports.ts';
@@ -96,7 +96,7 @@ export function borrowingCluster(
       return { role, settings: { ...all, ...its, kvBytes: kvBytes[instance], lending } };
     }),
     ...{ transport, restarts, admission: admitAll },
-    lending: localManagerSettings(rules),
+    lending: managerSettings(rules),
     queueMax: 64,
     log: () => {},
   });
@@ -104,7 +104,7 @@ export function borrowingCluster(
 
 const borrowing: LendingRules = {
   ...{ borrow: true, lendShare: 0.9, lowWater: 0.02, remoteAttentionShare: 0.3, lookAheadMs: 200 },
-  ...{ leaseMs: 10_000, borrowAhead: true, settle: true, settleMs: 100, remoteCacheMs: 0 },
+  ...{ leaseMs: 10_000, borrowAhead: true, settle: true, settleMs: 100, settleMin: 256, remoteCacheMs: 0 },
 };
 
 export function liveRequest(id: string, prompt: readonly number[], maxTokens: number): GenerationRequest {

@@ -35,6 +35,8 @@ export interface BorrowingTotals {
   /** The part that went to host memory, its own or a creditor's. */
   readonly hostBlocks: number;
   readonly vacatedBlocks: number;
+  /** Settlements in which it returned blocks, and blocks whose contents they brought home. */
+  readonly settlements: number;
   readonly settledBlocks: number;
   readonly lostBlocks: number;
   readonly stalls: number;

@@ -107,6 +107,7 @@ export class Borrower extends InstanceComponent<Identified, never> implements Ov
       remoteBlocks,
       remoteCachedBlocks: this.#mover.prefixCache.blocks,
       ownHostBlocks: this.#host.local,
+      settlements: rmanager.settlements,
       stalls: this.stalls.count,
       stallUs: this.stalls.us,
     };

@@ -77,6 +77,11 @@ export class DebtLedger {
     entry.refusedAt.set(memory, sequence);
   }
 
+  /** Blocks that the instance can stage in a settlement; undefined if its heartbeats do not report it. */
+  stagingBlocks(instance: InstanceIndex): number | undefined {
+    return this.#entries.get(instance)?.report.stagingBlocks;
+  }
+
   /** Distance between two instances, from the last heartbeats of both. */
   distance(a: InstanceIndex, b: InstanceIndex): number {
     return linkDistance([this.#entries.get(a)?.links.get(b), this.#entries.get(b)?.links.get(a)]);

@@ -31,8 +31,8 @@ export interface CoordinatorConfig {
   readonly times: LendingTimes;
   /** Smallest debt of a cycle that is settled. */
   readonly blocksMin: number;
-  /** Largest number of blocks that a member settles at once: the size of the staging buffers. */
-  readonly blocksMax: number;
+  /** Blocks of one attention range: settlements move whole ranges. */
+  readonly rangeBlocks: number;
   /** A value in [0, 1) that depends on the counter alone. */
   readonly uniform: (counter: number) => number;
 }
@@ -70,7 +70,7 @@ export class SettlementCoordinator {
     this.#searchAtUs ??= nowUs + this.#config.times.settleUs;
     if (nowUs < this.#searchAtUs) return;
     this.#searchAtUs = nowUs + this.#config.times.settleUs;
-    for (const memory of memories) this.#startSettlement(memory);
+    for (const memory of memories) this.#startSettlements(memory);
   }
 
   prepared({ from, fromIncarnation }: Envelope, id: SettlementId): void {
@@ -126,25 +126,37 @@ export class SettlementCoordinator {
     return epoch === this.#out.incarnation ? this.#running.get(number) : undefined;
   }
 
-  #startSettlement(memory: Memory): void {
-    const { blocksMin, blocksMax, uniform, times } = this.#config;
+  /** Settles cycles without a common member, each by as many ranges as its smallest debt and its staging buffers allow. */
+  #startSettlements(memory: Memory): void {
+    const { blocksMin, rangeBlocks, uniform } = this.#config;
     const busy = new Set([...this.#running.values()].flatMap(({ members }) => members.map(({ instance }) => instance)));
-    const edges = this.#ledger.edges(memory).filter(({ debtor, creditor }) => !busy.has(debtor) && !busy.has(creditor));
-    const cycle = findCycle(edges, blocksMin, uniform(this.#counter++));
-    if (cycle === undefined) return;
-    const members = cycle.members.map((instance, i) => ({
+    const stagingOf = (instance: InstanceIndex): number => this.#ledger.stagingBlocks(instance) ?? rangeBlocks;
+    for (;;) {
+      const edges = this.#ledger
+        .edges(memory)
+        .filter(({ debtor, creditor }) => !busy.has(debtor) && !busy.has(creditor) && stagingOf(debtor) >= rangeBlocks);
+      const cycle = findCycle(edges, Math.max(blocksMin, rangeBlocks), uniform(this.#counter++));
+      if (cycle === undefined) return;
+      const blocks = Math.min(cycle.blocks, ...cycle.members.map(stagingOf));
+      this.#start(memory, cycle.members, blocks - (blocks % rangeBlocks));
+      for (const member of cycle.members) busy.add(member);
+    }
+  }
+
+  #start(memory: Memory, instances: readonly InstanceIndex[], blocks: number): void {
+    const members = instances.map((instance, i) => ({
       instance,
       incarnation: this.#ledger.incarnation(instance) ?? 0,
-      creditor: cycle.members[(i + 1) % cycle.members.length],
+      creditor: instances[(i + 1) % instances.length],
       answered: false,
     }));
     const settlement: Settlement = {
       settlement: { epoch: this.#out.incarnation, number: ++this.#number },
       memory,
-      blocks: Math.min(cycle.blocks, blocksMax),
+      blocks,
       members,
       stage: 'preparing',
-      untilUs: this.#out.nowUs + times.prepareUs,
+      untilUs: this.#out.nowUs + this.#config.times.prepareUs,
       resendAtUs: 0,
     };
     this.#running.set(this.#number, settlement);

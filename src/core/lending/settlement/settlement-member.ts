@@ -49,12 +49,24 @@ export class SettlementMember {
   readonly #comingHome = new Map<RBlockId, number>();
   #current: Current | undefined;
   #decided: Decided | undefined;
+  #committed = 0;
 
   constructor(times: LendingTimes, out: Outbox, stagingBlocks: number, parts: SettlementMemberContext) {
     this.#times = times;
     this.#out = out;
     this.#stagingMax = stagingBlocks;
     this.#parts = parts;
+  }
+
+  /** Blocks that could be staged by another settlement now. */
+  get stagingBlocks(): number {
+    const frozen = this.#current?.frozen.length ?? 0;
+    return Math.max(0, this.#stagingMax - this.#comingHome.size - frozen);
+  }
+
+  /** Settlements in which blocks were returned. */
+  get committed(): number {
+    return this.#committed;
   }
 
   get isFrozen(): boolean {
@@ -172,6 +184,7 @@ export class SettlementMember {
       this.#parts.table.move(rblock, { kind: 'staged', memory });
       this.#comingHome.set(rblock, this.#out.nowUs + this.#times.homeUs);
     }
+    this.#committed++;
     this.#current = undefined;
     this.#decided = { settlement, outcome: 'committed' };
   }

@@ -106,13 +106,13 @@ export class ClusterLending {
 
   /** A gManager of a new epoch starts without a ledger. */
   #createGManager(): GManager {
-    const { settles, times, settleBlocksMin, settleBlocksMax, seed } = this.#config;
+    const { settles, times, settleBlocksMin, rangeBlocks, seed } = this.#config;
     const epoch = ++this.#epoch;
     return new GManager({
       epoch,
       times: settles ? times : { ...times, settleUs: Number.MAX_SAFE_INTEGER },
       blocksMin: settleBlocksMin,
-      blocksMax: settleBlocksMax,
+      rangeBlocks,
       uniform: (counter) => counterUniform(seed, 6 + epoch, counter),
     });
   }

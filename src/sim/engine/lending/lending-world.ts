@@ -180,13 +180,13 @@ export class LendingWorld implements FaultTarget {
 
   /** A gManager of a new epoch starts without a ledger. The earlier ones continue for `overlapUs`. */
   #startGManager(overlapUs: number): void {
-    const { seed, settleBlocksMin, stagingBlocks, times } = this.#config;
+    const { seed, settleBlocksMin, times } = this.#config;
     const epoch = ++this.#epoch;
     const next = new GManager({
       epoch,
       times,
       blocksMin: settleBlocksMin,
-      blocksMax: stagingBlocks,
+      rangeBlocks: 1,
       uniform: (counter) => counterUniform(seed, streams.gmanagers + epoch, counter),
     });
     const earlier = this.#gmanagers;
