@@ -42,7 +42,7 @@ const combinations: readonly (readonly [string, Readonly<Record<string, unknown>
     {
       ...{ workload: 'plain', requests: 30, seed: 4, rate: 1, input: '1000..60000', output: '20..120', mixed: 3 },
       ...{ context: 400000, cacheBlocks: 60, borrow: true, lendShare: 0.8, lendHost: 0.1, heartbeatTimeoutMs: 2000 },
-      ...{ rack: 2, rackGbps: 40, rackUs: 200 },
+      ...{ rack: 2, rackGbps: 40, rackUs: 200, remoteAttention: 'auto' },
       faults: [
         'crash:every=20s,for=3s',
         'partition:every=30s,for=2s',

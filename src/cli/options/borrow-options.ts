@@ -117,6 +117,8 @@ export function addBorrowFlags(command: Command, leaseMs = 2000): Command {
     );
 }
 
+const remoteWays = { auto: 'either', dist: 'rows', ring: 'keys' } as const;
+
 /** With pipeline groups, only mixed instances borrow for prompts that no instance holds alone. */
 export function withBorrowing(
   options: BorrowOptions & {
@@ -172,7 +174,7 @@ export function withBorrowing(
     seed: options.seed,
     remoteAttentionPermilleMax: Math.round(options.remoteAttentionShare * 1000),
     queryRowBytes: queryRowBytes({ layers, heads, headDim }),
-    ...{ layers, sendsKeys: options.remoteAttention === 'ring' },
+    ...{ layers, way: remoteWays[options.remoteAttention ?? 'dist'] },
     hostTokenUs: instances.map(({ hostMemory }) => hostMemory?.tokenUs ?? 0),
   };
   // Stores are the last instances.

@@ -7,8 +7,8 @@ import { pageTokens, rangeTokens } from '../../util/step.ts';
 
 /** The lending options, as `borrowFields` of borrow-options.ts parses them. */
 export interface BorrowOptions {
-  /** Of simulated instances; undefined: `dist`. */
-  readonly remoteAttention?: 'dist' | 'ring' | undefined;
+  /** Of simulated instances; undefined: `dist`, as live ones. */
+  readonly remoteAttention?: 'auto' | 'dist' | 'ring' | undefined;
   readonly borrow: boolean;
   readonly lendShare: number;
   readonly lowWater: number;

@@ -203,7 +203,10 @@ function lendingEntries(lending: NonNullable<Report['lending']>): readonly Entry
       }),
     ],
     ['settlements', `${readable(lending.settlements)}, which returned ${counted(settledBlocks, 'block')}`],
-    ['remote attention', `${counted(lending.queries, 'query', 'queries')}, ${readableBytes(lending.queryBytes)}`],
+    [
+      'remote attention',
+      `${counted(lending.queries, 'query', 'queries')}, ${readableBytes(lending.queryBytes)} of rows, ${readableBytes(lending.keyBytes)} of keys`,
+    ],
     ['bytes per output token', readableBytes(lending.remoteBytesPerToken)],
     ['waits for memory', `${readable(lending.stalls)}, ${readable(lending.stallMs)} ms in all`],
   ];

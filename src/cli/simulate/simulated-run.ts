@@ -75,7 +75,7 @@ export const simulationSchema = z.object({
   placement: z.enum(placementKinds).optional(),
   policy: z.string().optional(),
   balancingThreshold: numeric(z.number().min(1)).default(balancingThresholdDefault),
-  remoteAttention: z.enum(['dist', 'ring']).optional(),
+  remoteAttention: z.enum(['auto', 'dist', 'ring']).optional(),
   queue: count(1).default(1_000_000),
   findRate: numeric(z.number().positive().max(1)).optional(),
   check: z.boolean().default(false),
@@ -128,8 +128,8 @@ export function addRunFlags(command: Command): Command {
     .addOption(
       new Option(
         '--remote-attention <kind>',
-        'Attention over borrowed KV: send queries to the creditor (dist), or fetch its keys and values in every step (ring) (default: dist)',
-      ).choices(['dist', 'ring']),
+        'Attention over borrowed KV: send queries to the creditor (dist), fetch its keys and values in every step (ring), or choose for each step by predicted time and bytes (auto) (default: dist)',
+      ).choices(['auto', 'dist', 'ring']),
     );
   return addBorrowFlags(addTransformFlags(addWorkloadFlags(addFaultFlags(addGatewayFlags(addSloFlags(command))))));
 }

@@ -70,6 +70,26 @@ export function ringUs({ layers, oneWayUs, bytesPerUs }: QueryLink, bytes: numbe
   return layers * oneWayUs + bytes / bytesPerUs;
 }
 
+/** What one way of attention over remote keys costs a step. */
+export interface WayCost {
+  /** Over the debtor's NIC. */
+  readonly bytes: number;
+  /** Predicted time of the step. */
+  readonly us: number;
+}
+
+/** Times within this share of each other count as equal, since predictions leave out other traffic. */
+const equalShare = 0.1;
+
+/**
+ * True if the keys of a step's remote blocks should travel to its rows, and false if the rows should travel to them: the
+ * way with the shorter step, and of two that take as long the one with fewer bytes.
+ */
+export function fetchesKeys(ship: WayCost, fetch: WayCost): boolean {
+  const isEqual = Math.abs(ship.us - fetch.us) <= equalShare * Math.max(ship.us, fetch.us);
+  return isEqual ? fetch.bytes < ship.bytes : fetch.us < ship.us;
+}
+
 /** All creditors work in parallel with the local attention: the longer time counts. */
 export function distributedUs(localUs: number, localAttentionUs: number, remoteUs: number): number {
   return Math.round(localUs + Math.max(0, remoteUs - localAttentionUs));

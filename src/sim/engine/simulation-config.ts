@@ -20,6 +20,7 @@ import type { EventQueue } from './event-queue.ts';
 import type { StepListener } from './executor.ts';
 import type { ExternalEngines } from './external-engines.ts';
 import type { LearnedCost } from './learned-cost.ts';
+import type { RemoteWay } from './lending/remote-attention.ts';
 
 export interface SsdRates {
   readonly readBytesPerSecond: number;
@@ -94,8 +95,8 @@ export interface ClusterLendingConfig {
   /** Of one row over all layers: its query and its partial result. */
   readonly queryRowBytes: number;
   readonly layers: number;
-  /** Remote keys and values travel to the rows at every step, as in Ring Attention. Undefined: rows travel to them. */
-  readonly sendsKeys?: boolean | undefined;
+  /** Which travels to the other at every step: rows to remote keys, or keys to rows as in Ring Attention. Undefined: rows. */
+  readonly way?: RemoteWay | undefined;
   /** (instances): time to move a token's keys and values between devices and host memory; undefined where no host memory is lent. */
   readonly hostTokenUs?: readonly number[] | undefined;
 }

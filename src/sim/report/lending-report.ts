@@ -21,6 +21,8 @@ export interface LendingReport {
   readonly stallMs: number;
   /** Queries and partial results. */
   readonly queryBytes: number;
+  /** Keys and values that travelled to the rows of a step instead. */
+  readonly keyBytes: number;
   /** Bytes of lending per output token. */
   readonly remoteBytesPerToken: number;
 }
@@ -28,7 +30,8 @@ export interface LendingReport {
 export function lendingReport({ counts, attention, totals }: ClusterLending, outcome: Outcome): LendingReport {
   const sum = (of: (each: (typeof totals)[number]) => number) => totals.reduce((all, each) => all + of(each), 0);
   const { borrow, settle } = outcome.bytesMoved;
-  const { queryBytes } = attention;
+  const { queryBytes, keyBytes } = attention;
+  const bytes = borrow + settle + queryBytes + keyBytes;
   return {
     ...counts,
     settledBlocks: sum(({ settledBlocks: homeBlocks }) => homeBlocks),
@@ -39,6 +42,7 @@ export function lendingReport({ counts, attention, totals }: ClusterLending, out
     stalls: sum(({ stalls }) => stalls),
     stallMs: sum(({ stallUs }) => stallUs) / 1000,
     queryBytes,
-    remoteBytesPerToken: outcome.outputTokens === 0 ? 0 : (borrow + settle + queryBytes) / outcome.outputTokens,
+    keyBytes,
+    remoteBytesPerToken: outcome.outputTokens === 0 ? 0 : bytes / outcome.outputTokens,
   };
 }

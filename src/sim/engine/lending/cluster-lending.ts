@@ -92,7 +92,7 @@ export class ClusterLending {
         costs,
         hostTokenUs,
         remoteAttentionPermilleMax: config.remoteAttentionPermilleMax,
-        sendsKeys: config.sendsKeys === true,
+        ...{ way: config.way ?? 'rows', rowBytes: config.queryRowBytes },
       },
       this,
     );
@@ -253,7 +253,7 @@ export class ClusterLending {
   run(instance: number, effect: Parameters<SimulatedExecutor['run']>[0]): void {
     const remote = effect.remote ?? [];
     const executor = this.executors[instance];
-    executor.run(effect, effect.remote && this.attention.waitOf(instance, remote));
+    executor.run(effect, effect.remote && this.attention.waitOf(instance, effect.shape, remote));
     this.#updateAttention(instance, remote, executor.firstStepUs);
     this.#creditorLostUs[instance] = Number.POSITIVE_INFINITY;
     for (const { creditor } of remote) {
@@ -280,7 +280,7 @@ export class ClusterLending {
     if (nowUs > this.#creditorLostUs[instance])
       throw new Error(`Lending broken: a step of instance ${instance} counts, though a creditor did not answer it`);
     const steps = event.kind === 'stepDone' ? (event.stepUs?.length ?? 1) : 0;
-    this.attention.stepsEnded(instance, steps, this.#config.queryRowBytes);
+    this.attention.stepsEnded(instance, steps);
   }
 
   #updateAttention(debtor: number, remote: readonly RemoteWork[], stepUs = 1): void {

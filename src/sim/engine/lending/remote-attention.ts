@@ -1,9 +1,19 @@
 // Remote attention in a simulated cluster, and its effect on the steps of creditors and debtors.
 
-import { keysSent, partialsUs, type QueryLink, remoteAttentionUs, ringUs } from '../../../core/cost/dist-attention.ts';
+import {
+  attentionUs,
+  distributedUs,
+  fetchesKeys,
+  keysSent,
+  partialsUs,
+  type QueryLink,
+  remoteAttentionUs,
+  ringUs,
+} from '../../../core/cost/dist-attention.ts';
 import type { StepCostModel } from '../../../core/cost/roofline.ts';
 import { unboundedPermille } from '../../../core/lending/lending-policy.ts';
 import type { RemoteWork } from '../../../core/protocol/lending-effects.ts';
+import type { StepShape } from '../../../core/protocol/step-shape.ts';
 
 /** What a step waits for: the keys that other instances attend to, and the time until the last partials arrive. */
 export interface RemoteWait {
@@ -12,6 +22,8 @@ export interface RemoteWait {
   readonly remoteUs: number;
 }
 
+export type RemoteWay = 'rows' | 'keys' | 'either';
+
 interface AttentionConfig {
   /** (instances) */
   readonly costs: readonly StepCostModel[];
@@ -19,8 +31,10 @@ interface AttentionConfig {
   readonly hostTokenUs: readonly number[];
   /** Share of a step, in thousandths, that a creditor spends on all its debtors while it has work of its own. */
   readonly remoteAttentionPermilleMax: number;
-  /** Remote keys and values travel to the rows at every step. */
-  readonly sendsKeys: boolean;
+  /** Which travels to the other: rows to keys, keys to rows, or what `fetchesKeys` decides for each step. */
+  readonly way: RemoteWay;
+  /** Bytes of one row: its query and its partial result. */
+  readonly rowBytes: number;
 }
 
 interface AttentionHost {
@@ -64,10 +78,11 @@ export class RemoteAttention {
   readonly #states: readonly Map<number, CreditorState>[];
   /** (instances): the current share of debtors in its steps, in thousandths. */
   readonly #taken: Int32Array;
-  /** (instances): keys and values that travel to each of its steps. */
+  /** (instances): keys and values that travel to each step of its run; 0: rows travel. */
   readonly #keyBytes: Float64Array;
-  /** Queries and partial results, or the keys and values that travel instead. */
+  /** Bytes of queries and partial results, and of keys and values that travelled instead. */
   queryBytes = 0;
+  keyBytes = 0;
 
   constructor(config: AttentionConfig, host: AttentionHost) {
     this.#config = config;
@@ -78,10 +93,10 @@ export class RemoteAttention {
     this.#keyBytes = new Float64Array(config.costs.length);
   }
 
-  /** Counts the query bytes of a debtor's steps. */
-  stepsEnded(debtor: number, steps: number, rowBytes: number): void {
-    for (const { work } of this.#loads[debtor]) this.queryBytes += work.rows * steps * rowBytes;
-    this.queryBytes += this.#keyBytes[debtor] * steps;
+  /** Counts the bytes of a debtor's steps. */
+  stepsEnded(debtor: number, steps: number): void {
+    for (const { work } of this.#loads[debtor]) this.queryBytes += work.rows * steps * this.#config.rowBytes;
+    this.keyBytes += this.#keyBytes[debtor] * steps;
   }
 
   /** Share of debtors in a step of the instance, in thousandths. */
@@ -112,8 +127,33 @@ export class RemoteAttention {
     return debtors;
   }
 
-  waitOf(debtor: number, remote: readonly RemoteWork[]): RemoteWait {
-    if (this.#config.sendsKeys) return this.#ringWait(debtor, remote);
+  /** What a step of this shape waits for, and decides which way its attention goes. */
+  waitOf(debtor: number, shape: StepShape, remote: readonly RemoteWork[]): RemoteWait {
+    const others = remote.filter(({ creditor }) => creditor !== debtor);
+    const keyBytes = this.#keyBytesOf(debtor, others);
+    const { way, rowBytes } = this.#config;
+    this.#keyBytes[debtor] = 0;
+    if (way === 'rows' || keyBytes === 0) return this.#shipWait(debtor, remote);
+    if (way === 'keys') {
+      this.#keyBytes[debtor] = keyBytes;
+      return this.#fetchWait(debtor, remote, keyBytes);
+    }
+    const [ship, fetch] = [this.#shipWait(debtor, remote), this.#fetchWait(debtor, remote, keyBytes)];
+    const rows = others.reduce((sum, work) => sum + work.rows, 0);
+    const shipped = { bytes: rows * rowBytes, us: this.#stepUs(debtor, shape, ship) };
+    if (!fetchesKeys(shipped, { bytes: keyBytes, us: this.#stepUs(debtor, shape, fetch) })) return ship;
+    this.#keyBytes[debtor] = keyBytes;
+    return fetch;
+  }
+
+  #stepUs(debtor: number, shape: StepShape, { keyRows, decodeKeys, remoteUs }: RemoteWait): number {
+    const cost = this.#config.costs[debtor];
+    const home = { ...shape, keyRows: shape.keyRows - keyRows, decodeKeys: shape.decodeKeys - decodeKeys };
+    return distributedUs(cost.stepUs(home), attentionUs(cost, home), remoteUs);
+  }
+
+  /** Rows travel to the keys. */
+  #shipWait(debtor: number, remote: readonly RemoteWork[]): RemoteWait {
     const { hostTokenUs } = this.#config;
     const sentRows = remote.reduce((sum, { rows }) => sum + rows, 0);
     let keyRows = 0;
@@ -134,11 +174,13 @@ export class RemoteAttention {
     return { keyRows, decodeKeys, remoteUs };
   }
 
-  /** The debtor computes all attention: the keys and values of all creditors share its NIC. */
-  #ringWait(debtor: number, remote: readonly RemoteWork[]): RemoteWait {
-    const others = remote.filter(({ creditor }) => creditor !== debtor);
-    const bytes = this.#keyBytesOf(debtor, others);
-    const remoteUs = others.map(({ creditor }) => ringUs(this.#host.linkOf(debtor, creditor), bytes));
+  /** The debtor computes all attention: the keys and values of all creditors share its NIC, and are read where they lie. */
+  #fetchWait(debtor: number, remote: readonly RemoteWork[], bytes: number): RemoteWait {
+    const { hostTokenUs } = this.#config;
+    const remoteUs = remote.map(({ creditor, hostTokens }) => {
+      const readUs = hostTokens * hostTokenUs[creditor];
+      return creditor === debtor ? readUs : Math.max(readUs, ringUs(this.#host.linkOf(debtor, creditor), bytes));
+    });
     return { keyRows: 0, decodeKeys: 0, remoteUs: Math.max(0, ...remoteUs) };
   }
 
@@ -148,12 +190,9 @@ export class RemoteAttention {
 
   /** A step of the debtor begins with this work at creditors; none: its steps have ended. Returns the changes for creditors. */
   update(debtor: number, all: readonly RemoteWork[], stepUs: number): readonly LoadChange[] {
-    const others = all.filter(({ creditor }) => creditor !== debtor);
-    if (this.#config.sendsKeys) {
-      this.#keyBytes[debtor] = this.#keyBytesOf(debtor, others);
-      return [];
-    }
-    const remote = others;
+    if (all.length === 0) this.#keyBytes[debtor] = 0;
+    // No creditor computes for a step to which keys travel.
+    const remote = this.#keyBytes[debtor] > 0 ? [] : all.filter(({ creditor }) => creditor !== debtor);
     const before = this.#loads[debtor];
     if (before.length === remote.length && before.every((load, i) => this.#isSame(debtor, load, remote[i]))) return [];
     const changes = new Map<number, LoadChange>();
