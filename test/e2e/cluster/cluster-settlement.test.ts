@@ -6,9 +6,9 @@ import { livePrompt } from '../../runtime/threads/instances.ts';
 import { metricSum, type RunningProcess, type RunningServer, startInstance, startServer, until } from '../server.ts';
 import { health, model } from './cluster.ts';
 
-/** 32 blocks of 32 tokens of the embedded model. */
-const kvMemory = String(32 * 32 * 6 * 2 * 2 * 64 * 2);
-const rules = ['--borrow', '--lend-share', '0.9', '--low-water', '0.1', '--settle-ms', '100', '--lease-ms', '3000'];
+/** 64 blocks of 32 tokens of the embedded model. */
+const kvMemory = String(64 * 32 * 6 * 2 * 2 * 64 * 2);
+const rules = ['--borrow', '--lend-share', '0.9', '--low-water', '0.1', '--settle-ms', '20', '--lease-ms', '3000'];
 const runs = loadNative() !== undefined && (natsInstalled || process.env.CI !== undefined);
 
 describe.skipIf(!runs)('processes that owe each other blocks (needs nats-server)', () => {
@@ -18,8 +18,8 @@ describe.skipIf(!runs)('processes that owe each other blocks (needs nats-server)
 
   beforeAll(async () => {
     nats = await NatsServer.start('-js');
-    gateway = await startServer(['--nats', nats.url, '--context', '2048']);
-    const common = ['--nats', nats.url, '--kv-memory', kvMemory, '--insecure', '--context', '2048', ...rules];
+    gateway = await startServer(['--nats', nats.url, '--context', '4096']);
+    const common = ['--nats', nats.url, '--kv-memory', kvMemory, '--insecure', '--context', '4096', ...rules];
     for (const name of ['a', 'b']) members.push(await startInstance(['--name', name, ...common]));
     await until(async () => (await health(gateway)) === 2);
     await until(async () => (await metricSum(gateway, 'kvasir_instance_gmanager')) === 1);
@@ -46,10 +46,10 @@ describe.skipIf(!runs)('processes that owe each other blocks (needs nats-server)
   const settlements = () => metricSum(gateway, 'kvasir_instance_settlements_total');
 
   it('settle the cycle, and both requests have the output that they have alone', async () => {
-    const outputTokens = 430;
+    const outputTokens = 900;
     for (let kind = 10; (await settlements()) === 0; kind += 2) {
       // One on each instance. Both grow, and borrow from each other ahead of demand.
-      const prompts = [livePrompt(kind, 500), livePrompt(kind + 1, 500)];
+      const prompts = [livePrompt(kind, 900), livePrompt(kind + 1, 900)];
       const started = [];
       for (const prompt of prompts) started.push(await start(prompt, outputTokens));
       const outputs = await Promise.all(started.map(({ text }) => text));
