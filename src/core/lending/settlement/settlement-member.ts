@@ -45,11 +45,11 @@ export class SettlementMember {
   readonly #parts: SettlementMemberContext;
   /** Capacity of the staging buffer, in blocks. */
   readonly #stagingMax: number;
+  #committed = 0;
   /** Staged contents that wait for memory at home, in order, with their time-outs. */
   readonly #comingHome = new Map<RBlockId, number>();
   #current: Current | undefined;
   #decided: Decided | undefined;
-  #committed = 0;
 
   constructor(times: LendingTimes, out: Outbox, stagingBlocks: number, parts: SettlementMemberContext) {
     this.#times = times;
