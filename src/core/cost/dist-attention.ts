@@ -85,9 +85,9 @@ const equalShare = 0.1;
  * True if the keys of a step's remote blocks should travel to its rows, and false if the rows should travel to them: the
  * way with the shorter step, and of two that take as long the one with fewer bytes.
  */
-export function fetchesKeys(ship: WayCost, fetch: WayCost): boolean {
-  const isEqual = Math.abs(ship.us - fetch.us) <= equalShare * Math.max(ship.us, fetch.us);
-  return isEqual ? fetch.bytes < ship.bytes : fetch.us < ship.us;
+export function fetchesKeys(shipped: WayCost, fetched: WayCost): boolean {
+  const isEqual = Math.abs(shipped.us - fetched.us) <= equalShare * Math.max(shipped.us, fetched.us);
+  return isEqual ? fetched.bytes < shipped.bytes : fetched.us < shipped.us;
 }
 
 /** All creditors work in parallel with the local attention: the longer time counts. */

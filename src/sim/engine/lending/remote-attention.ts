@@ -138,12 +138,12 @@ export class RemoteAttention {
       this.#keyBytes[debtor] = keyBytes;
       return this.#fetchWait(debtor, remote, keyBytes);
     }
-    const [ship, fetch] = [this.#shipWait(debtor, remote), this.#fetchWait(debtor, remote, keyBytes)];
+    const [rowsWait, keysWait] = [this.#shipWait(debtor, remote), this.#fetchWait(debtor, remote, keyBytes)];
     const rows = others.reduce((sum, work) => sum + work.rows, 0);
-    const shipped = { bytes: rows * rowBytes, us: this.#stepUs(debtor, shape, ship) };
-    if (!fetchesKeys(shipped, { bytes: keyBytes, us: this.#stepUs(debtor, shape, fetch) })) return ship;
+    const shipped = { bytes: rows * rowBytes, us: this.#stepUs(debtor, shape, rowsWait) };
+    if (!fetchesKeys(shipped, { bytes: keyBytes, us: this.#stepUs(debtor, shape, keysWait) })) return rowsWait;
     this.#keyBytes[debtor] = keyBytes;
-    return fetch;
+    return keysWait;
   }
 
   #stepUs(debtor: number, shape: StepShape, { keyRows, decodeKeys, remoteUs }: RemoteWait): number {
