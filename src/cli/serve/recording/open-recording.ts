@@ -75,7 +75,7 @@ function recordedSettings(options: Omit<ServeOptions, 'record'>): Readonly<Recor
   const { ttftSlo, tbtSlo, sloClasses, admission, forecast, td, refusalProbabilityMax, inlineTokens } = options;
   const { roleSwitch, roleDwell, queue, stepMs, eviction, pinMemory } = options;
   const { borrow, lendShare, lowWater, remoteAttentionShare, lookAheadMs, leaseMs, borrowAhead } = options;
-  const { settle, settleMs, remoteCacheMs, lendHost } = options;
+  const { settle, settleMs, settleMin, remoteCacheMs, lendHost } = options;
   const others = (['cppGroup', 'sparse', 'dop'] as const).filter((name) => options[name] !== undefined).map(toFlag);
   const classes = Object.entries(sloClasses ?? {}).map(([name, { priority, ...bounds }]) => {
     const texts = Object.entries(bounds).map(([kind, bound]) => [kind, boundText(bound)] as const);
@@ -96,7 +96,7 @@ function recordedSettings(options: Omit<ServeOptions, 'record'>): Readonly<Recor
     ...(others.length > 0 && { others }),
     ...(borrow && {
       ...{ borrow, lendShare, lowWater, remoteAttentionShare, lookAheadMs, leaseMs, borrowAhead },
-      ...{ settle, settleMs, remoteCacheMs, lendHost },
+      ...{ settle, settleMs, settleMin, remoteCacheMs, lendHost },
     }),
   };
 }

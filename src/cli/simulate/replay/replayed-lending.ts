@@ -3,7 +3,15 @@
 import { queryRowBytes } from '../../../core/cost/dist-attention.ts';
 import type { InstanceSpec, SimulationConfig } from '../../../sim/engine/simulation.ts';
 import type { Recording } from '../../../trace/recording/reader.ts';
-import { lendableOf, livePolicy, liveTimes, rangeBlocks } from '../../options/lending-rules.ts';
+import { pageTokens } from '../../../util/step.ts';
+import {
+  lendableOf,
+  livePolicy,
+  liveTimes,
+  rangeBlocks,
+  settlementOf,
+  stagingBlocksOf,
+} from '../../options/lending-rules.ts';
 import { UsageError } from '../../usage-error.ts';
 import type { ReplaySettings } from './replay-settings.ts';
 
@@ -23,13 +31,15 @@ export function withRecordedLending(
     if (spec.role === 'store') return spec;
     const borrowing = {
       ...{ instance, policy: livePolicy(instances[instance].blocks ?? 0, settings), times },
-      ...{ stagingBlocks: rangeBlocks, rangeBlocks, handsOff: true },
+      stagingBlocks: stagingBlocksOf(instances[instance].blocks ?? 0, rangeBlocks),
+      ...{ rangeBlocks, handsOff: true },
       borrowableBlocks: all - lendable[instance],
     };
     return { ...spec, machine: { ...spec.machine, borrowing } };
   });
   const lending = {
-    ...{ times, settles: settings.settle, settleBlocksMin: rangeBlocks, settleBlocksMax: rangeBlocks, seed: 0 },
+    ...{ times, settles: settings.settle, seed: 0 },
+    ...{ settleBlocksMin: settlementOf(settings, pageTokens).blocksMin, rangeBlocks },
     remoteAttentionPermilleMax: Math.round(settings.remoteAttentionShare * 1000),
     ...{ queryRowBytes: queryRowBytes(header), layers: header.layers },
   };
