@@ -47,6 +47,7 @@ interface Timed {
 export async function benchTiers(options: TiersBench): Promise<readonly TiersRow[]> {
   const bench = new Bench(options);
   await bench.fill(2);
+  for (let i = 0; i < 2; i++) await bench.timeWithoutTiers();
   const timed = sources.map((): Timed[] => []);
   for (let i = 0; i < options.repeats; i++) {
     const prompt = bench.newPrompt();
