@@ -136,9 +136,10 @@ for (const backend of backends) {
   if (slow) continue;
   const promptMax = backend === backends.at(-1) ? 4096 : 60;
   describeModel(smol, backend, (engineOf) => {
-    const cases = () => goldenCases(smol).filter(({ prompt }) => prompt.length <= promptMax);
+    const cases = (most = promptMax) => goldenCases(smol).filter(({ prompt }) => prompt.length <= most);
+    // The longest prompt takes f32 kernels 40 CPU-seconds: the small models cover them at lengths beyond their windows.
     test('f32: the same tokens, log-probabilities within 1e-3', () => {
-      compare(engineOf('f32'), cases(), exact);
+      compare(engineOf('f32'), cases(60), exact);
     });
     // The model stores bf16: native weights and bf16 weights are one computation, which runs once.
     // The largest distance is luck: over 24 equal models with permuted channels it varies from 0.13 to 0.38, on every

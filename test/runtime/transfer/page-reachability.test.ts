@@ -3,6 +3,7 @@ import { createServer, type Server } from 'node:net';
 import { afterEach, beforeEach, expect, it, vi } from 'vitest';
 import { identityOf } from '../../../src/core/membership/agreement.ts';
 import type { InstanceRole } from '../../../src/core/protocol/instance-report.ts';
+import { roleSwitchLimits } from '../../../src/core/router/roles/role-switch.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import { agreeOn } from '../../../src/runtime/processes/agree.ts';
 import { ClusterGateway } from '../../../src/runtime/processes/cluster-gateway.ts';
@@ -140,6 +141,26 @@ it('a gateway is not ready while no prefill instance reaches a decode instance, 
   announce('e', { role: 'decode', hashKey, isa: 'avx512', pages: '10.0.0.5:8' });
   await pass(500);
   expect(gateway.readiness()).toEqual({ kind: 'ready' });
+});
+
+it.each([
+  [undefined, 'join one with --role prefill, or start the gateway with --role-switch'],
+  [roleSwitchLimits, 'join one with --role prefill'],
+])('a gateway without a prefill instance states what helps', async (roleSwitch, remedy) => {
+  const bus = hub.connect();
+  const joining = agreeOn(bus, { modelFingerprint: 'm', root: undefined });
+  await pass(2_000);
+  const agreement = await joining;
+  const gateway = new ClusterGateway({
+    ...{ bus, name: 'g', incarnation: 1, agreement, log: () => {} },
+    ...{ queueMax: 9, admission: { ...admitAll, roleSwitch }, timeoutUs: 1e9 },
+  });
+  closing.push(() => gateway.close());
+  announce('d', { role: 'decode', hashKey: agreement.hashKey, isa: 'avx2', pages: '127.0.0.1:8' });
+  await pass(500);
+  const needed = 'it needs a mixed one, or a prefill and a decode one';
+  const message = `the cluster has 1 decode instances; ${needed}: ${remedy}`;
+  expect(gateway.readiness()).toEqual({ kind: 'incomplete', message });
 });
 
 it('an examination lists processes and faults', async () => {
