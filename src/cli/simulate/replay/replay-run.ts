@@ -6,6 +6,7 @@ import { type RequestRecord, RequestRecorder } from '../../../sim/report/request
 import type { Recording } from '../../../trace/recording/reader.ts';
 import { counted, percent, readable } from '../../terminal/fields.ts';
 import { printList, printTable } from '../../terminal/table.ts';
+import { checkOutputs } from '../outputs/output-file.ts';
 import { both, RunOutputs } from '../outputs/run-outputs.ts';
 import { reportOf } from '../run-figures.ts';
 import { runRequests } from '../simulated-run.ts';
@@ -23,7 +24,10 @@ export interface Replay extends ReplayComparison {
 
 /** @param given flags of `kvasir simulate` @throws UsageError for flags that a replay excludes, Error for an invalid file */
 export async function replayCommand(given: Readonly<Record<string, unknown>>, json: boolean): Promise<void> {
-  const replay = await replayRecording(replayFlags(given), !json);
+  const flags = replayFlags(given);
+  const { report, loadPlot, requestsOut, timeline, recording } = flags;
+  checkOutputs({ report, loadPlot, requestsOut, timeline, recording });
+  const replay = await replayRecording(flags, !json);
   if (json) console.log(JSON.stringify(replay));
   else printReplay(replay);
 }

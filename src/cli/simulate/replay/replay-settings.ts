@@ -5,7 +5,7 @@ import { z } from 'zod';
 import { type EvictionKind, evictionKinds } from '../../../core/kvcache/eviction.ts';
 import type { Recording } from '../../../trace/recording/reader.ts';
 import { borrowFields } from '../../options/borrow-options.ts';
-import { toFlag } from '../../options/options.ts';
+import { readOptions, toFlag } from '../../options/options.ts';
 import { servedSloFields } from '../../options/slo-options.ts';
 import { groups } from '../../terminal/help.ts';
 import { UsageError } from '../../usage-error.ts';
@@ -58,13 +58,13 @@ export function refuseReplayFlags({ stepTimes }: Readonly<Record<string, unknown
   if (stepTimes !== undefined) throw new UsageError('Cannot use --step-times: it needs --replay');
 }
 
-/** @param given flags of `kvasir simulate` @throws UsageError for one that the recording determines */
+/** @param given flags of `kvasir simulate` @throws UsageError for one that the recording determines, or an invalid value */
 export function replayFlags(given: Readonly<Record<string, unknown>>): ReplayFlags {
   const names = Object.keys(flagsSchema.shape);
   const wrong = Object.keys(given).find((name) => given[name] !== undefined && !names.includes(name));
   if (wrong !== undefined)
     throw new UsageError(`Cannot use --${toFlag(wrong)} with --replay: the recording defines cluster and workload`);
-  return flagsSchema.parse(given);
+  return readOptions(flagsSchema, given);
 }
 
 /** @throws UsageError naming the setting */

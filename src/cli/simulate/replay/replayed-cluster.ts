@@ -97,8 +97,7 @@ function costOf(
 ): StepCostModel {
   const { instances, requests, steps } = recording;
   // An instance that has computed nothing is taken to be as fast as another one.
-  const of = (i: number) => instances[i].stepCost;
-  const stepCost = of(index) ?? of(instances.findIndex(({ stepCost }) => stepCost !== undefined));
+  const { stepCost } = [instances[index], ...instances].find((each) => each.stepCost !== undefined) ?? {};
   if (stepCost === undefined) throw new UsageError('Cannot replay: no instance reported its step times');
   const sizes = sizesOf(index, recording);
   const own = withGaps(steps[index], index, requests);
