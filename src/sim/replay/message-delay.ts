@@ -17,7 +17,9 @@ export function messageDelays(
 ): MessageDelays {
   const [toInstance, delivery]: [number[], number[]] = [[], []];
   for (const { request, recorded } of requests) {
-    const { instance = 0, prefilledMs, fetchedFrom, group } = recorded;
+    const { instance, prefilledMs, fetchedFrom, group } = recorded;
+    // Refused, or ended before it was placed.
+    if (instance === undefined) continue;
     const own = steps[instance] ?? [];
     const next = firstAfter(own, request.arrivalUs);
     const isIdle = next < own.length && (next === 0 || endOf(own[next - 1]) <= request.arrivalUs);
