@@ -25,7 +25,7 @@ export interface Recording {
   readonly requests: readonly RecordedRequest[];
   /** (instances): their steps by time. */
   readonly steps: readonly (readonly TimedRecordedStep[])[];
-  /** Requests that the server could not write in time. */
+  /** Lines that the server could not write in time. */
   readonly omitted: number;
 }
 

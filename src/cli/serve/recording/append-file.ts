@@ -45,16 +45,25 @@ export class AppendFile {
       this.#omitted++;
       return;
     }
-    if (this.#omitted > 0) this.#lines.push(this.#options.omittedLine(this.#omitted));
-    this.#omitted = 0;
-    this.#lines.push(line);
-    this.#waitingChars += line.length;
+    this.#pushOmitted();
+    this.#push(line);
     this.#writing ??= this.#write();
+  }
+
+  #push(line: string): void {
+    const text = `${line}\n`;
+    this.#lines.push(text);
+    this.#waitingChars += text.length;
+  }
+
+  #pushOmitted(): void {
+    if (this.#omitted > 0) this.#push(this.#options.omittedLine(this.#omitted));
+    this.#omitted = 0;
   }
 
   /** Resolves when all lines are written or the file has failed. */
   async close(): Promise<void> {
-    if (this.#omitted > 0 && !this.#failed) this.#lines.push(this.#options.omittedLine(this.#omitted));
+    if (!this.#failed) this.#pushOmitted();
     await (this.#writing ?? this.#write());
     await this.#file.close().catch(() => {});
   }
@@ -64,7 +73,7 @@ export class AppendFile {
     // Lines of one turn of the event loop take one write.
     await new Promise(setImmediate);
     while (this.#lines.length > 0 && !this.#failed) {
-      const text = `${this.#lines.join('\n')}\n`;
+      const text = this.#lines.join('');
       this.#lines = [];
       try {
         await this.#file.appendFile(text);

@@ -144,7 +144,12 @@ export class RequestRecording {
     for (const { kind, startedUs, endedUs, aborted, rows } of steps) {
       if (kind !== 'step' || aborted || rows.length === 0) continue;
       const shape = shapeOf(rows, (id) => this.#running.get(requestIdOf(id))?.promptTokens);
-      this.#steps.push([place, Math.round(startedUs - this.#startEpochUs), Math.max(1, endedUs - startedUs), ...shape]);
+      this.#steps.push([
+        place,
+        Math.round(startedUs - this.#startEpochUs),
+        Math.max(1, Math.round(endedUs - startedUs)),
+        ...shape,
+      ]);
     }
     if (this.#steps.length >= stepsMax) this.flushSteps();
   }
