@@ -1,5 +1,5 @@
 // A load on `kvasir serve --nats` with instances as processes, recorded by the gateway.
-import { spawn } from 'node:child_process';
+import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -60,9 +60,7 @@ export async function withRecording<T>(load: RecordedLoad, use: (path: string) =
     const url = await addressOf(server, 'start the cluster');
     const endpoint = { url, apiKey: undefined, now: () => performance.now() };
     const complete = await sendLoad({ ...endpoint, model: await firstModel(endpoint) }, load.requests);
-    const ended = once(server, 'exit');
-    server.kill('SIGTERM');
-    await ended;
+    await stop(server);
     if (complete < load.requests.length)
       throw new Error(`Cannot compare: ${load.requests.length - complete} of ${load.requests.length} requests failed`);
     return await use(path);
@@ -71,4 +69,12 @@ export async function withRecording<T>(load: RecordedLoad, use: (path: string) =
     await nats.close();
     folder.remove();
   }
+}
+
+/** Lets the server finish its recording; it may have ended before. */
+async function stop(server: ChildProcess): Promise<void> {
+  if (server.exitCode !== null || server.signalCode !== null) return;
+  const ended = once(server, 'exit');
+  server.kill('SIGTERM');
+  await ended;
 }
