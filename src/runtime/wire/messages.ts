@@ -200,11 +200,12 @@ const step = z.strictObject({
   rows: z.array(z.tuple([id, count, count])),
 });
 
+/** At least one of each: the conductor divides by them. */
 const placedPrefills = z.strictObject({
   priority: finite,
-  prompts: count,
-  tokens: count,
-  keyRows: count.exactOptional(),
+  prompts: count.min(1),
+  tokens: count.min(1),
+  keyRows: count.min(1).exactOptional(),
 });
 const placedLoad = z.strictObject({ prefills: z.array(placedPrefills).max(4096), rows: count, tokens: count });
 
