@@ -37,6 +37,8 @@ export interface TimedRecordedStep extends TimedStep {
 const stepNumbers = 8;
 
 const outcomes = ['finished', 'failed', 'refused', 'cancelled'] as const;
+/** Members of a request that it may lack: instances by number, and tokens. */
+const optionalCounts = ['instance', 'decode_instance', 'fetched_from', 'fetched_tokens', 'cached_tokens'] as const;
 const roles = ['prefill', 'decode', 'mixed', 'store'] as const;
 
 /** Holds all requests until the end, since they are sorted by arrival. */
@@ -177,7 +179,8 @@ function outcomeOf(row: Row, line: number): RecordedOutcome {
   for (const [field, value] of Object.entries(row))
     if (field.endsWith('_ms') && !(typeof value === 'number' && value >= 0))
       throw new TraceError(line, `${field} is ${shown(value)}: milliseconds of at least 0 expected`);
-  for (const field of ['attempts', 'max_tokens'] as const) countOf(row, field, line);
+  for (const field of ['attempts', 'max_tokens']) countOf(row, field, line);
+  for (const field of optionalCounts) if (row[field] !== undefined) countOf(row, field, line);
   return { ...(camelCased(row) as unknown as RecordedOutcome), outcome };
 }
 

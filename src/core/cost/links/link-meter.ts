@@ -47,7 +47,7 @@ export class LinkMeter {
     this.#links.delete(peer);
   }
 
-  /** All links with a known transport or a recent sample, in whole units. */
+  /** All links that are not forgotten, in whole units; figures without a recent sample are absent. */
   reports(nowUs: number): readonly LinkReport[] {
     return [...this.#links.keys()].map((peer) => this.report(nowUs, peer));
   }
