@@ -93,10 +93,11 @@ type LoadOptions = Omit<z.infer<typeof schema>, 'instances' | 'processes'>;
 
 /** Records the load over processes, and replays the recording with recorded and with fitted step times. */
 async function replayProcesses(kind: RecordedKind, options: LoadOptions, json: boolean): Promise<void> {
-  const { model, threads } = options;
+  const { model, threads, weights, inputs, kvType } = options;
   const requests = makeLoad(options);
   const contextTokens = Math.max(...requests.map(({ inputTokens, outputTokens }) => inputTokens + outputTokens));
-  const load = { kind, model, threads, blockBytes: await blockBytesOf(options), contextTokens, requests };
+  const forms = { weights, inputs, 'kv-type': kvType };
+  const load = { kind, model, forms, threads, blockBytes: await blockBytesOf(options), contextTokens, requests };
   const [recorded, fitted] = await withRecording(load, async (replay) => {
     progress(`recorded ${requests.length} requests`);
     return [

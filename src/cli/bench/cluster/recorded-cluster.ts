@@ -20,6 +20,8 @@ export interface RecordedLoad {
   readonly kind: RecordedKind;
   /** Undefined: the embedded model. */
   readonly model: string | undefined;
+  /** Options of weights, inputs, keys and values, by the names of their flags. */
+  readonly forms: Readonly<Record<string, string | undefined>>;
   /** Per instance. */
   readonly threads: number;
   /** Keys and values of one block. */
@@ -29,11 +31,17 @@ export interface RecordedLoad {
 }
 
 /** A request of the longest kind fits alone; with borrowing, two instances hold it together. */
-function optionsOf({ kind, threads, blockBytes, contextTokens }: RecordedLoad): Readonly<Record<string, unknown>> {
+function optionsOf({
+  kind,
+  threads,
+  blockBytes,
+  contextTokens,
+  forms,
+}: RecordedLoad): Readonly<Record<string, unknown>> {
   const contextBlocks = Math.ceil(contextTokens / pageTokens) + 1;
   const roles = kind === 'pd' ? ['prefill', 'decode'] : ['mixed', 'mixed'];
   const instances = roles.map((role) => ({ role, threads }));
-  const common = { instances, context: contextTokens };
+  const common = { ...forms, instances, context: contextTokens };
   if (kind === 'tiers')
     return { ...common, 'kv-memory': 2 * contextBlocks * blockBytes, 'host-memory': 16 * contextBlocks * blockBytes };
   if (kind !== 'borrow') return common;
