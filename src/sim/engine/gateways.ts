@@ -27,9 +27,12 @@ export class Gateways {
   readonly #isDue: Uint8Array;
   #submitted = 0;
 
+  /** @throws Error with learned predictors: several gateways would share what each learns alone */
   constructor(host: ConductorHost) {
-    const { gateways, instances } = host.config;
+    const { gateways, instances, learned } = host.config;
     const settings = gateways !== undefined && gateways.count > 1 ? gateways : undefined;
+    if (settings !== undefined && learned !== undefined)
+      throw new Error(`Cannot simulate ${settings.count} gateways with learned predictors: use one gateway`);
     this.#host = host;
     this.#settings = settings;
     const indices = Array.from({ length: settings?.count ?? 1 }, (_, gateway) => gateway);
@@ -80,7 +83,7 @@ export class Gateways {
         this.#deliverTo(event.id, event);
         break;
       case 'released':
-        this.#placedBy(event.instance, event.id)?.delete(event.id);
+        this.#deletePlaced(event.instance, event.id);
         this.#deliverTo(event.id, event);
         break;
       case 'cancel':
@@ -132,15 +135,18 @@ export class Gateways {
   delivered(instance: InstanceIndex, event: LengthEvent): void {
     if (this.#settings === undefined) return;
     if (event.kind === 'submit') this.#place(instance, event.request, event.cachedTokens ?? 0);
-    else if (event.kind === 'cancel') this.#placedBy(instance, event.id)?.delete(event.id);
+    else if (event.kind === 'cancel') this.#deletePlaced(instance, event.id);
     else if (event.kind === 'promptReceived') this.#placedBy(instance, event.id)?.received(event.id);
     else if (event.kind === 'peer') this.#deliveredByPeer(instance, event.message);
   }
 
   #deliveredByPeer(instance: InstanceIndex, message: Extract<LengthEvent, { kind: 'peer' }>['message']): void {
     if (message.kind === 'reserve') this.#place(instance, message.request, 'receiving');
-    else if (message.kind === 'received' || message.kind === 'release')
-      this.#placedBy(instance, message.id)?.delete(message.id);
+    else if (message.kind === 'received' || message.kind === 'release') this.#deletePlaced(instance, message.id);
+  }
+
+  #deletePlaced(instance: InstanceIndex, id: RequestId): void {
+    if (this.#placedBy(instance, id)?.delete(id) === true) this.#loadChanged(instance);
   }
 
   /** @param cached tokens of the prompt that are predicted to be cached, or `receiving`: it is computed by another instance */
