@@ -1,7 +1,9 @@
 // What a replay takes from a recording: message delays, and steps with the gaps between them.
 import { expect, it } from 'vitest';
+import { compareReplay } from '../../src/sim/replay/comparison.ts';
 import { messageDelays } from '../../src/sim/replay/message-delay.ts';
 import { withGaps } from '../../src/sim/replay/step-times.ts';
+import type { RequestRecord } from '../../src/sim/report/request-recorder.ts';
 import type { RecordedRequest, TimedRecordedStep } from '../../src/trace/recording/reader.ts';
 
 const shape = { rows: 1, keyRows: 1, decodeRows: 1, decodeKeys: 1, logitRows: 1 };
@@ -42,4 +44,21 @@ it('takes a request to be at the instance that decodes from its hand-off on', ()
   expect(withGaps(steps, 1, [handedOff(1)])[1]).toMatchObject({ startedUs: 1_500, us: 500 });
   expect(withGaps(steps, 1, [handedOff(1.7)])[1]).toEqual(steps[1]);
   expect(withGaps(steps, 0, [handedOff(2)])[1]).toMatchObject({ startedUs: 1_500, us: 500 });
+});
+
+it('compares times of the requests that completed in both', () => {
+  const recorded = [10, 20, 30].map((firstTokenMs, index) => {
+    const { request: sent, recorded } = request(0, 40, {
+      firstTokenMs,
+      outcome: index === 1 ? 'cancelled' : 'finished',
+    });
+    return { request: { ...sent, index }, recorded };
+  });
+  const simulated = [15, 1, 1].map((ttftMs, index) => ({
+    ...{ index, ttftMs, outcome: index === 2 ? 'ttft' : 'completed', instance: 0, decodeInstance: 0 },
+    ...{ cachedTokens: 0, promptTokens: 8 },
+  }));
+  const { ttftMs, ttftRatio, completed } = compareReplay(recorded, simulated as unknown as readonly RequestRecord[]);
+  expect([ttftMs.recorded.p99, ttftMs.simulated.p99, ttftRatio]).toEqual([10, 15, 1.5]);
+  expect(completed).toEqual({ recorded: 2, simulated: 2 });
 });

@@ -24,7 +24,7 @@ export interface PlacementDifference {
 
 export interface ReplayComparison {
   readonly requests: number;
-  /** Of the requests that completed. */
+  /** Of the requests that completed in both. */
   readonly ttftMs: Pair<Percentiles>;
   readonly tbtMs: Pair<Percentiles>;
   /** Simulated over recorded medians. */
@@ -47,17 +47,21 @@ export function compareReplay(
   records: readonly RequestRecord[],
 ): ReplayComparison {
   const byIndex = new Map(records.map((record) => [record.index, record]));
-  const finished = requests.filter(({ recorded }) => recorded.outcome === 'finished').map(({ recorded }) => recorded);
+  const finished = requests.filter(({ recorded }) => recorded.outcome === 'finished');
   const completed = records.filter(({ outcome }) => outcome === 'completed');
+  const both = finished.flatMap(({ request, recorded }) => {
+    const simulated = byIndex.get(request.index);
+    return simulated?.outcome === 'completed' ? [{ recorded, simulated }] : [];
+  });
   const ttftMs = {
-    recorded: percentiles(finished.map(({ firstTokenMs }) => firstTokenMs)),
-    simulated: percentiles(completed.map((record) => record.ttftMs)),
+    recorded: percentiles(both.map(({ recorded }) => recorded.firstTokenMs)),
+    simulated: percentiles(both.map(({ simulated }) => simulated.ttftMs)),
   };
   const tbtMs = {
-    recorded: percentiles(finished.map((recorded) => recorded.tbtMs)),
-    simulated: percentiles(completed.map((record) => record.tbtMs)),
+    recorded: percentiles(both.map(({ recorded }) => recorded.tbtMs)),
+    simulated: percentiles(both.map(({ simulated }) => simulated.tbtMs)),
   };
-  const differences = requests.flatMap((each, index) => differenceOf(each, byIndex.get(index)) ?? []);
+  const differences = requests.flatMap((each) => differenceOf(each, byIndex.get(each.request.index)) ?? []);
   const isRefused = ({ outcome }: RequestRecord) => outcome !== 'completed' && outcome !== 'failed';
   return {
     requests: requests.length,
