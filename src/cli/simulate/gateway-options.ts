@@ -22,6 +22,7 @@ interface Conflicting {
   readonly check: boolean;
   readonly roleSwitch: boolean;
   readonly standby: number;
+  readonly fleet?: unknown;
 }
 
 export function addGatewayFlags(command: Command): Command {
@@ -52,7 +53,8 @@ export function gatewaySettings({
     (options.faults.length > 0 && 'faults') ||
     (options.check && 'check') ||
     (options.roleSwitch && 'role-switch') ||
-    (options.standby > 0 && 'standby');
+    (options.standby > 0 && 'standby') ||
+    (options.fleet !== undefined && 'fleet');
   if (flag) throw new UsageError(`Cannot use --gateways ${count} with --${flag}: it is simulated with one gateway`);
   return { count, balancing, loadReportUs: Math.ceil(loadReportMs * 1000) };
 }
