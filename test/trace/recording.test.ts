@@ -3,6 +3,7 @@ import { expect, it } from 'vitest';
 import { TraceParser } from '../../src/trace/parser.ts';
 import { RecordingReader } from '../../src/trace/recording/reader.ts';
 import { type RecordedLine, type RecordingHeader, recordingLine } from '../../src/trace/recording/recording.ts';
+import { withoutUnreported } from '../../src/trace/recording/reported-instances.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';
 
 const header: RecordingHeader = {
@@ -83,4 +84,38 @@ it.each([
 it('refuses other versions, and blocks that do not divide those of the run', () => {
   expect(() => parsed(`${recordingLine({ ...header, recording: 2 })}\n`)).toThrow('recording is 2');
   expect(() => parsed(textOf(line(1)), 48)).toThrow('use --block-tokens 32 or a multiple, not 48');
+});
+
+it.each([
+  [[-1, 100, 5, 1, 9, 1, 9, 1], 'line 2: instance of steps[0] is -1'],
+  [[2 ** 40, 100, 5, 1, 9, 1, 9, 1], 'line 2: instance of steps[0] is 1099511627776: a number below'],
+  [[0, 100, -5, 1, 9, 1, 9, 1], 'line 2: us of steps[0] is -5'],
+  [[0, 100, 4e9, 1, 9, 1, 9, 1], 'line 2: us of steps[0] is 4000000000: at most 3600000000'],
+  [[0, 100, 5, 1, 9, 1, -9, 1], 'line 2: decodeKeys of steps[0] is -9'],
+])('refuses the step %j', (step, message) => {
+  const reader = new RecordingReader(recordingLine(header), 1);
+  expect(() => reader.take(JSON.stringify({ steps: [step] }), 2)).toThrow(message);
+});
+
+function recordingOf(lines: readonly RecordedLine[]) {
+  const reader = new RecordingReader(recordingLine(header), 1);
+  const instances = [{ name: 'a' }, { name: 'b', blocks: 8 }].map((each) => ({ ...each, role: 'mixed' as const }));
+  const steps = [[1, 100, 5, 1, 9, 1, 9, 1] as const];
+  for (const one of [{ atMs: 1, instances }, { steps }, ...lines]) reader.take(recordingLine(one), 2);
+  return reader.end();
+}
+
+it('keeps the hashes of a request in its blocks alone', () => {
+  const [{ request, recorded }] = recordingOf([line(1)]).requests;
+  expect(request.blocks.length).toBe(3);
+  expect(Object.keys(recorded).filter((name) => /hash/i.test(name))).toEqual([]);
+});
+
+it('leaves out an instance that reported no memory, unless a request was there', () => {
+  const away = line(1, { instance: 1, decodeInstance: 1, group: [1] });
+  const { instances, steps, requests } = withoutUnreported(recordingOf([away]));
+  expect([instances.map(({ name }) => name), steps.map(({ length }) => length)]).toEqual([['b'], [1]]);
+  expect(requests[0].recorded).toMatchObject({ instance: 0, decodeInstance: 0, group: [0] });
+  const needed = recordingOf([away, line(2, { instance: 1, decodeInstance: 1, fetchedFrom: 0 })]);
+  expect(withoutUnreported(needed)).toBe(needed);
 });

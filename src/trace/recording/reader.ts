@@ -35,6 +35,10 @@ export interface TimedRecordedStep extends TimedStep {
 }
 
 const stepNumbers = 8;
+/** Instances are numbered from 0. */
+const instancesMax = 65_536;
+/** The longest step that is read: longer ones would hide all that follow. */
+const stepUsMax = 3_600e6;
 
 const outcomes = ['finished', 'failed', 'refused', 'cancelled'] as const;
 /** Members of a request that it may lack: instances by number, and tokens. */
@@ -101,6 +105,13 @@ export class RecordingReader {
       if (!isValid) throw new TraceError(line, `steps[${i}] is ${shown(row)}: ${stepNumbers} whole numbers expected`);
       const [instance, startedUs, us, rows, keyRows, decodeRows, decodeKeys, logitRows] = row as number[];
       const shape = { rows, keyRows, decodeRows, decodeKeys, logitRows };
+      const counts = { instance, us, ...shape };
+      for (const [field, value] of Object.entries(counts))
+        if (value < 0) throw new TraceError(line, `${field} of steps[${i}] is ${value}: at least 0 expected`);
+      if (us > stepUsMax)
+        throw new TraceError(line, `us of steps[${i}] is ${us}: at most ${stepUsMax}, an hour, expected`);
+      if (instance >= instancesMax)
+        throw new TraceError(line, `instance of steps[${i}] is ${instance}: a number below ${instancesMax} expected`);
       this.#steps[instance] ??= [];
       this.#steps[instance].push({ startedUs, us: Math.max(1, us), shape });
     }
@@ -181,7 +192,9 @@ function outcomeOf(row: Row, line: number): RecordedOutcome {
       throw new TraceError(line, `${field} is ${shown(value)}: milliseconds of at least 0 expected`);
   for (const field of ['attempts', 'max_tokens']) countOf(row, field, line);
   for (const field of optionalCounts) if (row[field] !== undefined) countOf(row, field, line);
-  return { ...(camelCased(row) as unknown as RecordedOutcome), outcome };
+  // Hashes are read as blocks: twice they would take most of the memory.
+  const { hash_ids: _, output_hash_ids: __, ...own } = row;
+  return { ...(camelCased(own) as unknown as RecordedOutcome), outcome };
 }
 
 function countOf(row: Row, field: string, line: number): number {

@@ -4,6 +4,7 @@ import { Simulation } from '../../../sim/engine/simulation.ts';
 import { compareReplay, type Percentiles, type ReplayComparison } from '../../../sim/replay/comparison.ts';
 import { type RequestRecord, RequestRecorder } from '../../../sim/report/request-recorder.ts';
 import type { Recording } from '../../../trace/recording/reader.ts';
+import { withoutUnreported } from '../../../trace/recording/reported-instances.ts';
 import { counted, percent, readable } from '../../terminal/fields.ts';
 import { printList, printTable } from '../../terminal/table.ts';
 import { checkOutputs } from '../outputs/output-file.ts';
@@ -34,7 +35,8 @@ export async function replayCommand(given: Readonly<Record<string, unknown>>, js
 
 export async function replayRecording(flags: ReplayFlags, showsProgress: boolean): Promise<Replay> {
   const started = performance.now();
-  const { isTorn, ...recording } = await readRecording(flags.replay);
+  const { isTorn, ...whole } = await readRecording(flags.replay);
+  const recording = withoutUnreported(whole);
   const settings = replaySettings(recording, flags);
   const names = recording.instances.map(({ role, name }) => `${role} ${name}`);
   const records: RequestRecord[] = [];
