@@ -178,7 +178,7 @@ async function serveInstances(
       console.log(describeInstances(serving.model.id, await serving.cluster.ready()));
       for (const note of serving.notes) console.log(note);
     } catch (error) {
-      await gateway.drain(atOnce);
+      await gateway.abandon();
       throw error;
     }
     announce(serving.model, gateway, options);
@@ -246,7 +246,7 @@ async function serveCluster(nats: NatsServers, options: ServeOptions, context: S
           : describeInstances(member.model.id, joined),
       );
     } catch (error) {
-      await gateway.drain(atOnce);
+      await gateway.abandon();
       await children?.close();
       throw error;
     }
@@ -260,6 +260,11 @@ async function serveCluster(nats: NatsServers, options: ServeOptions, context: S
     await member.close();
     exitAfterWrites();
   }
+}
+
+interface RecordedGateway extends Gateway {
+  /** The server has not started: ends the gateway at once, and removes its recording. */
+  abandon(): Promise<void>;
 }
 
 /** The recording of its requests ends with its drain. @throws Error if the gateway cannot listen on host and port */
@@ -276,7 +281,7 @@ async function openGateway(
   },
   options: ServeOptions,
   context: ServerContext,
-): Promise<Gateway> {
+): Promise<RecordedGateway> {
   const { chatTemplate, log } = context;
   const { port, close, discard } = await openRecording(options, { model, cluster }, log);
   const own = chatTemplate === undefined ? model : { ...model, chatTemplate, toolTemplate: undefined };
@@ -287,7 +292,11 @@ async function openGateway(
       await gateway.drain(times);
       await close();
     };
-    return { ...gateway, drain };
+    const abandon = async (): Promise<void> => {
+      await gateway.drain(atOnce);
+      await discard();
+    };
+    return { ...gateway, drain, abandon };
   } catch (error) {
     await discard();
     throw error;

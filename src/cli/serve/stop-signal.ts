@@ -22,6 +22,13 @@ export function killAfterWrites(): void {
   setTimeout(() => process.kill(process.pid, 'SIGKILL'), exitDelayMs);
 }
 
+/** Kills the process when it exits, at the latest after this time: Node's exit would wait for a write that hangs. */
+export function killInsteadOfExit(withinMs: number): void {
+  const kill = () => process.kill(process.pid, 'SIGKILL');
+  process.once('exit', kill);
+  setTimeout(kill, withinMs).unref();
+}
+
 /** Exits after pending writes: the NATS client would keep the process alive while a server does not answer its connection. */
 export function exitAfterWrites(): void {
   setTimeout(() => process.exit(), exitDelayMs).unref();

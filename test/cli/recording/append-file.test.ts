@@ -58,3 +58,18 @@ it('drops and counts lines while the disk is behind', async () => {
   await file.close();
   expect(written.join('').replaceAll(long, 'long')).toBe('long\nomitted 3\nnext\n');
 });
+
+it('closes in time though a write hangs, and reports it once', async () => {
+  const failures: string[] = [];
+  let fail = (_: Error): void => {};
+  const appendFile = () => new Promise<void>((_, reject) => (fail = reject));
+  const file = new AppendFile(
+    { appendFile, close: () => Promise.resolve() },
+    { onFailed: ({ code }) => failures.push(String(code)), omittedLine },
+  );
+  file.add('one');
+  expect(await file.close(5)).toBe(false);
+  fail(new Error('late'));
+  await new Promise(setImmediate);
+  expect(failures).toEqual(['ETIMEDOUT']);
+});

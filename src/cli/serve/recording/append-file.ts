@@ -4,6 +4,8 @@ import { UsageError } from '../../usage-error.ts';
 
 /** Text that waits for the disk; further lines are dropped and counted. */
 const waitingCharsMax = 16 * 2 ** 20;
+/** Time for the last writes: a hung disk must not keep the server from ending. */
+const closeMs = 5_000;
 
 export interface AppendFileOptions {
   /** Called once, when a write has failed: the file ends there. */
@@ -61,11 +63,16 @@ export class AppendFile {
     this.#omitted = 0;
   }
 
-  /** Resolves when all lines are written or the file has failed. */
-  async close(): Promise<void> {
+  /** Resolves when all lines are written or the file has failed. False: a write hangs, and keeps the process alive. */
+  async close(timeoutMs = closeMs): Promise<boolean> {
     if (!this.#failed) this.#pushOmitted();
-    await (this.#writing ?? this.#write());
-    await this.#file.close().catch(() => {});
+    const closed = (this.#writing ?? this.#write()).then(() => this.#file.close().catch(() => {}));
+    const inTime = await endsWithin(closed, timeoutMs);
+    if (!inTime && !this.#failed) {
+      this.#failed = true;
+      this.#options.onFailed(Object.assign(new Error('a write hangs'), { code: 'ETIMEDOUT' }));
+    }
+    return inTime;
   }
 
   /** Writes whole lines; those added meanwhile go with the next write. */
@@ -79,6 +86,8 @@ export class AppendFile {
         await this.#file.appendFile(text);
         this.#waitingChars -= text.length;
       } catch (error) {
+        // It hung until the file was closed, which was reported.
+        if (this.#failed) break;
         this.#failed = true;
         this.#options.onFailed(error as NodeJS.ErrnoException);
       }
@@ -86,4 +95,14 @@ export class AppendFile {
     this.#lines = this.#failed ? [] : this.#lines;
     this.#writing = undefined;
   }
+}
+
+async function endsWithin(done: Promise<void>, timeoutMs: number): Promise<boolean> {
+  let timer: NodeJS.Timeout | undefined;
+  const timeout = new Promise<boolean>((resolve) => {
+    timer = setTimeout(() => resolve(false), timeoutMs);
+  });
+  const inTime = await Promise.race([done.then(() => true), timeout]);
+  clearTimeout(timer);
+  return inTime;
 }

@@ -11,20 +11,24 @@ import { recordingLine, recordingVersion } from '../../../trace/recording/record
 import { pageTokens } from '../../../util/step.ts';
 import { type ServeOptions, toFlag } from '../../options/options.ts';
 import { boundText } from '../../options/slo-options.ts';
+import { killInsteadOfExit } from '../stop-signal.ts';
 import { AppendFile } from './append-file.ts';
 import { RequestRecording } from './request-recording.ts';
 
 export interface OpenRecording {
   /** The port through which requests are recorded. */
   readonly port: InferencePort;
+  /** Takes a few seconds at most; if a write hangs, the process is killed at its exit. */
   close(): Promise<void>;
-  /** The server has not started: the file is removed. */
+  /** The server has not started: closes and removes the file. */
   discard(): Promise<void>;
 }
 
 const none = async (): Promise<void> => {};
 
 const observeMs = 1000;
+/** Time for the rest of the server to end. */
+const hungExitMs = 10_000;
 
 /** Records nothing without a path. @throws UsageError if the file exists or cannot be created */
 export async function openRecording(
@@ -61,7 +65,7 @@ export async function openRecording(
   const close = async (): Promise<void> => {
     clearInterval(timer);
     recording.close();
-    await file.close();
+    if (!(await file.close())) killInsteadOfExit(hungExitMs);
   };
   const discard = async (): Promise<void> => {
     await close();

@@ -46,7 +46,7 @@ const stepsMax = 64;
 /** Learned values alone are written this seldom: they change with every step. */
 const learnedMs = 60_000;
 
-/** Memory is bounded by the running requests. */
+/** Memory is bounded by the running requests, and by the instances that have ever joined: each keeps its number. */
 export class RequestRecording {
   /** The port of the cluster whose requests are recorded. */
   readonly port: InferencePort;
