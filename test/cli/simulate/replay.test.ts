@@ -36,8 +36,8 @@ class Uneven extends LinearCost {
   }
 }
 
-/** Writes the recording of a run whose instances have these roles. Returns its path. */
-function record(roles: readonly InstanceSpec['role'][], count: number): string {
+/** Writes the recording of a run whose instances have these roles, with clocks ahead by `skewUs`. Returns its path. */
+function record(roles: readonly InstanceSpec['role'][], count: number, skewUs = 0): string {
   const generator = new WorkloadGenerator(
     {
       arrivals: { kind: 'poisson', requestsPerSecond: 25 },
@@ -85,7 +85,7 @@ function record(roles: readonly InstanceSpec['role'][], count: number): string {
     },
     threads: { toInstanceUs, receivedUs: (nowUs) => nowUs + deliveryUs },
     stepListener: (instance, at, { rows, keyRows, decodeRows, decodeKeys, logitRows }, [us]) => {
-      steps.push([instance, at, us, rows, keyRows, decodeRows, decodeKeys, logitRows]);
+      steps.push([instance, at + skewUs, us, rows, keyRows, decodeRows, decodeKeys, logitRows]);
     },
     requestListener: recorder,
   });
@@ -121,6 +121,14 @@ it('times every step by the fit if asked: decisions are those of the simulated m
   const { samePlacements, ttftRatio, tbtRatio } = await replayRecording(replayFlags(flags), false);
   expect(samePlacements).toBe(40);
   for (const ratio of [ttftRatio, tbtRatio]) expect(Math.abs((ratio ?? 0) - 1)).toBeLessThan(0.25);
+});
+
+it('notes that the clocks of instances may differ from that of the gateway', async () => {
+  const notesOf = async (skewUs: number) =>
+    (await replayRecording(replayFlags({ replay: record(['mixed'], 10, skewUs) }), false)).notes;
+  expect(await notesOf(0)).toEqual([]);
+  expect(await notesOf(-60e6)).toEqual([expect.stringContaining('No recorded step matches')]);
+  expect(await notesOf(60e6)).toEqual([expect.stringContaining('ms after arrivals')]);
 });
 
 it('refuses flags that the recording determines', () => {

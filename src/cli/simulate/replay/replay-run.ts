@@ -1,7 +1,9 @@
 // `kvasir simulate --replay`: a recording in a simulated cluster of the same kind, compared with what was recorded.
 
+import type { RecordedSteps } from '../../../core/cost/recorded-steps.ts';
 import { Simulation } from '../../../sim/engine/simulation.ts';
 import { compareReplay, type Percentiles, type ReplayComparison } from '../../../sim/replay/comparison.ts';
+import { messageDelays } from '../../../sim/replay/message-delay.ts';
 import { type RequestRecord, RequestRecorder } from '../../../sim/report/request-recorder.ts';
 import type { Recording } from '../../../trace/recording/reader.ts';
 import { withoutUnreported } from '../../../trace/recording/reported-instances.ts';
@@ -13,10 +15,10 @@ import { reportOf } from '../run-figures.ts';
 import { runRequests } from '../simulated-run.ts';
 import { readRecording } from '../trace-file.ts';
 import { type ReplayFlags, replayFlags, replaySettings } from './replay-settings.ts';
-import { replayedCluster } from './replayed-cluster.ts';
+import { matchedWithinUs, replayedCluster } from './replayed-cluster.ts';
 
 export interface Replay extends ReplayComparison {
-  /** Why the file does not hold all requests; empty: it does. */
+  /** Why the file does not hold all requests, or its step times are not used. */
   readonly notes: readonly string[];
   /** Names by number. */
   readonly instances: readonly string[];
@@ -40,27 +42,41 @@ export async function replayRecording(flags: ReplayFlags, showsProgress: boolean
   const settings = replaySettings(recording, flags);
   const names = recording.instances.map(({ role, name }) => `${role} ${name}`);
   const records: RequestRecord[] = [];
+  const recordedSteps: RecordedSteps[] = [];
   const recorder = new RequestRecorder((record) => records.push(record));
   const outputs = await RunOutputs.open(flags, names, showsProgress);
   const requests = recording.requests.map(({ request }) => request);
   const simulation = await runRequests([{ requests, share: 1 }], outputs, (listeners) => {
-    const config = replayedCluster(recording, settings, () => created.nowUs);
+    const nowUs = () => created.nowUs;
+    const config = replayedCluster(recording, settings, nowUs, (steps) => recordedSteps.push(steps));
     const requestListener = both(listeners.requestListener, recorder);
     const created: Simulation = new Simulation({ ...config, ...listeners, requestListener });
     return created;
   });
   return {
     ...compareReplay(recording.requests, records),
-    notes: notesOf(recording, isTorn),
+    notes: notesOf(recording, isTorn, recordedSteps),
     instances: names,
     simulated: reportOf(simulation.outcome, (performance.now() - started) / 1000),
   };
 }
 
-function notesOf({ omitted }: Recording, isTorn: boolean): readonly string[] {
+function notesOf(
+  { omitted, steps, requests }: Recording,
+  isTorn: boolean,
+  recordedSteps: readonly RecordedSteps[],
+): readonly string[] {
   const notes: string[] = [];
   if (isTorn) notes.push('The last line was not written to its end: it is left out');
   if (omitted > 0) notes.push(`The server left out ${counted(omitted, 'line')}: its disk was too slow`);
+  const hasSteps = recordedSteps.length > 0 && steps.some(({ length }) => length > 0);
+  if (hasSteps && recordedSteps.every(({ matched }) => matched === 0))
+    notes.push('No recorded step matches: step times are fitted; the clocks of gateway and instances may differ');
+  const { toInstanceUs } = messageDelays(requests, steps);
+  if (toInstanceUs > matchedWithinUs)
+    notes.push(
+      `Instances begin ${readable(toInstanceUs / 1000)} ms after arrivals: the clocks of gateway and instances may differ`,
+    );
   return notes;
 }
 

@@ -20,21 +20,32 @@ import { withRecordedLending } from './replayed-lending.ts';
 const bytesPerSecondGuess = 2e9;
 const ssdBytesPerSecondGuess = 1e9;
 /** Between processes, a prompt may be handed off this much earlier or later than in the recording. */
-const matchedWithinUs = 100_000;
+export const matchedWithinUs = 100_000;
 /** Rows between members of a group are 32-bit floats. */
 const activationBytes = 4;
 
+interface StepClock {
+  readonly nowUs: () => number;
+  readonly onRecordedSteps: (steps: RecordedSteps) => void;
+}
+
 /**
  * @param nowUs the time of the simulation
+ * @param onRecordedSteps receives the recorded steps of each instance, which count how many of them match
  * @throws UsageError if the recording lacks what the simulator requires
  */
-export function replayedCluster(recording: Recording, settings: ReplaySettings, nowUs: () => number): SimulationConfig {
+export function replayedCluster(
+  recording: Recording,
+  settings: ReplaySettings,
+  nowUs: () => number,
+  onRecordedSteps: (steps: RecordedSteps) => void = () => {},
+): SimulationConfig {
   const { header, instances, requests, steps } = recording;
   if (requests.length === 0) throw new UsageError('Cannot replay: the recording holds no request');
   if (instances.every(({ role }) => role === 'store'))
     throw new UsageError('Cannot replay: no instance had reported itself when the recording ended');
   const { toInstanceUs, deliveryUs } = messageDelays(requests, steps);
-  const specs = instances.map((_, i) => specOf(i, recording, settings, { nowUs, nicUs: deliveryUs }));
+  const specs = instances.map((_, i) => specOf(i, recording, settings, { nowUs, nicUs: deliveryUs, onRecordedSteps }));
   const learned = {
     prefills: new PrefillObserver(instances.map((_, i) => (settings.processes ? i : 0))),
     transfers: new LearnedTransfers(instances.length, header.kvTokenBytes),
@@ -60,7 +71,7 @@ function specOf(
   index: number,
   recording: Recording,
   settings: ReplaySettings,
-  { nowUs, nicUs }: { readonly nowUs: () => number; readonly nicUs: number },
+  { nicUs, ...clock }: StepClock & { readonly nicUs: number },
 ): InstanceSpec {
   const { header, instances } = recording;
   const instance = instances[index];
@@ -75,7 +86,7 @@ function specOf(
       ssdBlocks === 0 ? undefined : { readBytesPerSecond: ssdBytesPerSecond, writeBytesPerSecond: ssdBytesPerSecond },
     machine: {
       ...{ blockTokens, blocks, eviction: settings.eviction, pinShare: settings.pinMemory },
-      cost: costOf(index, recording, settings, nowUs),
+      cost: costOf(index, recording, settings, clock),
       limits: batchLimitsWith(settings.stepMs && settings.stepMs * 1000),
       ...{ coalesce: false, reportsAll: true, learns: true, aheadOfUse: true },
       handOff: {
@@ -93,7 +104,7 @@ function costOf(
   index: number,
   recording: Recording,
   { stepTimes, borrow }: ReplaySettings,
-  nowUs: () => number,
+  { nowUs, onRecordedSteps }: StepClock,
 ): StepCostModel {
   const { instances, requests, steps } = recording;
   // An instance that has computed nothing is taken to be as fast as another one.
@@ -103,7 +114,9 @@ function costOf(
   const own = withGaps(steps[index], index, requests);
   // Times of recorded steps include remote attention, which the simulator adds.
   if (stepTimes === 'fitted' || borrow) return fittedSteps(own, stepCost, sizes, index);
-  return new RecordedSteps(own, fittedSteps(own, stepCost, sizes), nowUs, matchedWithinUs);
+  const recorded = new RecordedSteps(own, fittedSteps(own, stepCost, sizes), nowUs, matchedWithinUs);
+  onRecordedSteps(recorded);
+  return recorded;
 }
 
 function sizesOf(index: number, { header, instances }: Recording): KvSizes {
