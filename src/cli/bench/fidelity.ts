@@ -13,11 +13,12 @@ import { printReplay, replayRecording } from '../simulate/replay/replay-run.ts';
 import { replayFlags } from '../simulate/replay/replay-settings.ts';
 import { percent, readable } from '../terminal/fields.ts';
 import { printList, printTable } from '../terminal/table.ts';
+import { UsageError } from '../usage-error.ts';
 import { type RecordedKind, recordedKinds, withRecording } from './cluster/recorded-cluster.ts';
 import { benchModelSchema, blockBytesOf, count, progress } from './options.ts';
 
 const schema = benchModelSchema.extend({
-  instances: z.coerce.number().int().min(1).max(64).default(2),
+  instances: z.coerce.number().int().min(1).max(64).optional(),
   threads: count(1),
   requests: z.coerce.number().int().min(10).default(200),
   rate: z.coerce.number().positive().default(4),
@@ -26,6 +27,8 @@ const schema = benchModelSchema.extend({
   seed: z.coerce.number().int().min(0).default(1),
   processes: z.enum(recordedKinds).optional(),
 });
+
+const instancesDefault = 2;
 
 /** Time in which calibration rounds start; the smallest number of rounds may take longer. */
 const calibrationMs = 4000;
@@ -53,8 +56,11 @@ export function fidelityCommand(): Command {
     )
     .option('--json', 'Print one JSON object')
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
-      const { instances, threads, processes, ...options } = readOptions(schema, flags);
+      const { instances: given, threads, processes, ...options } = readOptions(schema, flags);
+      const instances = given ?? instancesDefault;
       if (processes !== undefined) {
+        if (given !== undefined)
+          throw new UsageError(`Cannot use --instances with --processes: ${processes} has two processes`);
         await replayProcesses(processes, { ...options, threads }, json === true);
         return;
       }

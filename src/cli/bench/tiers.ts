@@ -32,29 +32,27 @@ export function tiersCommand(): Command {
       const options = { ...own, context: prompt + 1, eviction: 'lru', kvMemory: (blocks + 2) * blockBytes } as const;
       const hostMemory = Math.ceil(2.5 * blocks) * blockBytes;
       const ssdSize = (repeats + 1) * 6 * blocks * (blockBytes + 4096);
-      const serving = await openServing(options, { queue: 1, hostMemory, ssd: ssd.path, ssdSize });
-      const plain = await openServing(options, { queue: 1 });
       try {
-        await Promise.all([serving.cluster.ready(), plain.cluster.ready()]);
-        const { id, vocabSize } = serving.model;
-        const rows = await benchTiers({
-          ...{
-            port: serving.cluster,
-            plain: plain.cluster,
-            vocabSize,
-            prompt,
-            blockTokens: pageTokens,
-            blockBytes,
-            repeats,
-          },
-          onProgress: progress,
-        });
-        const { copiedBytes = 0, storedEarlyBytes = 0 } = serving.cluster.snapshot().tiers?.moved ?? {};
-        if (json === true)
-          console.log(JSON.stringify({ model: id, threads: own.threads, rows, copiedBytes, storedEarlyBytes }));
-        else printTable(rows, 'Time to first token by the tier of the prefix');
+        const serving = await openServing(options, { queue: 1, hostMemory, ssd: ssd.path, ssdSize });
+        try {
+          const plain = await openServing(options, { queue: 1 });
+          try {
+            await Promise.all([serving.cluster.ready(), plain.cluster.ready()]);
+            const sides = { port: serving.cluster, plain: plain.cluster };
+            const sizes = { vocabSize: serving.model.vocabSize, prompt, blockTokens: pageTokens, blockBytes, repeats };
+            const rows = await benchTiers({ ...sides, ...sizes, onProgress: progress });
+            const { copiedBytes = 0, storedEarlyBytes = 0 } = serving.cluster.snapshot().tiers?.moved ?? {};
+            const model = serving.model.id;
+            if (json === true)
+              console.log(JSON.stringify({ model, threads: own.threads, rows, copiedBytes, storedEarlyBytes }));
+            else printTable(rows, 'Time to first token by the tier of the prefix');
+          } finally {
+            await plain.close();
+          }
+        } finally {
+          await serving.close();
+        }
       } finally {
-        await Promise.all([serving.close(), plain.close()]);
         ssd.remove();
       }
     });

@@ -12,6 +12,9 @@ import { temporaryFolder } from '../../serve/exit-cleanup.ts';
 import { killAtExit, killChild, LocalNats } from './local-nats.ts';
 import { addressOf, serveCommand } from './process-cluster.ts';
 
+/** All requests have ended when the server is stopped. */
+const stopMs = 60_000;
+
 /** Two instances each: mixed ones, prefill and decode, with host memory, and with borrowed memory. */
 export const recordedKinds = ['mixed', 'pd', 'tiers', 'borrow'] as const;
 export type RecordedKind = (typeof recordedKinds)[number];
@@ -79,10 +82,12 @@ export async function withRecording<T>(load: RecordedLoad, use: (path: string) =
   }
 }
 
-/** Lets the server finish its recording; it may have ended before. */
+/** Lets the server finish its recording; it may have ended before. @throws Error if it does not end in time */
 async function stop(server: ChildProcess): Promise<void> {
   if (server.exitCode !== null || server.signalCode !== null) return;
-  const ended = once(server, 'exit');
+  const ended = once(server, 'exit', { signal: AbortSignal.timeout(stopMs) }).catch(() => {
+    throw new Error(`Cannot finish the recording: the server has not ended ${stopMs / 1000} s after SIGTERM`);
+  });
   server.kill('SIGTERM');
   await ended;
 }
