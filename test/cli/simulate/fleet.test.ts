@@ -51,6 +51,7 @@ describe('a simulated fleet', () => {
     [{ tables: undefined }, 'Cannot use --fleet without --tables'],
     [{ mixed: 2 }, 'Cannot use --mixed with --fleet: external engines have none'],
     [{ borrow: true }, 'Cannot use --borrow with --fleet'],
+    [{ gateways: 2 }, 'Cannot use --gateways 2 with --fleet'],
     [{ fleet: join(folder, 'none.yaml') }, 'Cannot read fleet'],
   ])('refuses %j', async (own, reason) => {
     await expect(run(engines(''), own)).rejects.toThrow(reason);
