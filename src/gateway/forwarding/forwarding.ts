@@ -15,6 +15,8 @@ const bodyBytesMax = 2 ** 20;
 /** Bytes of the list of one gateway at most. */
 const listBytesMax = 2 ** 26;
 const pathMax = 512;
+/** Of the routes: gateways refuse messages with another path. */
+const pathPattern = /^\/v1\/(files|batches|contexts)(\/[\w-]+){0,2}$/;
 const retryAfterMs = 5_000;
 
 /** A thing in a list. */
@@ -60,8 +62,9 @@ export class Forwarding {
   elsewhere(c: Context<Env>, id: string): string | undefined {
     const key = gatewayKeyOf(id);
     const isHere = this.#peers === undefined || key === this.#peers.key || forwardedCaller(c) !== undefined;
-    // Other methods and longer paths have no route.
-    const hasRoute = methodOf(c) !== undefined && pathOf(c).length <= pathMax;
+    // Other methods and paths have no route.
+    const { path } = c.req;
+    const hasRoute = methodOf(c) !== undefined && path.length <= pathMax && pathPattern.test(path);
     return isHere || !hasRoute ? undefined : key;
   }
 
@@ -92,7 +95,7 @@ export class Forwarding {
     const text = await textOf(body).catch((error: unknown) => {
       throw unreachable(error instanceof Error ? error.message : String(error));
     });
-    const parsed = status === 200 ? listSchema.safeParse(JSON.parse(text)) : undefined;
+    const parsed = status === 200 ? listSchema.safeParse(jsonOf(text)) : undefined;
     if (parsed?.success !== true) throw unreachable(`gateway ${key} answers the list with ${status}`);
     return parsed.data.data;
   }
@@ -109,7 +112,7 @@ export class Forwarding {
       });
     const answer = await this.#peers?.send(key, {
       method,
-      path: pathOf(c),
+      path: c.req.path,
       owner: this.#owners.ownerOf(c.get('caller').name),
       requestId: c.get('responseId'),
       // Not a Buffer, which messages cannot hold.
@@ -124,11 +127,6 @@ function methodOf({ req: { method } }: Context<Env>): ForwardedRequest['method']
   return method === 'GET' || method === 'POST' || method === 'DELETE' ? method : undefined;
 }
 
-/** As the client spelled it. */
-function pathOf(c: Context<Env>): string {
-  return new URL(c.req.url).pathname;
-}
-
 /** @throws Error if the gateway is lost, or the text too long */
 async function textOf(body: AsyncIterable<Uint8Array>): Promise<string> {
   const pieces: Uint8Array[] = [];
@@ -139,6 +137,15 @@ async function textOf(body: AsyncIterable<Uint8Array>): Promise<string> {
     pieces.push(piece);
   }
   return Buffer.concat(pieces).toString();
+}
+
+/** Undefined if the text is not JSON. */
+function jsonOf(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
 }
 
 /** Answers requests of other gateways as those of clients here, without their keys, which the other gateway has checked. */

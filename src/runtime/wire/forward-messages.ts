@@ -21,7 +21,7 @@ const forwardWire = z.discriminatedUnion('kind', [
     path: z
       .string()
       .max(512)
-      .regex(/^\/v1\/(files|batches|contexts)(\/[\x21-\x7e]*)?$/),
+      .regex(/^\/v1\/(files|batches|contexts)(\/[\w-]+){0,2}$/),
     owner: z.string().max(512),
     requestId: z.string().regex(/^[\w.:/-]{1,128}$/),
     body: bytesUpTo(requestBytesMax),
