@@ -101,6 +101,8 @@ export class PublishedBlocks implements HeldBlocksListener {
     if (known === undefined && held === heldIn.nothing) return;
     const block = known ?? this.#add(hash);
     block.held = held;
+    // The next `take` is later: until then no other block may push this one out.
+    if (held !== heldIn.nothing) this.#unheld.delete(block);
     this.#change(block);
   }
 
