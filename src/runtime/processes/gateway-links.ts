@@ -196,6 +196,11 @@ export class GatewayLinks implements PeerHandler<ForwarderAnnouncement>, Gateway
     const calls = this.#served.get(peer);
     if (calls === undefined) return;
     const refuse = (why: string): void => this.#send(peer, { kind: 'refused', call, why });
+    // A second response would take the place of the first, which then has no owner.
+    if (calls.has(call)) {
+      refuse(`call ${call} is not new`);
+      return;
+    }
     if (calls.size >= callsMax) {
       refuse(`it answers ${calls.size} requests of this gateway already`);
       return;
