@@ -47,7 +47,10 @@ const lender = z.object({
   instance: count.max(0xffff),
   identity: z.string().max(512),
   lendableBlocks: count,
-  attentionAddress: z.string().regex(/^[\w.:-]{1,253}:\d{1,5}$/),
+  attentionAddress: z
+    .string()
+    .regex(/^[\w.:-]{1,253}:\d{1,5}$/)
+    .refine((address) => Number(address.slice(address.lastIndexOf(':') + 1)) < 65_536, 'its port is above 65535'),
 });
 // The stored record keeps the field name `life` of earlier releases.
 const place = z
