@@ -34,8 +34,8 @@ export type HandOffEffect<Params> =
 
 /**
  * Late and repeated events change nothing. Before the decode engine is called, a query or a prefill that fails while the
- * prefill engine is up falls back to the decode engine alone. The failure of an engine, and of one of two concurrent calls, ends the attempt, which the conductor
- * repeats.
+ * prefill engine is up falls back to the decode engine alone. The failure of an engine, and of one of two concurrent
+ * calls, ends the attempt, which the conductor repeats.
  */
 export class HandOff<Params> {
   readonly #order: HandOffOrder;
