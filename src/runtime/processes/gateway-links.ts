@@ -19,8 +19,8 @@ import { type ClusterProcess, type Peer, type PeerHandler, PeerSession } from '.
 const answerMs = 10_000;
 /** A response of which no further piece is pulled for this time is dropped. */
 const pullMs = 30_000;
-/** Calls of one gateway that another one answers at once. */
-const callsMax = 32;
+/** Calls of one gateway that another one answers at once; those of one owner are at most as many as are free. */
+const callsMax = 64;
 /** Lost gateways whose names are remembered. */
 const lostMax = 256;
 
@@ -36,6 +36,8 @@ interface WaitingCall {
 
 /** A call of another gateway. */
 interface ServedCall {
+  /** Of the data that it reaches. */
+  readonly owner: string;
   /** Undefined until the response has begun. */
   pieces: Pieces | undefined;
   timer: NodeJS.Timeout | undefined;
@@ -201,11 +203,13 @@ export class GatewayLinks implements PeerHandler<ForwarderAnnouncement>, Gateway
       refuse(`call ${call} is not new`);
       return;
     }
-    if (calls.size >= callsMax) {
-      refuse(`it answers ${calls.size} requests of this gateway already`);
+    const ofOwner = [...calls.values()].filter(({ owner }) => owner === request.owner).length;
+    // However slowly one tenant reads its files, the others have calls left.
+    if (ofOwner >= callsMax - calls.size) {
+      refuse(`it answers ${calls.size} requests of this gateway already, ${ofOwner} of them of this API key`);
       return;
     }
-    const own: ServedCall = { pieces: undefined, timer: undefined };
+    const own: ServedCall = { owner: request.owner, pieces: undefined, timer: undefined };
     calls.set(call, own);
     try {
       if (this.#answer === undefined) throw new Error('it starts');

@@ -151,6 +151,19 @@ it('long contents arrive in pieces, and a response that is read no further is dr
   close();
 });
 
+it('slow downloads of one tenant leave the calls of the others', async () => {
+  const { a, b, close } = await two();
+  const path = `/v1/files/${await a.upload('x'.repeat(600_000))}/content`;
+  const held = [];
+  for (let i = 0; i < 32; i++) held.push(await b.raw('GET', path));
+  expect(held.every(({ status }) => status === 200)).toBe(true);
+  expect((await b.send('GET', '/v1/files')).body.error.message).toContain('32 of them of this API key');
+  expect((await b.send('GET', '/v1/files', undefined, 'two')).status).toBe(200);
+  await Promise.all(held.map(({ body }) => body?.cancel()));
+  expect((await b.send('GET', '/v1/files')).status).toBe(200);
+  close();
+});
+
 it('503 names a gateway that is not in the cluster, has left it, or does not answer', async () => {
   const { hub, a, b, close } = await two();
   const id = `file-cccccccc_${'0'.repeat(32)}`;
