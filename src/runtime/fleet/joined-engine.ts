@@ -50,6 +50,7 @@ export class JoinedEngine {
   readonly #engine: ExternalEngine;
   #ranks: EngineRank[] = [];
   #incarnation = 0;
+  #isDraining = false;
 
   constructor(options: JoinedEngineOptions) {
     this.#options = options;
@@ -76,6 +77,7 @@ export class JoinedEngine {
 
   /** Accepts no further requests; resolves when those that run have ended. */
   async drain(): Promise<void> {
+    this.#isDraining = true;
     await Promise.all(this.#ranks.map((rank) => rank.drain()));
   }
 
@@ -85,6 +87,8 @@ export class JoinedEngine {
   }
 
   #onUp(dialect: EngineDialect, description: EngineDescription): void {
+    // New instances would accept requests just before the process ends.
+    if (this.#isDraining) return;
     const { name, log, engine } = this.#options;
     const { sources } = description;
     // Of two incarnations of one name, the later one has the higher number.

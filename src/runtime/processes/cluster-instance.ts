@@ -101,6 +101,7 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
   #traces = false;
   #draining = false;
   #isConnected = true;
+  #isClosed = false;
   /** Set while a message about changed load is due. */
   #loadReport: NodeJS.Timeout | undefined;
   #loadReportedMs = 0;
@@ -163,7 +164,7 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
   /** A gateway that has acknowledged the drain sends nothing more; what it sent before has arrived. */
   get #isDrained(): boolean {
     // No gateway receives the outputs of its requests: they continue elsewhere.
-    if (!this.#isConnected) return true;
+    if (this.#isClosed || !this.#isConnected) return true;
     const { lending } = this.#snapshot;
     const isKnown = [...this.#clients.keys()].every((peer) => this.#session.hasDelivered(peer));
     return isKnown && this.#owners.size === 0 && (lending === undefined || owesNothing(lending));
@@ -171,6 +172,7 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
 
   /** Gateways retry their requests elsewhere. Resolves when the stored snapshot is removed, or cannot be. */
   close(): Promise<void> {
+    this.#isClosed = true;
     this.#unwatch();
     clearTimeout(this.#loadReport);
     this.#session.close();
@@ -326,7 +328,7 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
 
   /** Each gateway receives the load of the others soon: their next placements depend on it. */
   #loadChanged(): void {
-    if (this.#loadReport !== undefined || this.#clients.size < 2) return;
+    if (this.#isClosed || this.#loadReport !== undefined || this.#clients.size < 2) return;
     const delayMs = Math.max(0, this.#loadReportedMs + loadReportMs - performance.now());
     this.#loadReport = setTimeout(() => {
       this.#loadReport = undefined;
