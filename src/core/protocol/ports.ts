@@ -458,6 +458,12 @@ export interface ForwardedResponse {
   readonly body: AsyncIterable<Uint8Array>;
 }
 
+/** An AbortSignal. */
+export interface Cancelled {
+  readonly aborted: boolean;
+  addEventListener(kind: 'abort', listener: () => void): void;
+}
+
 /** The other gateways of a cluster, each of which has files, batches and contexts of its own. */
 export interface GatewayPeers {
   /** Names this gateway in ids: 8 hexadecimal digits. With a data folder it survives a restart. */
@@ -466,6 +472,9 @@ export interface GatewayPeers {
   keys(): readonly string[];
   /** Resolves with the reason, which names the gateway, if it cannot be reached or does not respond in time. */
   send(key: string, request: ForwardedRequest): Promise<ForwardedResponse | string>;
-  /** Requests of other gateways are answered by `answer` from now on. */
-  onRequest(answer: (request: ForwardedRequest) => Promise<ForwardedResponse>): void;
+  /**
+   * Requests of other gateways are answered by `answer` from now on. `cancelled` is aborted, perhaps after the answer,
+   * when the other gateway has not had it in time: its client has an error, and may repeat the request.
+   */
+  onRequest(answer: (request: ForwardedRequest, cancelled: Cancelled) => Promise<ForwardedResponse>): void;
 }

@@ -1,6 +1,6 @@
 // The routes of files and batches.
 import type { Context, Hono } from 'hono';
-import { type Forwarding, forwardedCaller, type Listed } from '../forwarding/forwarding.ts';
+import { type Forwarding, forwardedCaller, forwardedCancel, type Listed } from '../forwarding/forwarding.ts';
 import type { GatewayIds } from '../forwarding/gateway-ids.ts';
 import { readBytes, readJson } from '../http/body.ts';
 import { badField } from '../http/errors.ts';
@@ -36,7 +36,7 @@ export function addBatchRoutes(app: Hono<Env>, run: BatchRun, settings: BatchSet
     // The gateway that has the input runs the batch.
     const key = forwarding.elsewhere(c, inputOf(json));
     if (key !== undefined) return forwarding.forward(c, key, new TextEncoder().encode(JSON.stringify(json)));
-    return c.json(batches.create(json, c.get('caller')));
+    return c.json(batches.create(json, c.get('caller'), forwardedCancel(c)));
   });
   app.get(all, async (c) => {
     const listed = await forwarding.listed(c, batches.list(c.get('caller').name));

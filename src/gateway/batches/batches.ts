@@ -4,6 +4,7 @@ import { randomUUID } from 'node:crypto';
 import { setMaxListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
+import type { Cancelled } from '../../core/protocol/ports.ts';
 import { oneLine } from '../../util/one-line.ts';
 import type { Listed } from '../forwarding/forwarding.ts';
 import type { GatewayIds } from '../forwarding/gateway-ids.ts';
@@ -71,8 +72,13 @@ export class Batches {
     }
   }
 
-  /** @throws ApiError 400 naming the field, 404 for an unknown file, 429 for one batch too many or above a limit of the caller's key */
-  create(json: unknown, caller: Caller): object {
+  /**
+   * @param unclaimed aborted when the client has no answer: a batch that it may request again does not run
+   * @throws ApiError 400 naming the field, 404 for an unknown file, 429 for one batch too many or above a limit of the
+   * caller's key
+   */
+  create(json: unknown, caller: Caller, unclaimed?: Cancelled): object {
+    if (unclaimed?.aborted === true) throw new ApiError(499, 'Cannot run batch: the client disconnected');
     const request = parseBody(batchSchema, json);
     const { bytes, purpose } = this.#files.get(request.input_file_id, caller.name);
     if (purpose !== 'batch')
@@ -93,6 +99,7 @@ export class Batches {
     }
     this.#batches.set(id, batch);
     if (errors.length === 0) this.#start(batch);
+    unclaimed?.addEventListener('abort', () => this.#stopUnclaimed(batch));
     return describe(batch);
   }
 
@@ -123,12 +130,23 @@ export class Batches {
   /** Cancels running requests of the batch; its files have the responses so far. */
   cancel(id: string, tenant: string): object {
     const batch = this.#find(id, tenant);
-    if (batch.status === 'in_progress') {
-      setStatus(batch, 'cancelling');
-      batch.stop.abort();
-      this.#records.save(batch);
-    }
+    this.#stop(batch);
     return describe(batch);
+  }
+
+  #stopUnclaimed(batch: Batch): void {
+    try {
+      this.#stop(batch);
+    } catch (error) {
+      this.#logger.error({ err: error, batch: batch.id }, 'Cannot store that a batch stops');
+    }
+  }
+
+  #stop(batch: Batch): void {
+    if (batch.status !== 'in_progress') return;
+    setStatus(batch, 'cancelling');
+    batch.stop.abort();
+    this.#records.save(batch);
   }
 
   #find(id: string, tenant: string): Batch {

@@ -2,7 +2,7 @@
 // answers, and lists are those of all gateways.
 import type { Context } from 'hono';
 import { z } from 'zod';
-import type { ForwardedRequest, ForwardedResponse, GatewayPeers } from '../../core/protocol/ports.ts';
+import type { Cancelled, ForwardedRequest, ForwardedResponse, GatewayPeers } from '../../core/protocol/ports.ts';
 import { readBytes } from '../http/body.ts';
 import type { Owners } from '../http/data-folder.ts';
 import { ApiError } from '../http/errors.ts';
@@ -30,11 +30,18 @@ const listSchema = z.looseObject({ data: z.array(z.looseObject({ id: z.string(),
 /** The environment of a request that another gateway has forwarded. */
 interface ForwardedEnv {
   readonly forwardedFor: Caller;
+  /** @see GatewayPeers.onRequest */
+  readonly cancelled: Cancelled;
 }
 
 /** The caller of a request that another gateway has forwarded, and authorised; undefined: a client sent it here. */
 export function forwardedCaller({ env }: Context<Env>): Caller | undefined {
   return (env as Partial<ForwardedEnv> | undefined)?.forwardedFor;
+}
+
+/** Aborted when the gateway that has forwarded the request does not wait for the answer; undefined: a client sent it here. */
+export function forwardedCancel({ env }: Context<Env>): Cancelled | undefined {
+  return (env as Partial<ForwardedEnv> | undefined)?.cancelled;
 }
 
 export class Forwarding {
@@ -154,11 +161,11 @@ export function answerForwarded(
   callerOf: (owner: string) => Caller,
   answer: (request: Request, env: ForwardedEnv) => Response | Promise<Response>,
 ): void {
-  peers.onRequest(async ({ method, path, owner, requestId, body }: ForwardedRequest) => {
+  peers.onRequest(async ({ method, path, owner, requestId, body }, cancelled) => {
     const headers = { 'content-type': 'application/json', 'x-request-id': requestId };
     const content = method === 'POST' ? { body: Uint8Array.from(body) } : {};
     const request = new Request(`http://gateway${path}`, { method, headers, ...content });
-    const response = await answer(request, { forwardedFor: callerOf(owner) });
+    const response = await answer(request, { forwardedFor: callerOf(owner), cancelled });
     const kept = ['content-type', 'retry-after', 'allow'];
     return {
       status: response.status,

@@ -25,6 +25,7 @@ const callsMax = 64;
 const lostMax = 256;
 
 type Forwarder = Peer<ForwarderAnnouncement>;
+type AnswerForwarded = Parameters<GatewayPeers['onRequest']>[0];
 
 /** A call of this gateway that waits for a message. */
 interface WaitingCall {
@@ -38,6 +39,8 @@ interface WaitingCall {
 interface ServedCall {
   /** Of the data that it reaches. */
   readonly owner: string;
+  /** Aborted when its gateway does not wait for it any more. */
+  readonly cancel: AbortController;
   /** Undefined until the response has begun. */
   pieces: Pieces | undefined;
   timer: NodeJS.Timeout | undefined;
@@ -52,9 +55,11 @@ export class GatewayLinks implements PeerHandler<ForwarderAnnouncement>, Gateway
   readonly #lost = new Map<string, string>();
   readonly #waiting = new Map<number, WaitingCall>();
   readonly #served = new Map<Forwarder, Map<number, ServedCall>>();
+  /** Answered calls that the gateway may still cancel. */
+  readonly #answered = new WeakMap<Forwarder, Map<number, AbortController>>();
   readonly readAnnouncement = readForwarder;
   #calls = 0;
-  #answer: ((request: ForwardedRequest) => Promise<ForwardedResponse>) | undefined;
+  #answer: AnswerForwarded | undefined;
 
   constructor(process: ClusterProcess, key: string) {
     this.key = key;
@@ -76,7 +81,7 @@ export class GatewayLinks implements PeerHandler<ForwarderAnnouncement>, Gateway
     return [...this.#peers.keys()];
   }
 
-  onRequest(answer: (request: ForwardedRequest) => Promise<ForwardedResponse>): void {
+  onRequest(answer: AnswerForwarded): void {
     this.#answer = answer;
   }
 
@@ -132,7 +137,7 @@ export class GatewayLinks implements PeerHandler<ForwarderAnnouncement>, Gateway
         void this.#sendPiece(peer, message.call);
         break;
       case 'cancel':
-        this.#end(peer, message.call);
+        this.#cancel(peer, message.call);
         break;
       case 'response':
       case 'piece':
@@ -209,16 +214,18 @@ export class GatewayLinks implements PeerHandler<ForwarderAnnouncement>, Gateway
       refuse(`it answers ${calls.size} requests of this gateway already, ${ofOwner} of them of this API key`);
       return;
     }
-    const own: ServedCall = { owner: request.owner, pieces: undefined, timer: undefined };
+    const cancel = new AbortController();
+    const own: ServedCall = { owner: request.owner, cancel, pieces: undefined, timer: undefined };
     calls.set(call, own);
     try {
       if (this.#answer === undefined) throw new Error('it starts');
-      const { status, headers, body } = await this.#answer(request);
+      const { status, headers, body } = await this.#answer(request, cancel.signal);
       const pieces = new Pieces(body);
       const piece = await pieces.next();
       // The call was cancelled, or its gateway lost.
       if (calls.get(call) !== own) return pieces.close();
       own.pieces = pieces;
+      if (piece.last && request.method === 'POST') this.#remember(peer, call, cancel);
       this.#afterPiece(peer, call, piece.last);
       this.#send(peer, { kind: 'response', call, status, headers, ...piece });
     } catch (error) {
@@ -251,6 +258,21 @@ export class GatewayLinks implements PeerHandler<ForwarderAnnouncement>, Gateway
     else own.timer = setTimeout(() => this.#end(peer, call), pullMs).unref();
   }
 
+  /** A gateway cancels after the whole answer if that came too late. */
+  #remember(peer: Forwarder, call: number, cancel: AbortController): void {
+    const answered = this.#answered.get(peer) ?? new Map<number, AbortController>();
+    this.#answered.set(peer, answered.set(call, cancel));
+    setTimeout(() => answered.delete(call), pullMs).unref();
+  }
+
+  /** What a response that nothing reads would have caused is undone, or does not begin. */
+  #cancel(peer: Forwarder, call: number): void {
+    const own = this.#served.get(peer)?.get(call);
+    // A response that has begun may be read no further.
+    if (own?.pieces === undefined) (own?.cancel ?? this.#answered.get(peer)?.get(call))?.abort();
+    this.#end(peer, call);
+  }
+
   /** Ends a call of another gateway; without effect if it has ended. */
   #end(peer: Forwarder, call: number): void {
     const calls = this.#served.get(peer);
@@ -261,7 +283,7 @@ export class GatewayLinks implements PeerHandler<ForwarderAnnouncement>, Gateway
   }
 
   #drop(peer: Forwarder): void {
-    for (const call of this.#served.get(peer)?.keys() ?? []) this.#end(peer, call);
+    for (const call of this.#served.get(peer)?.keys() ?? []) this.#cancel(peer, call);
     this.#served.delete(peer);
   }
 
