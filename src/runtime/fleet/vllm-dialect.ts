@@ -203,6 +203,8 @@ export function mooncakeHandOff(url: string): HandOffDialect {
     order: 'queried',
     async query(rank) {
       const id = (await named())[String(rank)]?.engine_id;
+      // Ranks register with the bootstrap server one after the other.
+      if (id === undefined) known = undefined;
       return id === undefined ? undefined : { remote_bootstrap_addr: url, remote_engine_id: id };
     },
     prefill: (rendezvous) => ({
