@@ -236,9 +236,10 @@ export function subscription(topic: string): readonly Uint8Array[] {
 /** @throws Error if the endpoint has another form */
 export function tcpAddress(endpoint: string, portMin = 1): { readonly host: string; readonly port: number } {
   const match = /^tcp:\/\/(\[[^\]]+\]|[^:]+):(\d+)$/.exec(endpoint);
-  if (match === null) throw new Error(`Cannot connect to ${endpoint}: write tcp://HOST:PORT`);
+  if (match === null) throw new Error(`Invalid endpoint ${endpoint}: write tcp://HOST:PORT`);
   const port = Number(match[2]);
-  if (port < portMin || port > 65_535) throw new Error(`Cannot connect to ${endpoint}: the port must be at most 65535`);
+  if (port < portMin || port > 65_535)
+    throw new Error(`Invalid endpoint ${endpoint}: the port must be ${portMin} to 65535`);
   return { host: match[1].replace(/^\[|\]$/g, ''), port };
 }
 
