@@ -17,6 +17,8 @@ const listBytesMax = 2 ** 26;
 const pathMax = 512;
 /** Of the routes: gateways refuse messages with another path. */
 const pathPattern = /^\/v1\/(files|batches|contexts)(\/[\w-]+){0,2}$/;
+/** Responses that cannot have the body of an answer: no route sends them. */
+const withoutBody: ReadonlySet<number> = new Set([204, 205, 304]);
 const retryAfterMs = 5_000;
 
 /** A thing in a list. */
@@ -78,6 +80,10 @@ export class Forwarding {
   /** @throws ApiError 503 naming a gateway that cannot be reached, 413 for a long body */
   async forward(c: Context<Env>, key: string, body: Uint8Array): Promise<Response> {
     const { status, headers, body: pieces } = await this.#send(c, key, methodOf(c) ?? 'GET', body);
+    if (withoutBody.has(status)) {
+      await pieces[Symbol.asyncIterator]().return?.();
+      throw unreachable(`gateway ${key} answers with ${status}`);
+    }
     return new Response(streamOf(pieces), {
       status,
       headers: headers.map(([name, value]): [string, string] => [name, value]),
