@@ -6,7 +6,9 @@ import { ApiKeys } from '../../../src/gateway/keys/api-keys.ts';
 import type { Bus } from '../../../src/runtime/bus/bus.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import { GatewayLinks } from '../../../src/runtime/processes/gateway-links.ts';
+import { PeerSession } from '../../../src/runtime/processes/peer-session.ts';
 import { encode } from '../../../src/runtime/wire/codec.ts';
+import { type ForwarderAnnouncement, readForward, readForwarder } from '../../../src/runtime/wire/forward-messages.ts';
 import { settled } from '../../runtime/bus/settled.ts';
 import { accepted, finished, type Script, ScriptedPort, started, tokens } from '../scripted-port.ts';
 import { gatewayOptions, noCluster } from '../world.ts';
@@ -161,6 +163,43 @@ it('slow downloads of one tenant leave the calls of the others', async () => {
   expect((await b.send('GET', '/v1/files', undefined, 'two')).status).toBe(200);
   await Promise.all(held.map(({ body }) => body?.cancel()));
   expect((await b.send('GET', '/v1/files')).status).toBe(200);
+  close();
+});
+
+it('a batch of which the answer comes too late for the other gateway does not run, or is not created', async () => {
+  const { hub, a, close } = await two();
+  const lines = Array.from({ length: 300 }, (_, i) => line.replace('job', `job${i}`));
+  const input = { input_file_id: await a.upload(lines.join('\n')), endpoint: '/v1/completions' };
+  const keys = new ApiKeys({ users: ['one', 'two'], admins: [] });
+  const owner = keys.ownerOf(keys.callerOf('Bearer one').name);
+  const body = new TextEncoder().encode(JSON.stringify({ ...input, completion_window: '24h' }));
+  const about = { kind: 'request', method: 'POST', path: '/v1/batches', owner, requestId: 'r', body } as const;
+  const kinds: string[] = [];
+  const own = { bus: hub.connect(), name: 'hasty', incarnation: 1, log: () => {} };
+  const hasty: PeerSession<ForwarderAnnouncement> = new PeerSession(own, 'forwarder', {
+    readAnnouncement: readForwarder,
+    announcement: () => ({ key: 'cccccccc' }),
+    onJoined: (peer) => {
+      if (peer.member.key === keyA) hasty.send(peer, encode({ ...about, call: 1 }));
+    },
+    onLost: () => {},
+    onMessage: (peer, bytes) => {
+      const { kind, call } = readForward(bytes);
+      if (kind === 'request') return;
+      kinds.push(kind);
+      hasty.send(peer, encode({ kind: 'cancel', call }));
+      hasty.send(peer, encode({ ...about, call: 2 }));
+      hasty.send(peer, encode({ kind: 'cancel', call: 2 }));
+    },
+  });
+  hasty.start();
+  while (kinds.length === 0) await settled();
+  for (let i = 0; i < 5; i++) await settled();
+  hasty.close();
+  while (a.links.keys().includes('cccccccc')) await settled();
+  const statuses = async () => (await a.send('GET', '/v1/batches')).body.data.map(({ status }) => status);
+  for (let i = 0; i < 500 && !(await statuses()).some((each) => /ed$/.test(each)); i++) await settled();
+  expect([await statuses(), kinds]).toEqual([['cancelled'], ['response']]);
   close();
 });
 
