@@ -164,14 +164,14 @@ function jsonOf(text: string): unknown {
 /** Answers requests of other gateways as those of clients here, without their keys, which the other gateway has checked. */
 export function answerForwarded(
   peers: GatewayPeers,
-  callerOf: (owner: string) => Caller,
+  keys: { callerOfOwner(owner: string): Caller },
   answer: (request: Request, env: ForwardedEnv) => Response | Promise<Response>,
 ): void {
   peers.onRequest(async ({ method, path, owner, requestId, body }, cancelled) => {
     const headers = { 'content-type': 'application/json', 'x-request-id': requestId };
     const content = method === 'POST' ? { body: Uint8Array.from(body) } : {};
     const request = new Request(`http://gateway${path}`, { method, headers, ...content });
-    const response = await answer(request, { forwardedFor: callerOf(owner), cancelled });
+    const response = await answer(request, { forwardedFor: keys.callerOfOwner(owner), cancelled });
     const kept = ['content-type', 'retry-after', 'allow'];
     return {
       status: response.status,

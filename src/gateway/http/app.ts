@@ -161,8 +161,7 @@ export function createApp(
   );
   app.onError((error, c) => errorResponse(c, error, logger));
   if (options.peers !== undefined) {
-    const callerOf = (owner: string): Caller => keys.callerNamed(keys.nameOf(owner));
-    answerForwarded(options.peers, callerOf, (request, env) => app.fetch(request, env));
+    answerForwarded(options.peers, keys, (request, env) => app.fetch(request, env));
   }
   return app;
 }

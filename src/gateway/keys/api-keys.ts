@@ -79,6 +79,13 @@ export class ApiKeys {
     return known ?? { name, role: 'user', cacheGroup: `key ${name}`, limits: {} };
   }
 
+  /** The caller of a key that another gateway has checked. Of a key that is not configured here: one that owns nothing. */
+  callerOfOwner(owner: string): Caller {
+    if (!this.#required) return anyCaller;
+    const known = this.#entries.find(({ digest: own }) => ownerName(own) === owner)?.caller;
+    return known ?? this.callerNamed(`unknown ${owner}`);
+  }
+
   /** The owner of stored data: stable when the key gets another name, and does not reveal the key. */
   ownerOf(name: string): string {
     const entry = this.#entries.find(({ caller }) => caller.name === name);

@@ -108,6 +108,13 @@ describe('roles', () => {
     expect(roles(['a'], ['b'])).toEqual(['user', 'admin']);
   });
 
+  it('are owners by their digest, which another gateway states, never by their name', () => {
+    const keys = new ApiKeys({ users: ['a'], admins: [] });
+    const { name } = keys.callerOf('Bearer a');
+    expect(keys.callerOfOwner(keys.ownerOf(name)).name).toBe(name);
+    expect(keys.callerOfOwner(name).name).toBe(`unknown ${name}`);
+  });
+
   it('the name of a plain key does not depend on the other keys', () => {
     const name = (users: string[]) => new ApiKeys({ users, admins: [] }).callerOf('Bearer a').name;
     expect(name(['a'])).toBe(name(['b', 'a']));

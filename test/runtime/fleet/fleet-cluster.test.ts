@@ -313,7 +313,7 @@ describe('FleetCluster', () => {
     await cluster.settled();
     const prompt = promptOf(1, 40);
     expect((await run(cluster, 'a', prompt)).tokens).toEqual(expectedTokens(prompt, 8));
-    expect(logged.join('\n')).toContain('the port must be at most 65535');
+    expect(logged.join('\n')).toContain('the port must be 1 to 65535');
     expect(logged.join('\n')).toContain('(vllm, without KV events) has joined: 1 instance serves');
   });
 
