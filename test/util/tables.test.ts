@@ -1,10 +1,10 @@
 // Data structures of util against plain ones: digests, tables, heaps, lists.
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
+import { FreeIds } from '../../src/core/kvcache/pools/free-ids.ts';
 import { Float64Pool } from '../../src/core/scheduler/executor/float64-pool.ts';
 import { blake2s128 } from '../../src/util/blake2s.ts';
 import { DigestIndex, DigestTable } from '../../src/util/digest-table.ts';
-import { FreeIds } from '../../src/util/free-ids.ts';
 import { IndexedHeap } from '../../src/util/indexed-heap.ts';
 import { Int32List } from '../../src/util/int32-list.ts';
 

@@ -11,7 +11,7 @@ import { ExtraPageRows, type HostRows } from './extra-page-rows.ts';
 import { GroupCache, type Growth } from './group-cache.ts';
 import { blockPages, blocksFor, capacityTokens } from './layer-groups.ts';
 import { LendingMemory } from './lending-memory.ts';
-import { PagePool } from './page-pool.ts';
+import { PagePool } from './pools/page-pool.ts';
 import { exchangeReceived, type ReceivedPrompt, ReceivePages } from './receive-pages.ts';
 import { BoundMemory, BoundPages } from './sparsity/bound-pages.ts';
 import { pagesOfLayout, type SlotLayout, SlotMemory } from './sparsity/slot-pages.ts';

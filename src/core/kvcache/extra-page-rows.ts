@@ -2,8 +2,8 @@
 // rows.
 
 import type { BlockId, PageRow } from '../protocol/ids.ts';
-import type { BlockPool } from './block-pool.ts';
 import type { LendingMemory } from './lending-memory.ts';
+import type { BlockPool } from './pools/block-pool.ts';
 
 /** Host memory that steps may read. Its pages are consecutive. */
 export interface HostRows {

@@ -5,12 +5,12 @@ import type { BlockId } from '../protocol/ids.ts';
 import type { BlockChain } from '../protocol/kv-events.ts';
 import type { BlockAgeCounter } from './block-ages.ts';
 import { BlockIndex } from './block-index.ts';
-import { BlockPool } from './block-pool.ts';
 import type { HeldBlocks } from './block-table.ts';
 import type { BlockListener } from './events/kv-event-log.ts';
 import type { EvictionQueue } from './eviction.ts';
 import { blocksAttendedMax, blocksFor, firstBlockAttended } from './layer-groups.ts';
-import type { PagePool } from './page-pool.ts';
+import { BlockPool } from './pools/block-pool.ts';
+import type { PagePool } from './pools/page-pool.ts';
 
 /** How far a sequence will grow: its maximum number of blocks depends on it. */
 export interface Growth {

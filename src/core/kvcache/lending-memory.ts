@@ -2,9 +2,9 @@
 // from a creditor.
 
 import type { BlockId } from '../protocol/ids.ts';
-import { BlockPool } from './block-pool.ts';
 import { CheckInterval } from './check-interval.ts';
-import { PagePool } from './page-pool.ts';
+import { BlockPool } from './pools/block-pool.ts';
+import { PagePool } from './pools/page-pool.ts';
 
 /** The memory that the pages come from: a block cache, or a pool of their own. */
 export interface PageSource {

@@ -1,8 +1,8 @@
 // Pages reserved for the KV of prompts computed elsewhere, and the page that receives each part of a prompt.
 import type { LayerGroup } from '../../util/step.ts';
-import type { BlockPool } from './block-pool.ts';
 import type { BlockTable } from './block-table.ts';
 import { blocksFor, firstBlockAttended } from './layer-groups.ts';
+import type { BlockPool } from './pools/block-pool.ts';
 import { pagesOfLayout, type SlotPageCounts } from './sparsity/slot-pages.ts';
 
 /**

@@ -2,9 +2,9 @@
 
 import { assertNever } from '../../util/assert-never.ts';
 import type { BlockCache } from '../kvcache/block-cache.ts';
-import type { BlockPool } from '../kvcache/block-pool.ts';
 import { KvEventPublisher } from '../kvcache/events/kv-event-publisher.ts';
 import type { KvCaches } from '../kvcache/kv-caches.ts';
+import type { BlockPool } from '../kvcache/pools/block-pool.ts';
 import type { InstanceEffect } from '../protocol/effects.ts';
 import type { InstanceEvent } from '../protocol/events.ts';
 import type { StepNumber } from '../protocol/ids.ts';

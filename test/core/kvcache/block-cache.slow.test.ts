@@ -3,13 +3,13 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
 import { HashChain, rootDigest } from '../../../src/core/kvcache/block-hash.ts';
-import { BlockPool } from '../../../src/core/kvcache/block-pool.ts';
 import { BlockTable } from '../../../src/core/kvcache/block-table.ts';
 import { KvEventLog } from '../../../src/core/kvcache/events/kv-event-log.ts';
 import { PrefixIndex } from '../../../src/core/kvcache/events/prefix-index.ts';
 import { type EvictionKind, evictionKinds } from '../../../src/core/kvcache/eviction.ts';
 import { blocksFor } from '../../../src/core/kvcache/layer-groups.ts';
-import { PagePool } from '../../../src/core/kvcache/page-pool.ts';
+import { BlockPool } from '../../../src/core/kvcache/pools/block-pool.ts';
+import { PagePool } from '../../../src/core/kvcache/pools/page-pool.ts';
 import { pageTokens } from '../../../src/util/step.ts';
 
 const root = { modelFingerprint: 'm', weightForm: 'q8', inputForm: 'bf16', kvType: 'bf16', rope: '10000' };

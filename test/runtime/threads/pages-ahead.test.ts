@@ -1,6 +1,6 @@
 // Pages that are touched ahead of their use: slices, never those in use, and again as use grows.
 import { expect, test } from 'vitest';
-import { PagePool } from '../../../src/core/kvcache/page-pool.ts';
+import { PagePool } from '../../../src/core/kvcache/pools/page-pool.ts';
 import { PagesAhead } from '../../../src/runtime/threads/pages-ahead.ts';
 
 test('touches 64 MiB beyond the pages ever allocated, in slices of 1 MiB', () => {

@@ -1,7 +1,7 @@
 // The pages with bounds of keys, by which rows choose the pages of K and V that they read (Quest).
 import { Int32List } from '../../../util/int32-list.ts';
 import { boundPages } from '../../../util/step.ts';
-import type { PagePool } from '../page-pool.ts';
+import type { PagePool } from '../pools/page-pool.ts';
 
 /** They grow with the blocks of the sequence. */
 export class BoundPages {

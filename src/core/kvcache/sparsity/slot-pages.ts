@@ -1,6 +1,6 @@
 // The pages with the kept tokens of sequences in the sparse layers.
 import { keptAfter, keptOfPrompt, type SlotTable } from '../../../util/step.ts';
-import type { PagePool } from '../page-pool.ts';
+import type { PagePool } from '../pools/page-pool.ts';
 
 export interface SlotPageCounts {
   /** (sparse layers + 1): where a layer's pages start. */

@@ -1,9 +1,9 @@
 // One lower tier of the prefix cache, host memory or SSD: slots with blocks, found by digest.
 import { digestWords } from '../../../util/blake2s.ts';
 import { DigestIndex } from '../../../util/digest-table.ts';
-import { FreeIds } from '../../../util/free-ids.ts';
 import type { SlotId } from '../../protocol/ids.ts';
 import { type BlockFacts, EvictionQueue, type EvictionRule, growingQueue } from '../eviction.ts';
+import { FreeIds } from '../pools/free-ids.ts';
 
 const isFree = 0;
 /** The contents are in transit to the slot. */

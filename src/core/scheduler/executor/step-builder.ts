@@ -12,9 +12,9 @@ import {
   type StepGroup,
   type StepSampling,
 } from '../../../util/step.ts';
-import type { BlockPool } from '../../kvcache/block-pool.ts';
 import type { HeldBlocks } from '../../kvcache/block-table.ts';
 import { blocksFor } from '../../kvcache/layer-groups.ts';
+import type { BlockPool } from '../../kvcache/pools/block-pool.ts';
 import { type SparsePlan, scoreDecay } from '../../kvcache/sparsity/sparse-plan.ts';
 import { StagePages } from '../../kvcache/stage-pages.ts';
 import type { BlockId, InstanceIndex } from '../../protocol/ids.ts';

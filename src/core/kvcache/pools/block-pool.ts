@@ -1,6 +1,7 @@
 // The rBlocks of one layer group: page table from blocks to pages, reference counts and states.
-import { FreeIds } from '../../util/free-ids.ts';
-import type { BlockId } from '../protocol/ids.ts';
+
+import type { BlockId } from '../../protocol/ids.ts';
+import { FreeIds } from './free-ids.ts';
 import type { PagePool } from './page-pool.ts';
 
 /** `used`: referenced by sequences. `cached`: no references, contents kept for reuse. */

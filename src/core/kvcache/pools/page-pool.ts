@@ -1,5 +1,5 @@
 // Free pages of one instance. Pages are fungible: their ids suffice.
-import { FreeIds } from '../../util/free-ids.ts';
+import { FreeIds } from './free-ids.ts';
 
 /** Allocates page ids first..first+total-1. */
 export class PagePool {

@@ -1,5 +1,5 @@
 // Ids of a range that are free: its memory grows with the ids that were released, not with the range.
-import { Int32List } from './int32-list.ts';
+import { Int32List } from '../../../util/int32-list.ts';
 
 /** The id released last is taken first; then those never taken, lowest first. */
 export class FreeIds {
