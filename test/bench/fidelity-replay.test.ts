@@ -3,18 +3,16 @@ import { expect, it } from 'vitest';
 import type { Calibration } from '../../src/bench/fidelity/fit.ts';
 import type { DeliveredStep, Past } from '../../src/bench/fidelity/history.ts';
 import { replayTrace, type SimulatedCluster } from '../../src/bench/fidelity/simulated-run.ts';
-import { LinearCost } from '../../src/core/cost/linear-cost.ts';
 import type { PlacementTrace } from '../../src/core/protocol/request-trace.ts';
-import type { StepShape } from '../../src/core/protocol/step-shape.ts';
 import { LearnedTransfers } from '../../src/core/router/placement/learned-transfers.ts';
 import { balancingThresholdDefault } from '../../src/core/router/placement/placement.ts';
 import { PrefillObserver } from '../../src/core/router/placement/prefill-observer.ts';
 import { batchLimits } from '../../src/core/scheduler/executor/token-limits.ts';
 import { Simulation } from '../../src/sim/engine/simulation.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';
-import { WorkloadGenerator } from '../../src/trace/workload/generator.ts';
 import { scramble } from '../../src/util/scramble.ts';
 import { pageTokens } from '../../src/util/step.ts';
+import { drawnRequests, UnevenCost } from '../sim/uneven-run.ts';
 
 const kvBytesPerToken = 3072;
 const capacityTokens = [4096, 4096];
@@ -23,30 +21,8 @@ const times = { stepUs: 400, rowUs: 100, keyUs: 0.05, decodeRowUs: 0, logitRowUs
 const sizes = { layers: 6, kvBytesPerToken, kvCapacityTokens: 4096, activationBytesPerToken: 1 };
 const [admitUs, deliveryUs] = [300, 90];
 
-/** Steps that vary by half and more, independently. */
-class Uneven extends LinearCost {
-  #steps = 0;
-
-  override stepUs(shape: StepShape): number {
-    const spread = (scramble(++this.#steps) >>> 0) / 2 ** 32;
-    return Math.round(super.stepUs(shape) * (0.8 + spread ** 4 * 2));
-  }
-}
-
 function load(requests: number): readonly TraceRequest[] {
-  const generator = new WorkloadGenerator(
-    {
-      arrivals: { kind: 'poisson', requestsPerSecond: 40 },
-      lengths: {
-        kind: 'drawn',
-        input: { kind: 'log-normal', mean: 200, variation: 0.5 },
-        output: { kind: 'log-normal', mean: 12, variation: 0.5 },
-      },
-      ...{ long: undefined, prefixes: { families: 6, zipf: 1, share: 0.5 }, sessions: undefined, contextTokens: 1024 },
-    },
-    { seed: 5, blockTokens: pageTokens },
-  );
-  return Array.from({ length: requests }, () => ({ ...generator.next(), outputBlocks: new Int32Array(0) }));
+  return drawnRequests(requests, 40).map((request) => ({ ...request, outputBlocks: new Int32Array(0) }));
 }
 
 /** A cluster with random message delays to the conductor. */
@@ -61,7 +37,7 @@ function record(requests: readonly TraceRequest[]) {
       nic: { bytesPerSecond, us: deliveryUs },
       machine: {
         ...{ blockTokens: pageTokens, eviction: 'lru', limits: batchLimits, queueMax: 2 ** 53 - 1 },
-        ...{ cost: new Uneven(times, sizes), blocks: tokens / pageTokens },
+        ...{ cost: new UnevenCost(times, sizes), blocks: tokens / pageTokens },
         ...{ coalesce: false, reportsAll: true, learns: true, aheadOfUse: true },
       },
     })),

@@ -5,8 +5,6 @@ import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
 import { replayRecording } from '../../../src/cli/simulate/replay/replay-run.ts';
 import { replayFlags } from '../../../src/cli/simulate/replay/replay-settings.ts';
-import { LinearCost } from '../../../src/core/cost/linear-cost.ts';
-import type { StepShape } from '../../../src/core/protocol/step-shape.ts';
 import { LearnedTransfers } from '../../../src/core/router/placement/learned-transfers.ts';
 import { PrefillObserver } from '../../../src/core/router/placement/prefill-observer.ts';
 import { batchLimits } from '../../../src/core/scheduler/executor/token-limits.ts';
@@ -14,9 +12,8 @@ import { LearnedCost } from '../../../src/sim/engine/learned-cost.ts';
 import { type InstanceSpec, Simulation } from '../../../src/sim/engine/simulation.ts';
 import { RequestRecorder } from '../../../src/sim/report/request-recorder.ts';
 import { type RecordedStepRow, recordingLine } from '../../../src/trace/recording/recording.ts';
-import { WorkloadGenerator } from '../../../src/trace/workload/generator.ts';
-import { scramble } from '../../../src/util/scramble.ts';
 import { pageTokens } from '../../../src/util/step.ts';
+import { drawnRequests, UnevenCost } from '../../sim/uneven-run.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-replay-'));
 afterAll(() => rmSync(folder, { recursive: true }));
@@ -26,31 +23,9 @@ const [toInstanceUs, deliveryUs, blocks, receiveBlocks] = [300, 90, 128, 64];
 const times = { stepUs: 1000, rowUs: 60, keyUs: 0.02, decodeRowUs: 0, logitRowUs: 50 };
 const sizes = { layers: 6, kvBytesPerToken: kvTokenBytes, kvCapacityTokens: 4096, activationBytesPerToken: 1 };
 
-/** Steps that vary by half and more, independently. */
-class Uneven extends LinearCost {
-  #steps = 0;
-
-  override stepUs(shape: StepShape): number {
-    const spread = (scramble(++this.#steps) >>> 0) / 2 ** 32;
-    return Math.round(super.stepUs(shape) * (0.8 + spread ** 4 * 2));
-  }
-}
-
 /** Writes the recording of a run whose instances have these roles, with clocks ahead by `skewUs`. Returns its path. */
 function record(roles: readonly InstanceSpec['role'][], count: number, skewUs = 0): string {
-  const generator = new WorkloadGenerator(
-    {
-      arrivals: { kind: 'poisson', requestsPerSecond: 25 },
-      lengths: {
-        kind: 'drawn',
-        input: { kind: 'log-normal', mean: 200, variation: 0.5 },
-        output: { kind: 'log-normal', mean: 12, variation: 0.5 },
-      },
-      ...{ long: undefined, prefixes: { families: 6, zipf: 1, share: 0.5 }, sessions: undefined, contextTokens: 1024 },
-    },
-    { seed: 5, blockTokens: pageTokens },
-  );
-  const requests = Array.from({ length: count }, () => generator.next());
+  const requests = drawnRequests(count, 25);
   const steps: RecordedStepRow[] = [];
   const lines: string[] = [];
   const recorder = new RequestRecorder((record) => {
@@ -70,7 +45,13 @@ function record(roles: readonly InstanceSpec['role'][], count: number, skewUs = 
     instances: roles.map((role) => ({
       ...{ role, nic: { bytesPerSecond: 2e9, us: deliveryUs } },
       machine: {
-        ...{ blockTokens: pageTokens, eviction: 'lru', limits: batchLimits, cost: new Uneven(times, sizes), blocks },
+        ...{
+          blockTokens: pageTokens,
+          eviction: 'lru',
+          limits: batchLimits,
+          cost: new UnevenCost(times, sizes),
+          blocks,
+        },
         ...{ coalesce: false, reportsAll: true, learns: true, aheadOfUse: true },
         handOff: { layerWise: true, rechecksAdmission: true, receiveTokens: 2048, receivePages: receiveBlocks },
       },
