@@ -35,3 +35,15 @@ it('ignores copies that are too short to measure, clocks that went back, and unk
   meter.forget(1);
   expect(meter.report(0, 1)).toEqual({ peer: 1 });
 });
+
+it('forgets the link to another process a minute after its last sample, and keeps those within the process', () => {
+  const meter = new LinkMeter();
+  meter.connected(0, 1, 'tcp');
+  meter.connected(0, 2, 'thread');
+  meter.roundTrip(20 * second, 1, 50);
+  // Reading a link is no sample.
+  meter.report(70 * second, 1);
+  expect(meter.reports(79 * second).map(({ peer }) => peer)).toEqual([1, 2]);
+  expect(meter.reports(80 * second)).toEqual([{ peer: 2, transport: 'thread' }]);
+  expect(meter.report(80 * second, 1)).toEqual({ peer: 1 });
+});

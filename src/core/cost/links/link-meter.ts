@@ -17,6 +17,8 @@ interface Samples {
 
 interface Measured {
   transport: LinkTransport | undefined;
+  /** Of the last sample. */
+  sampledUs: number;
   earlier: Samples | undefined;
   current: Samples;
 }
@@ -25,20 +27,20 @@ export class LinkMeter {
   readonly #links = new Map<InstanceIndex, Measured>();
 
   connected(nowUs: number, peer: InstanceIndex, transport: LinkTransport): void {
-    this.#at(nowUs, peer).transport = transport;
+    this.#sampled(nowUs, peer).transport = transport;
   }
 
   /** The least counts: a busy process delays a message, and none arrives too early. */
   roundTrip(nowUs: number, peer: InstanceIndex, us: number): void {
     if (us < 0) return;
-    const { current } = this.#at(nowUs, peer);
+    const { current } = this.#sampled(nowUs, peer);
     current.roundTripUs = Math.min(us, current.roundTripUs ?? us);
   }
 
   /** @param us time of copying alone, without waits for pages to be computed */
   transferred(nowUs: number, peer: InstanceIndex, bytes: number, us: number): void {
     if (bytes < rateBytesMin || us <= 0) return;
-    const { current } = this.#at(nowUs, peer);
+    const { current } = this.#sampled(nowUs, peer);
     current.bytes += bytes;
     current.us += us;
   }
@@ -47,8 +49,13 @@ export class LinkMeter {
     this.#links.delete(peer);
   }
 
-  /** All links that are not forgotten, in whole units; figures without a recent sample are absent. */
+  /**
+   * All links, in whole units; figures without a recent sample are absent. Links to other processes are measured every few
+   * seconds: one without a recent sample leads to a peer that has departed, and is forgotten.
+   */
   reports(nowUs: number): readonly LinkReport[] {
+    for (const [peer, { transport, sampledUs }] of this.#links)
+      if (transport !== 'thread' && nowUs - sampledUs >= 2 * windowUs) this.#links.delete(peer);
     return [...this.#links.keys()].map((peer) => this.report(nowUs, peer));
   }
 
@@ -66,10 +73,18 @@ export class LinkMeter {
     };
   }
 
+  /** The link of a sample. */
+  #sampled(nowUs: number, peer: InstanceIndex): Measured {
+    const link = this.#at(nowUs, peer);
+    link.sampledUs = nowUs;
+    return link;
+  }
+
   /** The link, with its windows moved on to `nowUs`. */
   #at(nowUs: number, peer: InstanceIndex): Measured {
     const empty = (startUs: number): Samples => ({ startUs, roundTripUs: undefined, bytes: 0, us: 0 });
-    const link = this.#links.get(peer) ?? { transport: undefined, earlier: undefined, current: empty(nowUs) };
+    const unknown = { transport: undefined, sampledUs: nowUs, earlier: undefined, current: empty(nowUs) };
+    const link = this.#links.get(peer) ?? unknown;
     this.#links.set(peer, link);
     const passed = nowUs - link.current.startUs;
     if (passed >= windowUs) {
