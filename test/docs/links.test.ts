@@ -47,7 +47,7 @@ it('names options that some command has', () => {
   others.push('--dtype', '--quantization', '--tensor-parallel-size');
   others.push('--chat-template-file', '--tool-call-parser', '--reasoning-parser', '--jinja');
   // Of vLLM and SGLang engines behind a fleet.
-  others.push('--kv-events-config', '--enable-metrics');
+  others.push('--kv-events-config', '--enable-metrics', '--load-publish-endpoint');
   // Of `npm run explore`.
   others.push('--only', '--replay');
   // Of npm, podman, helm and systemctl.

@@ -16,6 +16,13 @@ export interface KvEventSource {
   readonly topic: string;
 }
 
+/** Where a data-parallel rank pushes its load. */
+export interface LoadSource {
+  /** tcp://HOST:PORT */
+  readonly endpoint: string;
+  readonly topic: string;
+}
+
 export interface EngineDescription {
   /** Models by the names that requests use; the first one is the base model. */
   readonly models: readonly string[];
@@ -27,6 +34,8 @@ export interface EngineDescription {
   readonly blockTokens: number | undefined;
   /** (data-parallel ranks): undefined: the rank publishes no KV events. */
   readonly sources: readonly (KvEventSource | undefined)[];
+  /** (data-parallel ranks); undefined: its load is polled. */
+  readonly loads?: readonly LoadSource[] | undefined;
   /** Undefined: not stated. */
   readonly role?: EngineRole | undefined;
   /** Which values of a request's `priority` run first. */
@@ -101,6 +110,13 @@ export interface CallTarget {
   readonly rank: number | undefined;
   /** In the engine's order; undefined: the engine takes none. */
   readonly priority: number | undefined;
+}
+
+/** The KV event source, or the load source, of a rank: ports grow by the rank. @param source of the first rank */
+export function atRank<T extends KvEventSource | LoadSource>(source: T, rank: number): T {
+  const shifted = (address: string): string => address.replace(/\d+$/, (port) => String(Number(port) + rank));
+  const { endpoint, replay } = { replay: undefined, ...source };
+  return { ...source, endpoint: shifted(endpoint), ...(replay !== undefined && { replay: shifted(replay) }) };
 }
 
 export interface EngineDialect {

@@ -1,14 +1,17 @@
 // An external engine by its URL: what it is, whether it is healthy, how loaded, and its data-parallel ranks as instances.
 import {
+  atRank,
   type EngineDescription,
   type EngineDialect,
   type EngineKind,
   type EngineLoad,
   type EngineRole,
   type KvEventSource,
+  type LoadSource,
   readLoads,
 } from './engine-dialect.ts';
 import { EngineHttp } from './engine-http.ts';
+import { LoadSubscriber } from './load-subscriber.ts';
 import { reasonOf } from './reason-of.ts';
 import { sglangDialect } from './sglang-dialect.ts';
 import { mooncakeHandOff, vllmDialect } from './vllm-dialect.ts';
@@ -19,6 +22,8 @@ export interface ExternalEngineOptions {
   readonly kind?: EngineKind | undefined;
   /** In place of what the engine states; `off`: its KV events are not used. */
   readonly kvEvents?: KvEventSource | 'off' | undefined;
+  /** Of SGLang, in place of what the engine states; `off`: its load is polled. */
+  readonly load?: LoadSource | 'off' | undefined;
   readonly apiKey?: string | undefined;
   /** In place of what the engine states; mixed unless either is given. */
   readonly role?: EngineRole | undefined;
@@ -33,8 +38,10 @@ export interface ExternalEngineListener {
   onUp(engine: ExternalEngine, dialect: EngineDialect, description: EngineDescription): void;
   /** The engine does not answer any more. */
   onDown(engine: ExternalEngine, why: string): void;
-  /** The engine is healthy. @param loads (ranks); undefined: it states none */
-  onPolled(engine: ExternalEngine, loads: readonly EngineLoad[] | undefined): void;
+  /** The engine is healthy. */
+  onPolled(engine: ExternalEngine): void;
+  /** The engine has pushed the load of a rank, or it was polled. */
+  onLoad(engine: ExternalEngine, rank: number, load: EngineLoad): void;
   log(message: string): void;
 }
 
@@ -55,6 +62,8 @@ export class ExternalEngine {
   readonly settled: Promise<void>;
   #dialect: EngineDialect | undefined;
   #ranks = 0;
+  /** (ranks), of an engine that pushes its load. */
+  #loadSubscribers: readonly (LoadSubscriber | undefined)[] = [];
   #missed = 0;
   #timer: NodeJS.Timeout | undefined;
   #reported: string | undefined;
@@ -104,12 +113,14 @@ export class ExternalEngine {
     this.#ranks = 0;
     this.#missed = 0;
     this.#reported = why;
+    this.#subscribeLoads(undefined);
     this.#listener.onDown(this, why);
   }
 
   close(): void {
     this.#isClosed = true;
     clearTimeout(this.#timer);
+    this.#subscribeLoads(undefined);
     this.http.close();
   }
 
@@ -135,6 +146,7 @@ export class ExternalEngine {
       this.#dialect = dialect;
       this.#ranks = description.sources.length;
       this.#reported = undefined;
+      this.#subscribeLoads(description);
     } catch (error) {
       const why = reasonOf(error);
       if (why !== this.#reported && !this.#isClosed)
@@ -156,9 +168,13 @@ export class ExternalEngine {
   }
 
   #asConfigured(kind: EngineKind, stated: EngineDescription): EngineDescription {
-    const { bootstrap } = this.#options;
+    const { bootstrap, load } = this.#options;
+    if (load !== undefined && kind !== 'sglang') throw new Error('load is of SGLang: that of vLLM is polled');
     if (bootstrap !== undefined && kind !== 'vllm') throw new Error('bootstrap is of vLLM: SGLang states its own');
-    const description = bootstrap === undefined ? stated : { ...stated, handOff: mooncakeHandOff(bootstrap) };
+    const description = {
+      ...{ ...stated, handOff: bootstrap === undefined ? stated.handOff : mooncakeHandOff(bootstrap) },
+      loads: load === undefined ? stated.loads : loadsAt(load, stated.sources.length),
+    };
     const { kvEvents, role = description.role, priorityScheduling } = this.#options;
     const takesPriorities = priorityScheduling ?? description.takesPriorities;
     if (kvEvents === undefined) return { ...description, role, takesPriorities };
@@ -168,7 +184,7 @@ export class ExternalEngine {
 
   async #observe(): Promise<void> {
     if (this.#isDraining) {
-      this.#listener.onPolled(this, undefined);
+      this.#listener.onPolled(this);
       return;
     }
     const unhealthy = await this.unhealthy();
@@ -179,20 +195,39 @@ export class ExternalEngine {
       return;
     }
     this.#missed = 0;
-    const loads = await this.#loads();
-    if (!this.#isClosed && this.isUp) this.#listener.onPolled(this, loads);
+    await this.#pollLoads();
+    if (!this.#isClosed && this.isUp) this.#listener.onPolled(this);
   }
 
-  /** Undefined: the load of the last poll holds. */
-  async #loads(): Promise<readonly EngineLoad[] | undefined> {
+  /** In place of earlier subscriptions. @param description undefined: no load is pushed from now on */
+  #subscribeLoads(description: EngineDescription | undefined): void {
+    for (const subscriber of this.#loadSubscribers) subscriber?.close();
+    this.#loadSubscribers = (description?.loads ?? []).map((source, rank) => {
+      try {
+        return new LoadSubscriber(source, description?.capacityTokens, {
+          onLoad: (load) => this.#listener.onLoad(this, rank, load),
+          log: (message) => this.#listener.log(message),
+        });
+      } catch (error) {
+        this.#listener.log(`Load of ${source.endpoint} is polled: ${reasonOf(error)}`);
+        return undefined;
+      }
+    });
+  }
+
+  /** Of the ranks whose load is not pushed. Without an answer the last one holds. */
+  async #pollLoads(): Promise<void> {
+    const isPushed = (rank: number): boolean => this.#loadSubscribers[rank]?.isFresh === true;
+    const polled = Array.from({ length: this.#ranks }, (_, rank) => rank).filter((rank) => !isPushed(rank));
+    if (polled.length === 0) return;
     const answer = await this.http.get('/metrics', healthTimeoutMs).catch(() => undefined);
-    if (answer?.status !== 200 || this.#dialect === undefined) return undefined;
-    return readLoads(answer.body, this.#ranks, this.#dialect.gauges);
+    if (answer?.status !== 200 || this.#dialect === undefined || !this.isUp) return;
+    const loads = readLoads(answer.body, this.#ranks, this.#dialect.gauges);
+    for (const rank of polled) if (!isPushed(rank)) this.#listener.onLoad(this, rank, loads[rank]);
   }
 }
 
-/** Ports of endpoints grow by the rank. */
-function atRank({ endpoint, replay, topic }: KvEventSource, rank: number): KvEventSource {
-  const shifted = (address: string): string => address.replace(/\d+$/, (port) => String(Number(port) + rank));
-  return { endpoint: shifted(endpoint), replay: replay && shifted(replay), topic };
+/** (ranks) */
+function loadsAt(load: LoadSource | 'off', ranks: number): readonly LoadSource[] | undefined {
+  return load === 'off' ? undefined : Array.from({ length: ranks }, (_, rank) => atRank(load, rank));
 }

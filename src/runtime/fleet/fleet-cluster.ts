@@ -23,7 +23,6 @@ import type {
   BootstrapRendezvous,
   EngineDescription,
   EngineDialect,
-  EngineLoad,
   EngineRole,
   HandOffDialect,
 } from './engine-dialect.ts';
@@ -131,7 +130,8 @@ export class FleetCluster extends ConductorDriver {
     this.#engineListener = {
       onUp: (engine, dialect, description) => this.#onUp(engine, dialect, description),
       onDown: (engine, why) => this.#onDown(engine, why),
-      onPolled: (engine, loads) => this.#onPolled(engine, loads),
+      onPolled: (engine) => this.#onPolled(engine),
+      onLoad: (engine, rank, load) => this.#slotAt(engine, rank)?.instance?.observe(load),
       log: (message) => this.log(message),
     };
     for (const engine of options.engines) {
@@ -329,10 +329,13 @@ export class FleetCluster extends ConductorDriver {
     }
   }
 
-  #onPolled(engine: ExternalEngine, loads: readonly EngineLoad[] | undefined): void {
+  #slotAt(engine: ExternalEngine, rank: number): Slot | undefined {
+    return this.#slots.find((slot) => slot.engine === engine && slot.rank === rank);
+  }
+
+  #onPolled(engine: ExternalEngine): void {
     for (const [instance, slot] of this.#slots.entries()) {
       if (slot.engine !== engine || slot.instance === undefined) continue;
-      if (loads !== undefined) slot.instance.observe(loads[slot.rank]);
       slot.snapshot = this.#snapshotOf(slot);
       this.admission.observe(instance, slot.snapshot);
       const { stalledSinceUs } = slot.instance;

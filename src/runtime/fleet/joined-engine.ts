@@ -60,7 +60,8 @@ export class JoinedEngine {
         options.log(`Engine ${options.engine.url} is down: ${why}`);
         this.#leave();
       },
-      onPolled: (_, loads) => this.#onPolled(loads),
+      onPolled: () => this.#onPolled(),
+      onLoad: (_, rank, load) => this.#ranks[rank]?.observe(load),
       log: (message) => options.log(message),
     });
   }
@@ -104,9 +105,9 @@ export class JoinedEngine {
     log(`Engine ${engine.url} (${dialect.kind}, ${events} KV events) has joined as ${name}`);
   }
 
-  #onPolled(loads: readonly EngineLoad[] | undefined): void {
-    for (const [i, rank] of this.#ranks.entries()) {
-      const stalledSinceUs = rank.polled(loads?.[i]);
+  #onPolled(): void {
+    for (const rank of this.#ranks) {
+      const stalledSinceUs = rank.polled();
       if (stalledSinceUs === undefined || nowUs() - stalledSinceUs <= stallUsMax) continue;
       this.#engine.fail(`no request has advanced for ${stallUsMax / 1e6} s`);
       return;
@@ -165,9 +166,12 @@ class EngineRank {
     return this.#instance.hasKvEvents;
   }
 
+  observe(load: EngineLoad): void {
+    this.#instance.observe(load);
+  }
+
   /** Since when requests run and none has advanced; undefined: none runs. */
-  polled(load: EngineLoad | undefined): number | undefined {
-    if (load !== undefined) this.#instance.observe(load);
+  polled(): number | undefined {
     this.#instance.releaseStalled(nowUs());
     this.#output({}, this.#instance.snapshot());
     return this.#instance.stalledSinceUs;

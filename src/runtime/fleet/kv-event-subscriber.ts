@@ -4,10 +4,9 @@ import { EventSequence, type SequenceEffect } from '../../core/fleet/event-seque
 import type { KvEventSource } from './engine-dialect.ts';
 import { KvEventReader } from './kv-event-frames.ts';
 import { reasonOf } from './reason-of.ts';
-import { connectZmtp, subscription, tcpAddress, type ZmtpConnection } from './zmtp.ts';
+import { connectZmtp, tcpAddress, type ZmtpConnection } from './zmtp.ts';
+import { ZmtpSubscription } from './zmtp-subscription.ts';
 
-/** Before the first attempt to connect again, and before later ones. */
-const reconnectMs = { first: 50, later: 1_000 };
 const replayTimeoutMs = 5_000;
 /** The number that ends a replay. */
 const endOfReplay = 2n ** 64n - 1n;
@@ -24,22 +23,30 @@ export class KvEventSubscriber {
   readonly #handler: KvEventHandler;
   readonly #sequence: EventSequence;
   readonly #reader = new KvEventReader();
-  #connection: ZmtpConnection | undefined;
+  readonly #subscription: ZmtpSubscription;
   #replay: ZmtpConnection | undefined;
-  #timer: NodeJS.Timeout | undefined;
   #replayTimer: NodeJS.Timeout | undefined;
   #isClosed = false;
-  #isReported = false;
   /** A batch of this connection could not be read. */
   #isUnreadable = false;
 
   /** @throws Error in one line if an address is invalid */
   constructor(source: KvEventSource, handler: KvEventHandler) {
-    for (const address of [source.endpoint, source.replay]) if (address !== undefined) tcpAddress(address);
+    if (source.replay !== undefined) tcpAddress(source.replay);
     this.#source = source;
     this.#handler = handler;
     this.#sequence = new EventSequence(source.replay !== undefined);
-    this.#connect();
+    this.#subscription = new ZmtpSubscription(source.endpoint, source.topic, {
+      onConnected: () => {
+        this.#isUnreadable = false;
+        this.#carryOut(this.#sequence.connected());
+      },
+      onMessage: (number, payload) => {
+        const batch = this.#read(payload);
+        if (batch !== undefined) this.#carryOut(this.#sequence.received(number, batch));
+      },
+      onInterrupted: (reason) => handler.log(`KV events of ${source.endpoint} are interrupted: ${reason}`),
+    });
   }
 
   get counts(): EventSequence['counts'] {
@@ -48,34 +55,8 @@ export class KvEventSubscriber {
 
   close(): void {
     this.#isClosed = true;
-    clearTimeout(this.#timer);
     this.#endReplay();
-    this.#connection?.close();
-  }
-
-  #connect(): void {
-    const { endpoint, topic } = this.#source;
-    const connection = connectZmtp(endpoint, 'SUB', {
-      onReady: () => {
-        connection.send(subscription(topic));
-        this.#isReported = false;
-        this.#isUnreadable = false;
-        this.#carryOut(this.#sequence.connected());
-      },
-      onMessage: ([, number, payload]) => {
-        const batch = this.#read(payload);
-        if (batch !== undefined) this.#carryOut(this.#sequence.received(Number(number.readBigUInt64BE()), batch));
-      },
-      onClose: (reason) => {
-        if (this.#isClosed) return;
-        if (!this.#isReported) this.#handler.log(`KV events of ${endpoint} are interrupted: ${reason}`);
-        const delayMs = this.#isReported ? reconnectMs.later : reconnectMs.first;
-        this.#isReported = true;
-        this.#timer = setTimeout(() => this.#connect(), delayMs);
-        this.#timer.unref();
-      },
-    });
-    this.#connection = connection;
+    this.#subscription.close();
   }
 
   #carryOut(effects: readonly SequenceEffect[]): void {

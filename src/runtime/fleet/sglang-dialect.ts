@@ -3,11 +3,13 @@ import { z } from 'zod';
 import type { Grammar } from '../../core/protocol/grammar.ts';
 import type { TokenLogprobs } from '../../core/protocol/ports.ts';
 import {
+  atRank,
   type BootstrapRendezvous,
   type EngineDescription,
   type EngineDialect,
   engineRoles,
   type KvEventSource,
+  type LoadSource,
   logprobsOf,
   promptOf,
   ranksMax,
@@ -20,6 +22,7 @@ import type { EngineHttp } from './engine-http.ts';
 
 const timeoutMs = 5_000;
 const bootstrapPortDefault = 8998;
+const loadTopic = 'load';
 
 const modelsSchema = z.object({
   data: z.array(z.object({ id: z.string(), max_model_len: z.number().nullish() })).min(1),
@@ -38,6 +41,8 @@ const infoSchema = z.object({
       endpoint_host: z.string().nullish(),
       endpoint_port_base: z.int().nullish(),
       replay_endpoint_port_base: z.int().nullish(),
+      load_endpoint_port_base: z.int().nullish(),
+      load_topic: z.string().nullish(),
       topic: z.string().nullish(),
       block_size: z.number().nullish(),
       dp_size: z.int().min(1).max(ranksMax).nullish(),
@@ -74,6 +79,7 @@ export const sglangDialect: EngineDialect = {
       capacityTokens: info.max_total_num_tokens ?? undefined,
       blockTokens: info.kv_events?.block_size ?? info.page_size ?? undefined,
       sources: sourcesOf(info, http),
+      loads: loadsOf(info, http),
       priorityOrder: info.schedule_low_priority_values_first === true ? 'smallest-first' : 'largest-first',
       takesPriorities: info.enable_priority_scheduling === true,
       role: engineRoles.find((role) => role === info.disaggregation_mode),
@@ -175,6 +181,14 @@ function bootstrapOf({ host, port, bootstrapRoom }: BootstrapRendezvous): Readon
 
 function grammarOf({ kind, text }: Grammar): Record<string, string> {
   return { [kind]: text };
+}
+
+/** The port is at the host of the engine, wherever its KV events are. */
+function loadsOf({ kv_events: events, dp_size }: z.infer<typeof infoSchema>, { url }: EngineHttp) {
+  const port = events?.load_endpoint_port_base;
+  if (port === undefined || port === null) return undefined;
+  const first: LoadSource = { endpoint: `tcp://${url.hostname}:${port}`, topic: events?.load_topic ?? loadTopic };
+  return Array.from({ length: events?.dp_size ?? dp_size ?? 1 }, (_, rank) => atRank(first, rank));
 }
 
 function sourcesOf({ kv_events: events, dp_size }: z.infer<typeof infoSchema>, { url }: EngineHttp) {

@@ -23,6 +23,8 @@ model: m
 engines:
   - { url: 'https://a:1', kind: sglang, api-key: k, kv-events: off }
   - { url: 'http://b:2', kv-events: 'tcp://b:5557' }
+  - { url: 'http://b:3', load: 'tcp://b:5559' }
+  - { url: 'http://b:4', load: off }
   - { url: 'http://c:3', kv-events: { endpoint: 'tcp://c:5557', replay: 'tcp://c:5657' } }
 `;
     expect(read(long)).toEqual({
@@ -31,6 +33,8 @@ engines:
       engines: [
         { url: 'https://a:1', kind: 'sglang', apiKey: 'k', kvEvents: 'off' },
         { url: 'http://b:2', kvEvents: { endpoint: 'tcp://b:5557', replay: undefined, topic: '' } },
+        { url: 'http://b:3', load: { endpoint: 'tcp://b:5559', topic: 'load' } },
+        { url: 'http://b:4', load: 'off' },
         { url: 'http://c:3', kvEvents: { endpoint: 'tcp://c:5557', replay: 'tcp://c:5657', topic: '' } },
       ],
     });

@@ -18,6 +18,8 @@ export interface FakeEngineOptions {
   readonly positional?: boolean;
   /** Without an address for replays. */
   readonly noReplay?: boolean;
+  /** Of SGLang: where it states that it pushes its load. */
+  readonly loadPort?: number;
 }
 
 interface Call {
@@ -54,6 +56,8 @@ export class FakeEngine {
   readonly calls: Call[] = [];
   readonly closed: string[] = [];
   replays = 0;
+  /** Requests for /metrics. */
+  polls = 0;
   /** Faults: tokens after which a stream breaks once; a status for all requests; batches to swallow; no tokens at all. */
   breakAfter: number | undefined;
   status = 200;
@@ -287,6 +291,7 @@ export class FakeEngine {
       case '/v1/models':
         return JSON.stringify({ object: 'list', data: [{ id: model, max_model_len: contextTokens }] });
       case '/metrics':
+        this.polls++;
         return this.#isVllm ? vllmMetrics(this.#blockTokens) : sglangMetrics;
       case '/kv_event_sources':
         return this.#isVllm
@@ -312,6 +317,9 @@ export class FakeEngine {
               kv_events: {
                 ...{ publisher: 'zmq', endpoint_host: '*', endpoint_port_base: portOf(this.#pub), topic: '' },
                 ...{ block_size: this.#blockTokens, dp_size: 1, replay_endpoint_port_base: replay },
+                ...(this.#options.loadPort !== undefined && {
+                  ...{ load_endpoint_port_base: this.#options.loadPort, load_topic: 'load' },
+                }),
               },
             });
       default:

@@ -23,14 +23,23 @@ const endpoint = z
     /^tcp:\/\/[^\s:*/@[\]]+:\d{1,5}$/,
     'write tcp://HOST:PORT with the name or the IPv4 address of a host, no * and no IPv6 address',
   );
+/** YAML 1.1 reads `off` as false. */
+const off = z.union([z.literal('off'), z.literal(false).transform(() => 'off' as const)], 'write off');
 const kvEvents = z.union(
   [
-    z.literal('off'),
-    z.literal(false).transform(() => 'off' as const),
+    off,
     endpoint.transform((own) => ({ endpoint: own, replay: undefined, topic: '' })),
     z.strictObject({ endpoint, replay: endpoint.optional(), topic: z.string().default('') }),
   ],
   'write off, tcp://HOST:PORT (a name or an IPv4 address, no * and no IPv6 address) or {endpoint, replay, topic}',
+);
+const load = z.union(
+  [
+    off,
+    endpoint.transform((own) => ({ endpoint: own, topic: 'load' })),
+    z.strictObject({ endpoint, topic: z.string().default('load') }),
+  ],
+  'write off, tcp://HOST:PORT (a name or an IPv4 address, no * and no IPv6 address) or {endpoint, topic}',
 );
 /** The machine that stands for an engine in `simulate --fleet`. */
 const simulated = z.preprocess(
@@ -59,11 +68,11 @@ const engine = z.union(
       inCamelCase,
       z.strictObject({
         ...{ url, ...settings, bootstrap: url.optional() },
-        kvEvents: kvEvents.optional(),
+        ...{ kvEvents: kvEvents.optional(), load: load.optional() },
       }),
     ),
   ],
-  'write http://HOST:PORT, without user, password and query, or {url, kind, role, kv-events, api-key, priority-scheduling, bootstrap}',
+  'write http://HOST:PORT, without user, password and query, or {url, kind, role, kv-events, load, api-key, priority-scheduling, bootstrap}',
 );
 const file = z.string().min(1);
 const pods = z.preprocess(
@@ -74,7 +83,7 @@ const pods = z.preprocess(
     namespace: z.string().min(1).optional(),
     port: z.union([z.int().min(1).max(65_535), z.string().min(1)], 'write a number or the name of a port').optional(),
     scheme: z.enum(['http', 'https']).default('http'),
-    kvEvents: z.union([z.literal('off'), z.literal(false).transform(() => 'off' as const)], 'write off').optional(),
+    ...{ kvEvents: off.optional(), load: off.optional() },
     api: z
       .preprocess(inCamelCase, z.strictObject({ url, tokenFile: file.optional(), caFile: file.optional() }))
       .optional(),
