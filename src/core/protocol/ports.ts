@@ -441,14 +441,23 @@ export interface InferencePort extends InstancesPort {
 /** A client's request about a file, batch or context that another gateway has. */
 export interface ForwardedRequest {
   readonly method: 'GET' | 'POST' | 'DELETE';
-  /** Below `/v1/files`, `/v1/batches` or `/v1/contexts`, at most 512 characters, without a query. */
+  /** @see isForwardedPath */
   readonly path: string;
   /** Whose files, batches and contexts the request may reach: the owner of stored data, not its key. */
   readonly owner: string;
   /** In the log of both gateways. */
   readonly requestId: string;
-  /** Empty: none. */
+  /** At most `forwardedBodyBytesMax`; empty: none. */
   readonly body: Uint8Array;
+}
+
+/** Bytes of the body of a forwarded request at most. */
+export const forwardedBodyBytesMax = 2 ** 20;
+const forwardedPathMax = 512;
+
+/** The path is that of a route about files, batches or contexts, without a query. */
+export function isForwardedPath(path: string): boolean {
+  return path.length <= forwardedPathMax && /^\/v1\/(files|batches|contexts)(\/[\w-]+){0,2}$/.test(path);
 }
 
 export interface ForwardedResponse {

@@ -2,7 +2,14 @@
 // answers, and lists are those of all gateways.
 import type { Context } from 'hono';
 import { z } from 'zod';
-import type { Cancelled, ForwardedRequest, ForwardedResponse, GatewayPeers } from '../../core/protocol/ports.ts';
+import {
+  type Cancelled,
+  type ForwardedRequest,
+  type ForwardedResponse,
+  forwardedBodyBytesMax,
+  type GatewayPeers,
+  isForwardedPath,
+} from '../../core/protocol/ports.ts';
 import { readBytes } from '../http/body.ts';
 import type { Owners } from '../http/data-folder.ts';
 import { ApiError } from '../http/errors.ts';
@@ -10,18 +17,13 @@ import type { Env } from '../http/route-context.ts';
 import type { Caller } from '../keys/caller.ts';
 import { gatewayKeyOf } from './gateway-ids.ts';
 
-/** Bytes of a forwarded body at most. */
-const bodyBytesMax = 2 ** 20;
 /** Bytes of the list of one gateway at most. */
 const listBytesMax = 2 ** 26;
-const pathMax = 512;
-/** Of the routes: gateways refuse messages with another path. */
-const pathPattern = /^\/v1\/(files|batches|contexts)(\/[\w-]+){0,2}$/;
 /** Responses that cannot have the body of an answer: no route sends them. */
 const withoutBody: ReadonlySet<number> = new Set([204, 205, 304]);
 const retryAfterMs = 5_000;
 
-/** A thing in a list. */
+/** A file, batch or context in a list. */
 export interface Listed {
   readonly id: string;
   readonly created_at: number;
@@ -56,7 +58,7 @@ export class Forwarding {
     this.#owners = owners;
   }
 
-  /** Middleware of the routes of one thing: forwards to the gateway that the id names. */
+  /** Middleware of the routes with an id: forwards to the gateway that the id names. */
   readonly byId = async (c: Context<Env>, next: () => Promise<void>): Promise<Response | undefined> => {
     const key = this.elsewhere(c, c.req.param('id') ?? '');
     if (key === undefined) {
@@ -64,16 +66,16 @@ export class Forwarding {
       return undefined;
     }
     const hasBody = c.req.method === 'POST';
-    return this.forward(c, key, hasBody ? await readBytes(c.req.raw, bodyBytesMax) : new Uint8Array());
+    return this.forward(c, key, hasBody ? await readBytes(c.req.raw, forwardedBodyBytesMax) : new Uint8Array());
   };
 
-  /** The key of another gateway that has the thing; undefined: this one answers. */
+  /** The key of another gateway that has the file, batch or context; undefined: this one answers. */
   elsewhere(c: Context<Env>, id: string): string | undefined {
     const key = gatewayKeyOf(id);
     const isHere = this.#peers === undefined || key === this.#peers.key || forwardedCaller(c) !== undefined;
     // Other methods and paths have no route.
     const { path } = c.req;
-    const hasRoute = methodOf(c) !== undefined && path.length <= pathMax && pathPattern.test(path);
+    const hasRoute = methodOf(c) !== undefined && isForwardedPath(path);
     return isHere || !hasRoute ? undefined : key;
   }
 
@@ -91,8 +93,8 @@ export class Forwarding {
   }
 
   /**
-   * The things of all gateways, oldest first, in the same order at every gateway. A forwarded request lists those of this
-   * gateway alone.
+   * Files, batches or contexts of all gateways, oldest first, in the same order at every gateway. A forwarded request
+   * lists those of this gateway alone.
    * @throws ApiError 503 naming a gateway of the cluster that does not answer
    */
   async listed<T extends Listed>(c: Context<Env>, own: readonly T[]): Promise<readonly Listed[]> {
@@ -119,8 +121,8 @@ export class Forwarding {
     method: ForwardedRequest['method'],
     body: Uint8Array,
   ): Promise<ForwardedResponse> {
-    if (body.length > bodyBytesMax)
-      throw new ApiError(413, `Cannot forward request: the body is larger than ${bodyBytesMax} bytes`, {
+    if (body.length > forwardedBodyBytesMax)
+      throw new ApiError(413, `Cannot forward request: the body is larger than ${forwardedBodyBytesMax} bytes`, {
         code: 'body_too_large',
       });
     const answer = await this.#peers?.send(key, {

@@ -1,4 +1,5 @@
-// Ids of files, batches and contexts. In a cluster they name the gateway that has the thing: any gateway finds it.
+// Ids of files, batches and contexts. In a cluster they name the gateway that has it: any gateway
+// forwards to that one.
 import { randomBytes, randomUUID } from 'node:crypto';
 import type { DataFolder } from '../http/data-folder.ts';
 
@@ -21,7 +22,7 @@ export class GatewayIds {
   }
 }
 
-/** The key of the gateway that has the thing; undefined: the id names none. */
+/** The key of the gateway that has the file, batch or context; undefined: the id names none. */
 export function gatewayKeyOf(id: string): string | undefined {
   return keyPattern.exec(id)?.[1];
 }

@@ -64,7 +64,10 @@ type Fields = Readonly<Record<string, unknown>>;
 /** Fields by which one engine computes a prompt and another one decodes it. */
 export interface HandOffDialect {
   readonly order: HandOffOrder;
-  /** With the order `queried`: what the bootstrap server states for the decode engine. @param rank of the prefill engine */
+  /**
+   * With the order `queried`: what the bootstrap server states for the decode engine.
+   * @param rank of the prefill engine @throws Error in one line if it states nothing
+   */
   query?(rank: number): Promise<unknown>;
   /** Of the call of the prefill engine. */
   prefill(rendezvous: BootstrapRendezvous): Fields;

@@ -74,6 +74,8 @@ interface Slot {
   dialect: EngineDialect;
   handOff: HandOffDialect;
   bootstrapPort: number | undefined;
+  /** Why its bootstrap server has not answered the latest query. */
+  queryFailure: string | undefined;
   /** Counters of earlier incarnations. */
   earlier: InstanceSnapshot | undefined;
   snapshot: InstanceSnapshot;
@@ -96,6 +98,7 @@ export class FleetCluster extends ConductorDriver {
   readonly #slots: Slot[] = [];
   readonly #engines = new Set<ExternalEngine>();
   readonly #engineListener: ExternalEngineListener;
+  readonly #freedListeners: ((url: string) => void)[] = [];
   readonly #slotsMax: number;
   readonly #handOffs = new Map<RequestId, RunningHandOff>();
   #model: string | undefined;
@@ -144,12 +147,16 @@ export class FleetCluster extends ConductorDriver {
   /** Undefined: the fleet has an engine of this URL. */
   addEngine(options: ExternalEngineOptions): ExternalEngine | undefined {
     if ([...this.#engines].some(({ url, isDraining }) => url === options.url && !isDraining)) {
-      this.log(`Engine ${options.url} is not added: the fleet has it`);
+      this.log(`Engine ${options.url} is not added while the fleet has another one of this URL`);
       return undefined;
     }
     const engine = new ExternalEngine(options, this.#engineListener);
     this.#engines.add(engine);
     return engine;
+  }
+
+  onFreed(listener: (url: string) => void): void {
+    this.#freedListeners.push(listener);
   }
 
   /**
@@ -164,6 +171,7 @@ export class FleetCluster extends ConductorDriver {
       for (const [instance, slot] of this.#slots.entries())
         if (slot.engine === engine) this.feed({ kind: 'instanceDraining', instance });
       this.log(`Engine ${engine.url} drains: ${this.#servingText()}`);
+      for (const listener of this.#freedListeners) listener(engine.url);
       this.#retireDrained(engine);
     } else this.#retire(engine, 'the engine was removed');
   }
@@ -185,6 +193,7 @@ export class FleetCluster extends ConductorDriver {
     this.#engines.delete(engine);
     for (const slot of this.#slots) if (slot.engine === engine) slot.isFree = true;
     this.log(`Engine ${engine.url} has left: ${this.#servingText()}`);
+    for (const listener of this.#freedListeners) listener(engine.url);
   }
 
   /** Resolves when each engine has answered, or failed to, once. */
@@ -282,7 +291,13 @@ export class FleetCluster extends ConductorDriver {
     if (known >= 0) return known;
     const name = ranks === 1 ? engine.url : `${engine.url}#${rank}`;
     const state = { isFree: false, instance: undefined, earlier: undefined, snapshot: emptySnapshot };
-    const described = { role: 'mixed', dialect, handOff: dialect.handOff, bootstrapPort: undefined } as const;
+    const described = {
+      role: 'mixed',
+      dialect,
+      handOff: dialect.handOff,
+      bootstrapPort: undefined,
+      queryFailure: undefined,
+    } as const;
     const free = this.#slots.findIndex(({ isFree }) => isFree);
     if (free < 0) return this.#slots.push({ engine, rank, name, incarnation: 0, ...state, ...described }) - 1;
     Object.assign(this.#slots[free], { engine, rank, name, ...state, ...described });
@@ -480,13 +495,20 @@ export class FleetCluster extends ConductorDriver {
     }
   }
 
-  async #query({ handOff, rank }: Slot, id: RequestId): Promise<void> {
+  /** An outage of a bootstrap server is logged once, not with each prompt. */
+  async #query(slot: Slot, id: RequestId): Promise<void> {
     let params: unknown;
+    let failure: string | undefined;
     try {
-      params = await handOff.query?.(rank);
+      params = await slot.handOff.query?.(slot.rank);
     } catch (error) {
-      this.log(`Request ${id} is prefilled by its decode engine: its bootstrap server fails: ${reasonOf(error)}`);
+      failure = reasonOf(error);
+      if (failure !== slot.queryFailure)
+        this.log(
+          `Prompts of ${slot.name} are prefilled by their decode engines: its bootstrap server fails: ${failure}`,
+        );
     }
+    slot.queryFailure = failure;
     this.#stepHandOff(id, { kind: 'queried', params });
   }
 

@@ -203,9 +203,10 @@ export function mooncakeHandOff(url: string): HandOffDialect {
     order: 'queried',
     async query(rank) {
       const id = (await named())[String(rank)]?.engine_id;
+      if (id !== undefined) return { remote_bootstrap_addr: url, remote_engine_id: id };
       // Ranks register with the bootstrap server one after the other.
-      if (id === undefined) known = undefined;
-      return id === undefined ? undefined : { remote_bootstrap_addr: url, remote_engine_id: id };
+      known = undefined;
+      throw new Error(`/query of ${url} does not name rank ${rank}`);
     },
     prefill: (rendezvous) => ({
       ...prefillOnly,

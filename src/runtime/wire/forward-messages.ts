@@ -1,13 +1,16 @@
 // Messages between gateways, validated on receipt: requests about files, batches and contexts that another gateway has.
 import { z } from 'zod';
 import type { Announcement } from '../../core/membership/liveness.ts';
-import type { ForwardedRequest, ForwardedResponse } from '../../core/protocol/ports.ts';
+import {
+  type ForwardedRequest,
+  type ForwardedResponse,
+  forwardedBodyBytesMax,
+  isForwardedPath,
+} from '../../core/protocol/ports.ts';
 import { memberFields, reader } from './messages.ts';
 
 /** Bytes of one piece of a response at most. */
 export const pieceBytesMax = 2 ** 18;
-/** Bytes of the body of a request at most. */
-export const requestBytesMax = 2 ** 20;
 
 const call = z.number().int().min(0);
 const bytesUpTo = (most: number) => z.instanceof(Uint8Array).refine(({ length }) => length <= most, 'it is too long');
@@ -18,13 +21,10 @@ const header = z.tuple([z.enum(['content-type', 'retry-after', 'allow']), z.stri
 const forwardWire = z.discriminatedUnion('kind', [
   z.strictObject({
     ...{ kind: z.literal('request'), call, method: z.enum(['GET', 'POST', 'DELETE']) },
-    path: z
-      .string()
-      .max(512)
-      .regex(/^\/v1\/(files|batches|contexts)(\/[\w-]+){0,2}$/),
+    path: z.string().refine(isForwardedPath, 'it is no path of files, batches or contexts'),
     owner: z.string().max(512),
     requestId: z.string().regex(/^[\w.:/-]{1,128}$/),
-    body: bytesUpTo(requestBytesMax),
+    body: bytesUpTo(forwardedBodyBytesMax),
   }),
   z.strictObject({ kind: z.literal('refused'), call, why: z.string().max(512) }),
   z.strictObject({

@@ -257,7 +257,7 @@ describe('FleetCluster', () => {
       ] as const;
       const cluster = await fleetOf(engines, { engines: own });
       for (const each of engines) each.calls.length = 0;
-      expect((await run(cluster, 'a', prompt)).tokens).toEqual(expectedTokens(prompt, 8));
+      for (const id of ['a', 'b']) expect((await run(cluster, id, prompt)).tokens).toEqual(expectedTokens(prompt, 8));
       expect(cluster.inFlight).toEqual({ sinks: 0, attempts: 0, prefills: 0, outputs: 0, handOffs: 0 });
       return engines.map(({ calls }) => calls.map(({ handOff }) => handOff));
     };
@@ -272,8 +272,10 @@ describe('FleetCluster', () => {
       transfer_id: sent.transfer_id,
     });
     // An address without a bootstrap server.
-    expect(await handOffsBy(`${prefill.url}/none`)).toEqual([[], [undefined]]);
-    expect(logged.join('\n')).toContain('its bootstrap server fails');
+    expect(await handOffsBy(`${prefill.url}/none`)).toEqual([[], [undefined, undefined]]);
+    expect(logged.filter((line) => line.includes('its bootstrap server fails'))).toEqual([
+      expect.stringMatching(/^Prompts of .*: \/query answers 404$/),
+    ]);
   });
 
   it('passes the priority of a request on in the order of the engine, and none to an engine that takes none', async () => {

@@ -15,19 +15,26 @@ export interface PodEnginesOptions extends PodSelector {
 export interface EngineFleet {
   addEngine(options: ExternalEngineOptions): ExternalEngine | undefined;
   removeEngine(engine: ExternalEngine, isGone: boolean): void;
+  /** Calls the listener when an engine of the URL may be added again. */
+  onFreed(listener: (url: string) => void): void;
 }
 
 export class PodEngines {
   readonly #options: PodEnginesOptions;
   readonly #fleet: EngineFleet;
   /** By the uid of a pod that has not been deleted: its engine, after those that drain. */
-  readonly #engines = new Map<string, ExternalEngine[]>();
+  readonly #engines = new Map<string, readonly ExternalEngine[]>();
+  /** By uid: pods whose URL another engine of the fleet has. */
+  readonly #waiting = new Map<string, EnginePod>();
   readonly #watcher: PodWatcher;
 
   constructor(options: PodEnginesOptions, fleet: EngineFleet, log: (message: string) => void, times?: PodWatcherTimes) {
     this.#options = options;
     this.#fleet = fleet;
     const listener = { onPod: (effect: PodEffect<EnginePod>) => this.#onPod(effect), log };
+    fleet.onFreed((url) => {
+      for (const pod of [...this.#waiting.values()]) if (this.#urlOf(pod) === url) this.#join(pod);
+    });
     this.#watcher = new PodWatcher(options, listener, times);
   }
 
@@ -38,19 +45,38 @@ export class PodEngines {
   }
 
   close(): void {
+    this.#waiting.clear();
     this.#watcher.close();
   }
 
   #onPod(effect: PodEffect<EnginePod>): void {
-    const { uid, address, kvEvents, role } = effect.pod;
-    const engines = (this.#engines.get(uid) ?? []).filter(({ isClosed }) => !isClosed);
+    const { uid } = effect.pod;
     if (effect.kind === 'join') {
-      const { scheme, engine } = this.#options;
-      const joined = this.#fleet.addEngine({ kvEvents, role, ...engine, url: `${scheme}://${address}` });
-      if (joined !== undefined) this.#engines.set(uid, [...engines, joined]);
+      this.#join(effect.pod);
       return;
     }
-    for (const engine of engines) this.#fleet.removeEngine(engine, effect.isGone);
+    this.#waiting.delete(uid);
+    for (const engine of this.#enginesOf(uid)) this.#fleet.removeEngine(engine, effect.isGone);
     if (effect.isGone) this.#engines.delete(uid);
+  }
+
+  /** A pod whose URL is taken waits until it is free. */
+  #join(pod: EnginePod): void {
+    const { uid, kvEvents, role } = pod;
+    const joined = this.#fleet.addEngine({ kvEvents, role, ...this.#options.engine, url: this.#urlOf(pod) });
+    if (joined === undefined) {
+      this.#waiting.set(uid, pod);
+      return;
+    }
+    this.#waiting.delete(uid);
+    this.#engines.set(uid, [...this.#enginesOf(uid), joined]);
+  }
+
+  #enginesOf(uid: string): readonly ExternalEngine[] {
+    return (this.#engines.get(uid) ?? []).filter(({ isClosed }) => !isClosed);
+  }
+
+  #urlOf({ address }: EnginePod): string {
+    return `${this.#options.scheme}://${address}`;
   }
 }

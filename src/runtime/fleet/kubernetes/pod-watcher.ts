@@ -105,6 +105,11 @@ export class PodWatcher {
     this.#listener.log(`Cannot watch the pods ${selector} of the namespace ${namespace}: ${why}`);
   }
 
+  #recovered(): void {
+    this.#failures = 0;
+    this.#reported = undefined;
+  }
+
   /** None after an answer without a failure. */
   async #pause(): Promise<void> {
     if (this.#failures === 0) return;
@@ -142,12 +147,13 @@ export class PodWatcher {
     try {
       for await (const line of linesOf(response)) {
         this.#apply(this.#pods.changed(readChange(line, this.#selector.port)));
-        this.#failures = 0;
-        this.#reported = undefined;
+        this.#recovered();
       }
     } finally {
       clearTimeout(timer);
       response.destroy();
+      // Without an event too: else the next outage would not be logged.
+      if (performance.now() - startedMs >= this.#times.pauseMs.most) this.#recovered();
     }
     // An API that ends every watch at once is not asked without a pause.
     if (performance.now() - startedMs < this.#times.pauseMs.least) this.#failures = Math.max(this.#failures, 1);

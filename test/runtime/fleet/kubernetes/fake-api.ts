@@ -1,5 +1,6 @@
 // A server that speaks the part of the Kubernetes API that lists and watches pods, with faults on demand.
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import { createServer as createSecureServer } from 'node:https';
 import type { AddressInfo } from 'node:net';
 
 export interface FakePod {
@@ -25,18 +26,23 @@ export class FakeApi {
   watchStatus = 200;
   pageSize = 500;
 
-  constructor() {
-    this.#server = createServer((request, response) => this.#serve(request, response));
+  readonly #tls: { readonly key: Buffer; readonly cert: Buffer } | undefined;
+
+  constructor(tls?: { readonly key: Buffer; readonly cert: Buffer }) {
+    this.#tls = tls;
+    const serve = (request: IncomingMessage, response: ServerResponse): void => this.#serve(request, response);
+    this.#server = tls === undefined ? createServer(serve) : createSecureServer(tls, serve);
   }
 
-  static async start(): Promise<FakeApi> {
-    const api = new FakeApi();
+  /** @param tls its key and its certificate; undefined: it speaks HTTP */
+  static async start(tls?: { readonly key: Buffer; readonly cert: Buffer }): Promise<FakeApi> {
+    const api = new FakeApi(tls);
     await new Promise<void>((resolve) => api.#server.listen(0, '127.0.0.1', resolve));
     return api;
   }
 
   get url(): string {
-    return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}`;
+    return `${this.#tls === undefined ? 'http' : 'https'}://127.0.0.1:${(this.#server.address() as AddressInfo).port}`;
   }
 
   get watches(): number {

@@ -1,5 +1,6 @@
 // Pods of a label selector as engines: lists, watches and their failures, and the fleet that they join and leave.
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, describe, expect, it } from 'vitest';
@@ -31,11 +32,14 @@ async function apiWith(...uids: readonly string[]): Promise<FakeApi> {
 }
 
 /** What a watcher reports: `+` and the address, `~` and the name of one that leaves, `-` and that of one that is gone. */
-function watch(api: FakeApi, tokenFile?: string): { seen: string[]; logged: string[]; watcher: PodWatcher } {
+function watch(
+  api: FakeApi,
+  files: { tokenFile?: string; caFile?: string } = {},
+): { seen: string[]; logged: string[]; watcher: PodWatcher } {
   const seen: string[] = [];
   const logged: string[] = [];
   const watcher = new PodWatcher(
-    { api: { url: api.url, tokenFile }, namespace: 'models', selector: 'app=vllm', port: 'http' },
+    { api: { url: api.url, ...files }, namespace: 'models', selector: 'app=vllm', port: 'http' },
     {
       onPod: (effect) =>
         void seen.push(
@@ -87,13 +91,12 @@ describe('PodWatcher', () => {
   });
 
   it('keeps its pods while the API fails, says why once, and reads the token anew', async () => {
-    const folder = mkdtempSync(join(tmpdir(), 'kvasir-token-'));
-    opened.push({ close: () => rmSync(folder, { recursive: true }) });
+    const folder = temporaryFolder();
     const tokenFile = join(folder, 'token');
     writeFileSync(tokenFile, 'first\n');
     const api = await apiWith('a');
     api.status = 403;
-    const { seen, logged, watcher } = watch(api, tokenFile);
+    const { seen, logged, watcher } = watch(api, { tokenFile });
     await watcher.settled;
     await until(() => api.calls.length >= 3);
     expect(logged).toEqual([
@@ -108,7 +111,55 @@ describe('PodWatcher', () => {
     expect(logged[1]).toContain('metadata.name');
     expect(seen).toEqual(['+127.0.0.1:8000']);
   });
+
+  it('logs an outage again after a watch without events', async () => {
+    const api = await apiWith('a');
+    const { logged } = watch(api);
+    for (const outages of [1, 2]) {
+      await until(() => api.watches === 1);
+      // The watch counts as a recovery after the longest pause.
+      await new Promise((resolve) => setTimeout(resolve, 2 * times.pauseMs.most));
+      api.status = 403;
+      api.cut();
+      await until(() => logged.filter((line) => line.includes('answers 403')).length === outages);
+      api.status = 200;
+    }
+  });
+
+  it('speaks TLS with the authority that it is given, and with no other', async () => {
+    const folder = temporaryFolder();
+    const [own, other] = ['own', 'other'].map((name) => certificateIn(folder, name));
+    const api = await FakeApi.start({ key: readFileSync(own.key), cert: readFileSync(own.certificate) });
+    opened.push(api);
+    api.set('a', { name: 'a', port: 8000 });
+    const trusted = watch(api, { caFile: own.certificate });
+    await trusted.watcher.settled;
+    expect(trusted.seen).toEqual(['+127.0.0.1:8000']);
+    for (const caFile of [other.certificate, undefined]) {
+      const { seen, logged, watcher } = watch(api, { caFile });
+      await watcher.settled;
+      expect([seen, logged]).toEqual([[], [expect.stringContaining('DEPTH_ZERO_SELF_SIGNED_CERT')]]);
+      watcher.close();
+    }
+  });
 });
+
+/** A certificate of 127.0.0.1 that is its own authority. */
+function certificateIn(folder: string, name: string): { key: string; certificate: string } {
+  const [key, certificate] = ['key', 'crt'].map((suffix) => join(folder, `${name}.${suffix}`));
+  const subject = ['-subj', `/CN=${name}`, '-addext', 'subjectAltName=IP:127.0.0.1'];
+  const ec = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes'];
+  execFileSync('openssl', ['req', '-x509', ...ec, '-keyout', key, '-out', certificate, '-days', '2', ...subject], {
+    stdio: 'ignore',
+  });
+  return { key, certificate };
+}
+
+function temporaryFolder(): string {
+  const folder = mkdtempSync(join(tmpdir(), 'kvasir-pods-'));
+  opened.push({ close: () => rmSync(folder, { recursive: true }) });
+  return folder;
+}
 
 it('reads ports of KV events, roles and readiness of a pod', () => {
   const object = {
@@ -170,4 +221,28 @@ it('sends requests to ready pods, lets those that leave finish what they have, a
   await until(() => logged.some((line) => line === `Engine ${engines[1].url} has left: 1 instance serves`));
   expect(await run('c')).toBe('finished');
   expect(engines[2].calls).toHaveLength(1);
+});
+
+it('adds the engine of a pod whose address another pod has when that one leaves', async () => {
+  const engine = await FakeEngine.start();
+  opened.push({ close: () => engine.kill() });
+  const api = await apiWith();
+  const pod = { name: 'pod', port: Number(new URL(engine.url).port) };
+  api.set('first', pod);
+  api.set('second', pod);
+  const logged: string[] = [];
+  const log = (line: string): void => void logged.push(line);
+  const cluster = new FleetCluster({ engines: [], grows: true, admission: admitAll, queueMax: 64, log });
+  const selector = { api: { url: api.url }, namespace: 'models', selector: 'a=b' };
+  const pods = new PodEngines({ ...selector, scheme: 'http', engine: {} }, cluster, log, times);
+  opened.push(cluster, pods);
+  await pods.settled();
+  expect(logged.filter((line) => line.includes('is not added'))).toHaveLength(1);
+  await until(() => api.watches === 1);
+  api.delete('first');
+  const joins = (): number => logged.filter((line) => line.includes('has joined')).length;
+  await until(() => joins() === 2);
+  expect(cluster.serving).toBe(1);
+  api.delete('second');
+  await until(() => cluster.serving === 0);
 });
