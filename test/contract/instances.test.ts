@@ -1,8 +1,10 @@
 // The suite of instances over threads, processes of a cluster, external engines, and external engines of a cluster.
+
+import { engineRoot } from '../../src/core/fleet/engine-root.ts';
 import type { PublishedBlocks } from '../../src/core/fleet/published-blocks.ts';
 import { MemoryHub } from '../../src/runtime/bus/memory-hub.ts';
 import { FleetCluster } from '../../src/runtime/fleet/fleet-cluster.ts';
-import { engineRoot, JoinedEngine } from '../../src/runtime/fleet/joined-engine.ts';
+import { JoinedEngine } from '../../src/runtime/fleet/joined-engine.ts';
 import { agreeOn } from '../../src/runtime/processes/agree.ts';
 import { ClusterGateway } from '../../src/runtime/processes/cluster-gateway.ts';
 import { joinCluster } from '../../src/runtime/processes/join.ts';

@@ -224,16 +224,7 @@ function refuseClusters(options: ServeOptions): void {
 /** Refuses options that have no effect when engines elsewhere compute. */
 function refuseFleetOptions(options: ServeOptions, given: Record<string, unknown>): void {
   if (options.models !== undefined) throw new UsageError('Cannot use --fleet with several models: a fleet serves one');
-  const names = [
-    'nats',
-    'instances',
-    'roleSwitch',
-    'cppGroup',
-    'sparse',
-    'watchdog',
-    'record',
-    ...instanceOptionNames,
-  ] as const;
+  const names = ['nats', 'instances', 'roleSwitch', 'cppGroup', 'sparse', 'watchdog', ...instanceOptionNames] as const;
   const wrong = names.find((name) => given[name] !== undefined && given[name] !== false);
   if (wrong !== undefined) throw new UsageError(`Cannot use --${toFlag(wrong)} with --fleet: its engines compute`);
 }

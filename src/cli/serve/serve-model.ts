@@ -128,7 +128,9 @@ function warnWithoutKeys({ host }: ServeOptions, keys: ApiKeys, logger: Logger):
 async function serveFleet(path: string, options: ServeOptions, context: ServerContext): Promise<void> {
   // The modules of fleets are loaded only for them.
   const { openFleet } = await import('./fleet/open-fleet.ts');
-  const fleet = await openFleet(path, options, context.kvEvents?.blocks, context.log);
+  const fleet = await openFleet(path, options, {
+    ...{ kvEvents: context.kvEvents?.blocks, traces: recordsSteps(options), log: context.log },
+  });
   try {
     if (options.warmUp ?? true) fleet.warmUp();
     const gateway = await openGateway(fleet, options, context);

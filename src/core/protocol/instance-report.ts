@@ -17,6 +17,16 @@ export interface InstanceReport {
   readonly others?: PlacedLoad | undefined;
 }
 
+/** An external engine, as far as the simulator distinguishes engines. */
+export interface EngineIdentity {
+  readonly kind: EngineKind;
+  /** It schedules by the priority of requests. */
+  readonly takesPriorities: boolean;
+}
+
+export const engineKinds = ['vllm', 'sglang'] as const;
+export type EngineKind = (typeof engineKinds)[number];
+
 /** Load that conductors have placed on an instance. */
 export interface PlacedLoad {
   /** Prompts without a first token, one entry for each priority. */

@@ -4,7 +4,7 @@ import type { MessengerCounts, RemoteAttentionCounts, RemoteCounts } from '../..
 import type { Pooling } from '../../util/model-config.ts';
 import type { Grammar } from './grammar.ts';
 import type { PinId, RequestId } from './ids.ts';
-import type { InstanceRole } from './instance-report.ts';
+import type { EngineIdentity, InstanceRole } from './instance-report.ts';
 import type { PinOrder as Order, PinState } from './pin-order.ts';
 import type { FailureCode, RefusalCause } from './refusal-cause.ts';
 import type { RequestTrace } from './request-trace.ts';
@@ -249,6 +249,8 @@ export interface InstanceSnapshot {
   readonly memory?: MemorySnapshot;
   /** Blocks that the pages hold, and the tokens of one. */
   readonly blocks?: { readonly total: number; readonly tokens: number };
+  /** Of an external engine. */
+  readonly engine?: EngineIdentity;
   /** Learned coefficients of the step time (`StepCost`). */
   readonly stepCost?: readonly number[];
   /** Pages held by sequences, integrated over time. */

@@ -33,7 +33,6 @@ export interface ServedModel {
   readonly kvBudget?: { readonly least: number | undefined; readonly most: number | undefined } | undefined;
   /** Bytes of keys and values of one token in all layers. */
   readonly kvTokenBytes?: number | undefined;
-  /** Undefined: external engines compute. */
   readonly shape?: { readonly layers: number; readonly heads: number; readonly headDim: number } | undefined;
   readonly vocabSize: number;
   /** Undefined: the model serves token ids only. */

@@ -1,11 +1,8 @@
 // What differs between the kinds of engines: how they describe themselves, take requests, stream tokens and report load.
 import type { HandOffOrder } from '../../core/fleet/hand-off.ts';
-import type { InstanceRole } from '../../core/protocol/instance-report.ts';
+import type { EngineKind, InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { GenerationRequest, TokenLogprobs } from '../../core/protocol/ports.ts';
 import type { EngineHttp } from './engine-http.ts';
-
-export const engineKinds = ['vllm', 'sglang'] as const;
-export type EngineKind = (typeof engineKinds)[number];
 
 /** Where a data-parallel rank publishes KV events. */
 export interface KvEventSource {

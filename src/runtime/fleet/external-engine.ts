@@ -1,9 +1,9 @@
 // An external engine by its URL: what it is, whether it is healthy, how loaded, and its data-parallel ranks as instances.
+import type { EngineKind } from '../../core/protocol/instance-report.ts';
 import {
   atRank,
   type EngineDescription,
   type EngineDialect,
-  type EngineKind,
   type EngineLoad,
   type EngineRole,
   type KvEventSource,

@@ -204,7 +204,7 @@ export class ExternalInstance {
   }
 
   snapshot(): InstanceSnapshot {
-    const { description } = this.#options;
+    const { description, dialect } = this.#options;
     const { capacityTokens = 0, blockTokens = 1 } = description;
     const total = Math.floor(capacityTokens / blockTokens);
     const used = Math.min(total, Math.round(this.#load.usage * total));
@@ -218,6 +218,7 @@ export class ExternalInstance {
       running: this.#calls.size,
       pages: { total, used, cached, free: total - used - cached },
       blocks: { total, tokens: blockTokens },
+      engine: { kind: dialect.kind, takesPriorities: description.takesPriorities },
       computedPromptTokens: promptTokens - cachedTokens,
       ...(this.#costs.steps.observed > 0 && { stepCost: this.#costs.steps.coefficients }),
     };

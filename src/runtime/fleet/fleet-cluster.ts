@@ -1,5 +1,6 @@
 // An inference port over external engines: the conductor runs on this thread, and each rank of an engine is an instance.
 import { webcrypto } from 'node:crypto';
+import { EngineSteps } from '../../core/fleet/engine-steps.ts';
 import { HandOff, type HandOffEffect, type HandOffEvent } from '../../core/fleet/hand-off.ts';
 import type { PublishedBlocks } from '../../core/fleet/published-blocks.ts';
 import type { BlockRoot } from '../../core/kvcache/block-hash.ts';
@@ -47,6 +48,8 @@ export interface FleetClusterOptions {
   readonly requestTimeoutUs?: number | undefined;
   /** Receives the blocks of the engines, to publish them; none unless given. */
   readonly kvEvents?: PublishedBlocks | undefined;
+  /** Steps are recorded as the streams show them; off unless given. */
+  readonly traces?: boolean | undefined;
   log(message: string): void;
 }
 
@@ -112,6 +115,7 @@ export class FleetCluster extends ConductorDriver {
       placement: new TokenPlacement(hashKey, options.kvEvents),
       admission: new TokenAdmission(options.admission, slotsMax, batchLimitsWith(options.stepUs)),
       log: (line) => options.log(line),
+      engineSteps: options.traces === true ? new EngineSteps(() => true) : undefined,
     });
     this.#hashKey = hashKey;
     this.#model = options.model;

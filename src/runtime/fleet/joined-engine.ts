@@ -30,12 +30,6 @@ export interface JoinedEngineOptions extends Omit<ClusterProcess, 'incarnation'>
   onReplaced(): void;
 }
 
-/** Engines exchange no pages with own instances, and compute other bits: a cluster has either. */
-export function engineRoot(modelFingerprint: string): BlockRoot {
-  const form = 'those of engines';
-  return { modelFingerprint, weightForm: form, inputForm: form, kvType: form, rope: '' };
-}
-
 /** An engine whose requests do not advance for so long is down. */
 const stallUsMax = 120_000_000;
 

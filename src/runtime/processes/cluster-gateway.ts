@@ -1,5 +1,7 @@
 // An inference port over instances of other processes: runs a conductor, and keeps a session with each instance of the cluster.
 
+import { isEngineRoot } from '../../core/fleet/engine-root.ts';
+import { EngineSteps } from '../../core/fleet/engine-steps.ts';
 import type { PublishedBlocks } from '../../core/fleet/published-blocks.ts';
 import { type Agreement, bitEqualForm, formsDiffer, identityOf } from '../../core/membership/agreement.ts';
 import type { LossReason } from '../../core/membership/liveness.ts';
@@ -111,6 +113,10 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
       placement: new TokenPlacement(Uint32Array.from(options.agreement.hashKey), options.kvEvents),
       admission: new TokenAdmission(options.admission, slotsMax, batchLimitsWith(options.stepUs)),
       log,
+      engineSteps:
+        options.traces === true
+          ? new EngineSteps(() => this.#root !== undefined && isEngineRoot(this.#root))
+          : undefined,
     });
     this.#options = options;
     this.#catchUp = this.#createCatchUp(options);

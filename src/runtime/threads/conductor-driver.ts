@@ -1,5 +1,6 @@
 // An inference port over a conductor, on one thread: feeds it requests and outputs of instances, and carries out its effects.
 
+import type { EngineSteps } from '../../core/fleet/engine-steps.ts';
 import type { ConductorEffect } from '../../core/protocol/effects.ts';
 import type { ConductorEvent, PipelineGroup, PrefixFetch } from '../../core/protocol/events.ts';
 import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts';
@@ -57,6 +58,8 @@ export interface ConductorDriverOptions {
   readonly placement: TokenPlacement;
   readonly admission: TokenAdmission;
   log(message: string): void;
+  /** Steps of external engines, which report none; undefined: they are not recorded. */
+  readonly engineSteps?: EngineSteps | undefined;
 }
 
 /** Subclasses own the instances and the transport to them. */
@@ -64,6 +67,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
   protected readonly placement: TokenPlacement;
   protected readonly admission: TokenAdmission;
   protected readonly log: (message: string) => void;
+  readonly #engineSteps: EngineSteps | undefined;
   readonly #sinks = new Map<RequestId, Sink>();
   /** Ids of current attempts, by the ids of their requests. */
   readonly #attempts = new Map<RequestId, RequestId>();
@@ -82,10 +86,11 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
   #closing = false;
   #drained: (() => void) | undefined;
 
-  constructor({ placement, admission, log }: ConductorDriverOptions) {
+  constructor({ placement, admission, log, engineSteps }: ConductorDriverOptions) {
     this.placement = placement;
     this.admission = admission;
     this.log = log;
+    this.#engineSteps = engineSteps;
   }
 
   abstract instances(): readonly InstanceSnapshot[];
@@ -260,6 +265,8 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
   protected feed(event: ConductorEvent): void {
     const conductor = this.#conductor;
     if (conductor === undefined) return;
+    this.#engineSteps?.received(nowUs(), event);
+    this.#recordEngineSteps();
     this.#depth++;
     carryOutStep(
       () => conductor.step(nowUs(), event),
@@ -269,6 +276,18 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
         if (this.#depth === 0) this.#afterEvent(conductor);
       },
     );
+  }
+
+  #recordEngineSteps(): void {
+    if (this.#engineSteps === undefined) return;
+    const epochUs = performance.timeOrigin * 1000;
+    for (const [instance, steps] of this.#engineSteps.take()) {
+      const own = steps.map(({ startedUs, endedUs, rows }) => {
+        const times = { startedUs: Math.round(epochUs + startedUs), endedUs: Math.round(epochUs + endedUs) };
+        return { kind: 'step', ...times, aborted: false, rows } as const;
+      });
+      this.recordSteps(instance, own);
+    }
   }
 
   #afterEvent({ nextUs }: Conductor<GenerationRequest>): void {
@@ -292,9 +311,11 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
         this.#attempts.set(effect.id, effect.request.id);
         // The duration of a group's prefill does not predict that of one instance.
         placement.forwarded(effect.instance, effect.request, effect.group === undefined);
+        this.#engineSteps?.forwarded(nowUs(), effect.instance, effect.request, effect.decodeAt);
         this.forwardTo(effect.instance, admission.forwarded(effect.request), effect);
         break;
       case 'cancel':
+        this.#engineSteps?.cancelled(effect.id);
         this.cancelAt(effect.instance, effect.id, effect.interrupt);
         break;
       case 'requestSnapshot':

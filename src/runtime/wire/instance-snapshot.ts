@@ -1,5 +1,6 @@
 // Validation of the counters and gauges of an instance, lending included.
 import { z } from 'zod';
+import { engineKinds } from '../../core/protocol/instance-report.ts';
 import { blockAgeBoundsS, pageAgeBoundsS } from '../../core/protocol/ports.ts';
 
 /** Owners of pages in one snapshot. */
@@ -106,6 +107,7 @@ export const instanceSnapshot = z.strictObject({
     })
     .exactOptional(),
   blocks: z.strictObject({ total: count, tokens: count }).exactOptional(),
+  engine: z.strictObject({ kind: z.enum(engineKinds), takesPriorities: z.boolean() }).exactOptional(),
   stepCost: z.array(figure).length(5).exactOptional(),
   usedPageSeconds: figure,
   tiers: z

@@ -4,6 +4,7 @@ import type { ConductorEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import { PrefillObserver } from '../../core/router/placement/prefill-observer.ts';
 import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
+import type { LearnedCost } from './learned-cost.ts';
 
 type Event = ConductorEvent<LengthRequest>;
 type Started = Extract<Event, { kind: 'generationEvent' }>;
@@ -17,6 +18,8 @@ const pollUs = 1_000_000;
  */
 export class ExternalEngines {
   readonly prefills: PrefillObserver;
+  /** (instances): step times as learned, for admission; undefined: the cost models of the instances. */
+  readonly steps: readonly LearnedCost[] | undefined;
   /** (instances) */
   readonly #costs: readonly StreamCosts[];
   /** (instances) */
@@ -24,7 +27,8 @@ export class ExternalEngines {
   /** Starts that are not known yet. */
   readonly #started = new Map<RequestId, Started>();
 
-  constructor(instances: number) {
+  constructor(instances: number, steps?: readonly LearnedCost[]) {
+    this.steps = steps;
     this.prefills = new PrefillObserver(Array.from({ length: instances }, (_, i) => i));
     this.#costs = Array.from({ length: instances }, () => new StreamCosts());
     this.#polledUs = new Float64Array(instances);
@@ -93,5 +97,6 @@ export class ExternalEngines {
     if (nowUs - this.#polledUs[instance] < pollUs || steps.observed === 0) return;
     this.#polledUs[instance] = nowUs;
     this.prefills.observe(instance, { stepCost: steps.coefficients });
+    this.steps?.[instance].setCoefficients(steps.coefficients);
   }
 }

@@ -153,8 +153,8 @@ export interface SimulationConfig {
 }
 
 /** The instances as the conductor predicts them. */
-export function predictedInstances({ instances, learned }: SimulationConfig): readonly InstanceSpec[] {
-  const { steps } = learned ?? {};
+export function predictedInstances({ instances, learned, external }: SimulationConfig): readonly InstanceSpec[] {
+  const steps = learned?.steps ?? external?.steps;
   if (steps === undefined) return instances;
   return instances.map((spec, i) => ({ ...spec, machine: { ...spec.machine, cost: steps[i] } }));
 }

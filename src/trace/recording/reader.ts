@@ -1,6 +1,7 @@
 // Reads a recording: settings, instances, and requests by arrival. Lines are in the order in which requests ended.
 
 import type { TimedStep } from '../../core/cost/linear-cost.ts';
+import { engineKinds } from '../../core/protocol/instance-report.ts';
 import { BlockGroups } from '../block-groups.ts';
 import { labelsOf, parseObject, type Row, tokensOf } from '../mooncake.ts';
 import { shown, TraceError, type TraceRequest } from '../request.ts';
@@ -27,6 +28,11 @@ export interface Recording {
   readonly steps: readonly (readonly TimedRecordedStep[])[];
   /** Lines that the server could not write in time. */
   readonly omitted: number;
+}
+
+/** External engines served the requests. */
+export function isOfEngines({ instances }: Recording): boolean {
+  return instances.some(({ engine }) => engine !== undefined);
 }
 
 /** A step, and its start from the start of the recording. */
@@ -169,14 +175,22 @@ function instanceOf(value: unknown, index: number, line: number): RecordedInstan
   const refused = (field: string, given: unknown, expected: string) =>
     new TraceError(line, `instances[${index}]${field} is ${shown(given)}: ${expected} expected`);
   if (typeof value !== 'object' || value === null) throw refused('', value, 'an object');
-  const { name, role, stepCost, ...numbers } = camelCased(value as Row);
+  const { name, role, engine, takesPriorities, stepCost, ...numbers } = camelCased(value as Row);
   if (typeof name !== 'string') throw refused('.name', name, 'a text');
   const known = roles.find((each) => each === role);
   if (known === undefined) throw refused('.role', role, `one of ${roles.join(', ')}`);
+  const kind = engineKinds.find((each) => each === engine);
+  if (engine !== undefined && kind === undefined) throw refused('.engine', engine, `one of ${engineKinds.join(', ')}`);
+  if (takesPriorities !== undefined && typeof takesPriorities !== 'boolean')
+    throw refused('.takes_priorities', takesPriorities, 'true or false');
   if (stepCost !== undefined && !isCoefficients(stepCost)) throw refused('.step_cost', stepCost, 'five numbers');
   for (const [field, number] of Object.entries(numbers))
     if (typeof number !== 'number' || !(number >= 0)) throw refused(`.${field}`, number, 'a number of at least 0');
-  return { ...numbers, name, role: known, ...(stepCost !== undefined && { stepCost }) };
+  return {
+    ...{ ...numbers, name, role: known },
+    ...(kind !== undefined && { engine: kind, takesPriorities: takesPriorities === true }),
+    ...(stepCost !== undefined && { stepCost }),
+  };
 }
 
 function isCoefficients(value: unknown): value is readonly number[] {

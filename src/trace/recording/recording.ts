@@ -1,6 +1,6 @@
 // The format of recorded servers: JSON lines of Mooncake's format with the settings of the cluster and what happened.
 
-import type { InstanceRole } from '../../core/protocol/instance-report.ts';
+import type { EngineKind, InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { RequestState } from '../../core/protocol/request-trace.ts';
 
 /** Raised when a reader of the last version would misread a file. */
@@ -29,6 +29,10 @@ export interface RecordingHeader {
 export interface RecordedInstance {
   readonly name: string;
   readonly role: InstanceRole;
+  /** An external engine; undefined: an own instance. */
+  readonly engine?: EngineKind | undefined;
+  /** The engine schedules by the priority of requests. */
+  readonly takesPriorities?: boolean | undefined;
   /** Blocks of the KV pool; undefined: it reports none. */
   readonly blocks?: number | undefined;
   /** Blocks of the receive buffers, of host memory and of SSD. */

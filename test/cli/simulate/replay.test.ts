@@ -8,6 +8,7 @@ import { replayFlags } from '../../../src/cli/simulate/replay/replay-settings.ts
 import { LearnedTransfers } from '../../../src/core/router/placement/learned-transfers.ts';
 import { PrefillObserver } from '../../../src/core/router/placement/prefill-observer.ts';
 import { batchLimits } from '../../../src/core/scheduler/executor/token-limits.ts';
+import { ExternalEngines } from '../../../src/sim/engine/external-engines.ts';
 import { LearnedCost } from '../../../src/sim/engine/learned-cost.ts';
 import { type InstanceSpec, Simulation } from '../../../src/sim/engine/simulation.ts';
 import { RequestRecorder } from '../../../src/sim/report/request-recorder.ts';
@@ -23,8 +24,18 @@ const [toInstanceUs, deliveryUs, blocks, receiveBlocks] = [300, 90, 128, 64];
 const times = { stepUs: 1000, rowUs: 60, keyUs: 0.02, decodeRowUs: 0, logitRowUs: 50 };
 const sizes = { layers: 6, kvBytesPerToken: kvTokenBytes, kvCapacityTokens: 4096, activationBytesPerToken: 1 };
 
+interface RecordOptions {
+  readonly skewUs?: number;
+  /** The instances are external engines. */
+  readonly engine?: 'vllm';
+}
+
 /** Writes the recording of a run whose instances have these roles, with clocks ahead by `skewUs`. Returns its path. */
-function record(roles: readonly InstanceSpec['role'][], count: number, skewUs = 0): string {
+function record(
+  roles: readonly InstanceSpec['role'][],
+  count: number,
+  { skewUs = 0, engine }: RecordOptions = {},
+): string {
   const requests = drawnRequests(count, 25);
   const steps: RecordedStepRow[] = [];
   const lines: string[] = [];
@@ -52,18 +63,22 @@ function record(roles: readonly InstanceSpec['role'][], count: number, skewUs = 
           cost: new UnevenCost(times, sizes),
           blocks,
         },
-        ...{ coalesce: false, reportsAll: true, learns: true, aheadOfUse: true },
+        ...{ coalesce: false, reportsAll: true, ...(engine === undefined && { learns: true, aheadOfUse: true }) },
         handOff: { layerWise: true, rechecksAdmission: true, receiveTokens: 2048, receivePages: receiveBlocks },
       },
     })),
     ...{ linkBytesPerSecond: undefined, blockTokens: pageTokens, queueMax: 256, checking: false },
     placement: { kind: 'cache-aware', seed: [0, 0], balancingThreshold: 1.5 },
     admission: { kind: 'none', slo: undefined, decodeUs: 0 },
-    learned: {
-      prefills: new PrefillObserver(roles.map(() => 0)),
-      transfers: new LearnedTransfers(roles.length, kvTokenBytes),
-      steps: roles.map(() => new LearnedCost(sizes)),
-    },
+    ...(engine !== undefined
+      ? { external: new ExternalEngines(roles.length) }
+      : {
+          learned: {
+            prefills: new PrefillObserver(roles.map(() => 0)),
+            transfers: new LearnedTransfers(roles.length, kvTokenBytes),
+            steps: roles.map(() => new LearnedCost(sizes)),
+          },
+        }),
     threads: { toInstanceUs, receivedUs: (nowUs) => nowUs + deliveryUs },
     stepListener: (instance, at, { rows, keyRows, decodeRows, decodeKeys, logitRows }, [us]) => {
       steps.push([instance, at + skewUs, us, rows, keyRows, decodeRows, decodeKeys, logitRows]);
@@ -74,7 +89,7 @@ function record(roles: readonly InstanceSpec['role'][], count: number, skewUs = 
   simulation.finish();
   const settings = { queue: 256, eviction: 'lru', pinMemory: 0, balancingThreshold: 1.5 };
   const instances = roles.map((role, i) => ({
-    ...{ name: String(i), role, blocks, receiveBlocks, stepCost: [1000, 60, 0.02, 0, 50] },
+    ...{ name: String(i), role, blocks, receiveBlocks, engine, stepCost: [1000, 60, 0.02, 0, 50] },
   }));
   const path = join(folder, `${roles.join('-')}.jsonl`);
   const header = { recording: 1, timeUnit: 'ms', started: '', model: 'toy', blockTokens: pageTokens } as const;
@@ -85,11 +100,12 @@ function record(roles: readonly InstanceSpec['role'][], count: number, skewUs = 
 }
 
 it.each([
-  [['mixed'] as const, 40],
-  [['mixed', 'mixed'] as const, 80],
-  [['prefill', 'prefill', 'decode'] as const, 60],
-])('repeats the placements and latencies of %j', async (roles, count) => {
-  const replay = await replayRecording(replayFlags({ replay: record(roles, count) }), false);
+  [['mixed'] as const, 40, {}],
+  [['mixed', 'mixed'] as const, 80, {}],
+  [['prefill', 'prefill', 'decode'] as const, 60, {}],
+  [['mixed', 'mixed'] as const, 60, { engine: 'vllm' } as const],
+])('repeats the placements and latencies of %j', async (roles, count, own) => {
+  const replay = await replayRecording(replayFlags({ replay: record(roles, count, own) }), false);
   expect(replay.samePlacements).toBeGreaterThanOrEqual(0.95 * count);
   expect(replay.completed).toEqual({ recorded: count, simulated: count });
   const { recorded, simulated } = replay.hitRatioTokens;
@@ -106,7 +122,7 @@ it('times every step by the fit if asked: decisions are those of the simulated m
 
 it('notes that the clocks of instances may differ from that of the gateway', async () => {
   const notesOf = async (skewUs: number) =>
-    (await replayRecording(replayFlags({ replay: record(['mixed'], 10, skewUs) }), false)).notes;
+    (await replayRecording(replayFlags({ replay: record(['mixed'], 10, { skewUs }) }), false)).notes;
   expect(await notesOf(0)).toEqual([]);
   expect(await notesOf(-60e6)).toEqual([expect.stringContaining('No recorded step matches')]);
   expect(await notesOf(60e6)).toEqual([expect.stringContaining('ms after arrivals')]);

@@ -1,7 +1,7 @@
 // A fake engine in this process that speaks the protocols of vLLM or SGLang over HTTP and ZMTP, with faults on demand.
 import { createServer as createHttp, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import { type AddressInfo, createServer as createTcp, type Socket, type Server as TcpServer } from 'node:net';
-import type { EngineKind } from '../../../src/runtime/fleet/engine-dialect.ts';
+import type { EngineKind } from '../../../src/core/protocol/instance-report.ts';
 import { encodeMsgpack, type Packed } from '../../../src/runtime/fleet/msgpack.ts';
 import { ZmtpConnection } from '../../../src/runtime/fleet/zmtp.ts';
 
@@ -20,6 +20,8 @@ export interface FakeEngineOptions {
   readonly noReplay?: boolean;
   /** Of SGLang: where it states that it pushes its load. */
   readonly loadPort?: number;
+  /** Time to the first token of a stream. */
+  readonly prefillMs?: number;
 }
 
 interface Call {
@@ -193,6 +195,8 @@ export class FakeEngine {
   }
 
   async #generate({ prompt, maxTokens, stops, salt, id }: Call, response: ServerResponse): Promise<void> {
+    const { prefillMs } = this.#options;
+    if (prefillMs !== undefined) await new Promise((resolve) => setTimeout(resolve, prefillMs));
     const cachedTokens = this.#store(prompt, salt);
     const sequence = [...prompt];
     for (let count = 1; count <= maxTokens; count++) {

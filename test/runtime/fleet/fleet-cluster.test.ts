@@ -1,7 +1,7 @@
 // A conductor over fake engines of both kinds: answers, placement by the engines' own blocks, and failures.
 import { afterEach, describe, expect, it } from 'vitest';
+import { engineKinds } from '../../../src/core/protocol/instance-report.ts';
 import type { GenerationEvent, GenerationRequest } from '../../../src/core/protocol/ports.ts';
-import { engineKinds } from '../../../src/runtime/fleet/engine-dialect.ts';
 import { FleetCluster, type FleetClusterOptions } from '../../../src/runtime/fleet/fleet-cluster.ts';
 import { request } from '../../core/instance-world.ts';
 import { admitAll } from '../threads/instances.ts';

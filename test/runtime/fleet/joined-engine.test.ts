@@ -1,7 +1,8 @@
 // An external engine in a NATS cluster: gateways that start later, and an engine that starts anew.
 import { afterEach, expect, it } from 'vitest';
+import { engineRoot } from '../../../src/core/fleet/engine-root.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
-import { engineRoot, JoinedEngine } from '../../../src/runtime/fleet/joined-engine.ts';
+import { JoinedEngine } from '../../../src/runtime/fleet/joined-engine.ts';
 import { agreeOn } from '../../../src/runtime/processes/agree.ts';
 import { ClusterGateway } from '../../../src/runtime/processes/cluster-gateway.ts';
 import { admitAll, answerOf, liveRequest } from '../threads/instances.ts';

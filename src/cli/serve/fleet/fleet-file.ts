@@ -1,6 +1,7 @@
 // The fleet file of `--fleet`: external engines by their URLs, and by label selectors of Kubernetes pods.
 import { z } from 'zod';
-import { type EngineRole, engineKinds, engineRoles } from '../../../runtime/fleet/engine-dialect.ts';
+import { engineKinds } from '../../../core/protocol/instance-report.ts';
+import { type EngineRole, engineRoles } from '../../../runtime/fleet/engine-dialect.ts';
 import type { ExternalEngineOptions } from '../../../runtime/fleet/external-engine.ts';
 import type { PodEnginesOptions } from '../../../runtime/fleet/kubernetes/pod-engines.ts';
 import type { KubernetesApi } from '../../../runtime/fleet/kubernetes/pod-watcher.ts';

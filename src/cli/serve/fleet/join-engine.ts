@@ -1,7 +1,8 @@
 // `kvasir join --engine`: an external engine serves the gateways of a NATS cluster.
+import { engineRoot } from '../../../core/fleet/engine-root.ts';
 import { modelFingerprint } from '../../../engine/fingerprint.ts';
 import type { NatsServers } from '../../../runtime/bus/nats-connection.ts';
-import { engineRoot, JoinedEngine } from '../../../runtime/fleet/joined-engine.ts';
+import { JoinedEngine } from '../../../runtime/fleet/joined-engine.ts';
 import { agreeOn, tokenDigest } from '../../../runtime/processes/agree.ts';
 import { announceLoading, endsWithin } from '../../../runtime/processes/join.ts';
 import { Completion } from '../../../runtime/threads/completion.ts';

@@ -2,6 +2,7 @@
 import type { PublishedBlocks } from '../../../core/fleet/published-blocks.ts';
 import { FleetCluster } from '../../../runtime/fleet/fleet-cluster.ts';
 import { PodEngines } from '../../../runtime/fleet/kubernetes/pod-engines.ts';
+import { kvTokenBytes } from '../../../util/kv-type.ts';
 import { openModel } from '../../../weights/open-model.ts';
 import type { ServeOptions } from '../../options/options.ts';
 import { admissionSettings } from '../../options/slo-options.ts';
@@ -15,12 +16,19 @@ export interface FleetMember extends TextSide {
   readonly cluster: FleetCluster;
 }
 
+export interface FleetSettings {
+  /** Receives the blocks of the engines, to publish them. */
+  readonly kvEvents: PublishedBlocks | undefined;
+  /** Steps are recorded. */
+  readonly traces: boolean;
+  log(message: string): void;
+}
+
 /** @throws UsageError if the fleet file or the model is unusable */
 export async function openFleet(
   path: string,
   options: ServeOptions,
-  kvEvents: PublishedBlocks | undefined,
-  log: (message: string) => void,
+  { kvEvents, traces, log }: FleetSettings,
 ): Promise<FleetMember> {
   const { model, engines, pods } = readFleetFile(path);
   const selected = pods.map(({ api, namespace, ...own }) => ({ ...own, ...kubernetesApi(api, namespace) }));
@@ -30,7 +38,7 @@ export async function openFleet(
   const files = openModel(located.path, false);
   try {
     const cluster = new FleetCluster({
-      ...{ engines, model, kvEvents, log, grows: pods.length > 0 },
+      ...{ engines, model, kvEvents, traces, log, grows: pods.length > 0 },
       queueMax: options.queue,
       admission: admissionSettings(options),
       stepUs: options.stepMs && 1000 * options.stepMs,
@@ -49,7 +57,10 @@ export async function openFleet(
     const close = async (): Promise<void> => {
       await Promise.all([closeEngines(), text.close()]);
     };
-    return { ...text, cluster, close };
+    // Engines do not state the type of their keys and values: 16 bits are assumed.
+    const { layers, heads, headDim } = files.config;
+    const sizes = { kvTokenBytes: layers * kvTokenBytes(files.config, 'bf16'), shape: { layers, heads, headDim } };
+    return { ...text, model: { ...text.model, ...sizes }, cluster, close };
   } finally {
     files.close();
   }

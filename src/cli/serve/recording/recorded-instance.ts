@@ -3,13 +3,14 @@
 import type { InstanceRole } from '../../../core/protocol/instance-report.ts';
 import type { InstanceSnapshot } from '../../../core/protocol/ports.ts';
 import type { RecordedInstance } from '../../../trace/recording/recording.ts';
+import { pageTokens } from '../../../util/step.ts';
 
 /** Fewer bytes give no reliable rate. */
 const sampleBytesMin = 2 ** 20;
 
 /** Name and role alone of an instance that has not reported yet. @param place names an instance without a name */
 export function recordedInstance(
-  { name = '', blocks, pages, receivePages, tiers, stepCost, sent }: InstanceSnapshot,
+  { name = '', blocks, pages, receivePages, tiers, stepCost, sent, engine }: InstanceSnapshot,
   role: InstanceRole,
   place: number,
 ): RecordedInstance {
@@ -19,7 +20,9 @@ export function recordedInstance(
   const { ssdReadBytes, ssdReadSeconds } = tiers?.moved ?? {};
   return {
     ...named,
-    blocks: blocks?.total,
+    ...(engine && { engine: engine.kind, takesPriorities: engine.takesPriorities }),
+    // Engines have blocks of other sizes.
+    blocks: blocks && Math.floor((blocks.total * blocks.tokens) / pageTokens),
     receiveBlocks: receivePages && Math.floor(receivePages.total / pagesOfBlock),
     hostBlocks: tiers?.host.capacity,
     ssdBlocks: tiers?.ssd.capacity,

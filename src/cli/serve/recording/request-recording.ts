@@ -242,8 +242,8 @@ function shapeOf(
 }
 
 /** The part of an instance's state that is not learned. */
-function fixedOf({ name, role, blocks, receiveBlocks, hostBlocks, ssdBlocks }: RecordedInstance): object {
-  return { name, role, blocks, receiveBlocks, hostBlocks, ssdBlocks };
+function fixedOf({ name, role, engine, blocks, receiveBlocks, hostBlocks, ssdBlocks }: RecordedInstance): object {
+  return { name, role, engine, blocks, receiveBlocks, hostBlocks, ssdBlocks };
 }
 
 /** Hashes of whole blocks whose keys and values were computed. */

@@ -3,7 +3,7 @@
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { type EvictionKind, evictionKinds } from '../../../core/kvcache/eviction.ts';
-import type { Recording } from '../../../trace/recording/reader.ts';
+import { isOfEngines, type Recording } from '../../../trace/recording/reader.ts';
 import { borrowFields } from '../../options/borrow-options.ts';
 import { readOptions, toFlag } from '../../options/options.ts';
 import { servedSloFields } from '../../options/slo-options.ts';
@@ -35,11 +35,20 @@ const flagsSchema = z.object({
   replay: z.string(),
   stepTimes: z.enum(stepTimeKinds).default('recorded'),
   check: z.boolean().default(false),
+  /** Machines of engines, in place of recorded step times. */
+  fleet: z.string().min(1).optional(),
+  tables: z.string().min(1).optional(),
+  model: z.string().min(1).optional(),
   ...outputFields,
 });
 
 export type ReplayFlags = z.infer<typeof flagsSchema>;
-export type ReplaySettings = z.infer<typeof recordedSchema> & Pick<ReplayFlags, 'check' | 'stepTimes'>;
+export interface ReplaySettings extends z.infer<typeof recordedSchema>, Pick<ReplayFlags, 'check' | 'stepTimes'> {
+  /** A fleet file, measured step times and the name of a model's specification; undefined: step times are recorded ones. */
+  readonly engines?:
+    | { readonly fleet: string; readonly tables: string; readonly model: string | undefined }
+    | undefined;
+}
 
 export function addReplayFlags(command: Command): Command {
   return command
@@ -64,18 +73,31 @@ export function replayFlags(given: Readonly<Record<string, unknown>>): ReplayFla
   const wrong = Object.keys(given).find((name) => given[name] !== undefined && !names.includes(name));
   if (wrong !== undefined)
     throw new UsageError(`Cannot use --${toFlag(wrong)} with --replay: the recording defines cluster and workload`);
-  return readOptions(flagsSchema, given);
+  const flags = readOptions(flagsSchema, given);
+  const { fleet, tables, model } = flags;
+  if ((fleet === undefined) !== (tables === undefined))
+    throw new UsageError('Cannot use --fleet or --tables alone with --replay: add the other one');
+  if (model !== undefined && tables === undefined)
+    throw new UsageError('Cannot use --model with --replay: it needs --fleet and --tables');
+  if (given.stepTimes !== undefined && tables !== undefined)
+    throw new UsageError('Cannot use --step-times with --tables: steps take the times of the tables');
+  return flags;
 }
 
 /** @throws UsageError naming the setting */
 export function replaySettings(
-  { header }: Recording,
-  { check, stepTimes }: Pick<ReplayFlags, 'check' | 'stepTimes'>,
+  recording: Recording,
+  { check, stepTimes, fleet, tables, model }: ReplayFlags,
 ): ReplaySettings {
-  const parsed = recordedSchema.safeParse(header.settings);
+  const ofEngines = isOfEngines(recording);
+  if (check && ofEngines) throw new UsageError('Cannot use --check: the recording is of external engines');
+  if (fleet !== undefined && !ofEngines)
+    throw new UsageError('Cannot use --fleet with --replay: the recording has own instances, no external engines');
+  const engines = fleet === undefined || tables === undefined ? undefined : { fleet, tables, model };
+  const parsed = recordedSchema.safeParse(recording.header.settings);
   if (parsed.success) {
     const [other] = parsed.data.others;
-    if (other === undefined) return { ...parsed.data, check, stepTimes };
+    if (other === undefined) return { ...parsed.data, check, stepTimes, engines };
     throw new UsageError(`Cannot replay: the server ran with --${other}, which a recording does not describe`);
   }
   const [issue] = parsed.error.issues;

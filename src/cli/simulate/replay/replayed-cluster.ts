@@ -10,10 +10,11 @@ import { LearnedCost } from '../../../sim/engine/learned-cost.ts';
 import type { InstanceSpec, SimulationConfig } from '../../../sim/engine/simulation.ts';
 import { messageDelays } from '../../../sim/replay/message-delay.ts';
 import { fittedSteps, withGaps } from '../../../sim/replay/step-times.ts';
-import type { Recording } from '../../../trace/recording/reader.ts';
+import { isOfEngines, type Recording } from '../../../trace/recording/reader.ts';
 import { admissionSettings } from '../../options/slo-options.ts';
 import { UsageError } from '../../usage-error.ts';
 import type { ReplaySettings } from './replay-settings.ts';
+import { replayedEngines } from './replayed-engines.ts';
 import { withRecordedLending } from './replayed-lending.ts';
 
 /** What live predictors assume before the first transfer and the first SSD read. */
@@ -54,14 +55,15 @@ export function replayedCluster(
   // Batch jobs are sent when others end: the simulator has no message times for them.
   const hasJobs = requests.some(({ request }) => request.batch === true);
   const receivedUs = (atUs: number): number => atUs + deliveryUs;
+  const ofEngines = isOfEngines(recording);
   return {
-    ...withRecordedLending(recording, settings, specs),
+    ...(ofEngines ? replayedEngines(recording, settings, specs) : withRecordedLending(recording, settings, specs)),
     linkBytesPerSecond: undefined,
     blockTokens: header.blockTokens,
     queueMax: settings.queue,
     placement: { kind: 'cache-aware', seed: [0, 0], balancingThreshold: settings.balancingThreshold },
     admission: admissionSettings(settings),
-    learned,
+    ...(!ofEngines && { learned }),
     threads: hasJobs || settings.check ? undefined : { toInstanceUs, receivedUs },
     checking: settings.check,
   };

@@ -1,0 +1,70 @@
+// The external engines of a recording: machines that schedule without a bound on step times, as vLLM and SGLang do.
+
+import { z } from 'zod';
+import { batchLimits } from '../../../core/scheduler/executor/token-limits.ts';
+import { ExternalEngines } from '../../../sim/engine/external-engines.ts';
+import { LearnedCost } from '../../../sim/engine/learned-cost.ts';
+import type { InstanceSpec, SimulationConfig } from '../../../sim/engine/simulation.ts';
+import type { Recording } from '../../../trace/recording/reader.ts';
+import type { RecordedInstance } from '../../../trace/recording/recording.ts';
+import { clusterFields, instanceSpecs } from '../../options/cluster-options.ts';
+import { defaultChunkTokens } from '../../options/cost-model.ts';
+import { readOptions } from '../../options/options.ts';
+import { readSimulatedFleet } from '../../serve/fleet/fleet-file.ts';
+import { UsageError } from '../../usage-error.ts';
+import type { ReplaySettings } from './replay-settings.ts';
+
+const sequencesMax = 256;
+/** The first step of a decode engine is recorded from the end of the prefill: it contains the transfer. */
+const nic: InstanceSpec['nic'] = { bytesPerSecond: 1e15, us: 0 };
+
+const unbounded = {
+  ...batchLimits,
+  ...{ tokensMax: defaultChunkTokens, logitRowsMax: sequencesMax + 1, sequencesMax },
+  ...{ stepUsDecoding: Number.MAX_SAFE_INTEGER, stepUsPrefill: Number.MAX_SAFE_INTEGER },
+};
+
+/** @param specs of the instances, with their step times @throws UsageError for tables that fit no engine */
+export function replayedEngines(
+  { header, instances }: Recording,
+  { engines }: ReplaySettings,
+  specs: readonly InstanceSpec[],
+): Pick<SimulationConfig, 'instances' | 'external'> {
+  const machineOf = engines && measuredMachines(engines, header.blockTokens);
+  const own = instances.map((instance, i): InstanceSpec => {
+    const { nic: measuredNic = nic, machine = specs[i].machine } = machineOf?.(instance) ?? {};
+    const { cost, limits } = machineOf === undefined ? { cost: machine.cost, limits: unbounded } : machine;
+    const { blocks, blockTokens, eviction } = specs[i].machine;
+    const receiveTokens = (blocks ?? 0) * blockTokens;
+    return {
+      ...{ role: instance.role, nic: measuredNic },
+      machine: {
+        ...{ cost, limits, blocks, blockTokens, eviction, coalesce: false, reportsAll: true },
+        ignoresPriorities: instance.takesPriorities !== true,
+        handOff: { layerWise: true, rechecksAdmission: false, receiveTokens },
+      },
+    };
+  });
+  const { kvTokenBytes: kvBytesPerToken, layers } = header;
+  const steps = specs.map(({ machine: { cost } }) => {
+    const { kvCapacityTokens, activationBytesPerToken } = cost;
+    return new LearnedCost({ layers, kvBytesPerToken, kvCapacityTokens, activationBytesPerToken });
+  });
+  return { instances: own, external: new ExternalEngines(own.length, steps) };
+}
+
+/** The machine that a fleet file states for an engine of this name, or for all if it has one alone. */
+function measuredMachines(
+  { fleet, tables, model }: NonNullable<ReplaySettings['engines']>,
+  blockTokens: number,
+): (instance: RecordedInstance) => InstanceSpec {
+  const options = readOptions(z.object(clusterFields), { fleet, tables, model, blockTokens });
+  const specs = instanceSpecs(options, false);
+  const names = readSimulatedFleet(fleet).map(({ name }) => name);
+  return ({ name }) => {
+    // A data-parallel rank is named by its engine.
+    const place = names.length === 1 ? 0 : names.indexOf(name.replace(/#\d+$/, ''));
+    if (place < 0) throw new UsageError(`Cannot replay: ${fleet} has no engine ${name}`);
+    return specs[place];
+  };
+}
