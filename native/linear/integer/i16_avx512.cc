@@ -35,6 +35,20 @@ struct WordsAvx512 : PlanesAvx512 {
 
 void linear_i16_avx512(const Segment& s, const Product& p, const Share& share) { WordProducts<WordsAvx512>::run(s, p, share); }
 
+namespace {
+
+/** The sum of the chosen lanes, which wraps: the reductions of GCC add signed numbers, whose overflow is undefined. */
+inline uint32_t wrapped_sum(__mmask16 which, __m512i lanes) {
+  const __m512i chosen = _mm512_maskz_mov_epi32(which, lanes);
+  const __m256i half = _mm256_add_epi32(_mm512_castsi512_si256(chosen), _mm512_extracti64x4_epi64(chosen, 1));
+  __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+  sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
+  sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1));
+  return static_cast<uint32_t>(_mm_cvtsi128_si32(sum));
+}
+
+}  // namespace
+
 void quantise_words_avx512(int columns, const float* x, Int16Block* out) {
   const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
   for (int k = 0; k < columns; k += kBlock, out++) {
@@ -50,8 +64,7 @@ void quantise_words_avx512(int columns, const float* x, Int16Block* out) {
     out->finish(scale.scale, _mm512_reduce_add_epi32(qa), _mm512_reduce_add_epi32(qb));
     // The products of neighbouring pairs appear twice.
     const __m512i products = _mm512_madd_epi16(words, _mm512_shuffle_epi32(words, _MM_PERM_CDAB));
-    const auto sum_of = [&](__mmask16 which) { return static_cast<uint32_t>(_mm512_mask_reduce_add_epi32(which, products)); };
-    out->finish_products(sum_of(0x0055), sum_of(0x5500));
+    out->finish_products(wrapped_sum(0x0055, products), wrapped_sum(0x5500, products));
   }
 }
 
