@@ -29,6 +29,7 @@ import { addSparseFlags, servedSparsity } from '../options/sparse-options.ts';
 import { packageVersion } from '../package-root.ts';
 import type { JoinedMessage } from '../serve/child-instances.ts';
 import { describeInstances } from '../serve/describe-instances.ts';
+import { boundHeapGrowth } from '../serve/host/heap-growth.ts';
 import { makeFolder } from '../serve/host/make-folder.ts';
 import type { ProbeServer } from '../serve/host/probe-server.ts';
 import { refuseTooMuchMemory } from '../serve/memory-limits.ts';
@@ -88,6 +89,7 @@ export function joinCommand(): Command {
       roleSwitch: options.roleSwitch,
     });
     const { role, engine } = options;
+    boundHeapGrowth();
     if (engine !== undefined) return joinEngine({ ...options, engine }, givenOptions(given));
     if (options.engineKey !== undefined) throw new UsageError('Cannot use --engine-key: it needs --engine');
     if (role === 'attention') return runAttentionWorker(attentionWorkerOptions(options, givenOptions(given)));

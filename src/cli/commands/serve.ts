@@ -24,6 +24,7 @@ import { addLiveCppFlags } from '../options/pipeline-options.ts';
 import { addServedSloFlags } from '../options/slo-options.ts';
 import { addSparseFlags, servedSparsity } from '../options/sparse-options.ts';
 import { addKvEventFlags, kvEventSource } from '../serve/fleet/kv-event-options.ts';
+import { boundHeapGrowth } from '../serve/host/heap-growth.ts';
 import { refuseSharedFolders } from '../serve/instance-tiers.ts';
 import { refuseTooMuchMemory } from '../serve/memory-limits.ts';
 import { addHelpAll, groups } from '../terminal/help.ts';
@@ -97,6 +98,7 @@ export function serveCommand(): Command {
     natsServers(options);
     kvEventSource(options);
     if (options.fleet !== undefined) refuseFleetOptions(options, givenOptions(flags));
+    boundHeapGrowth();
     // The gateway loads slowly: invalid options are refused before.
     const { serveModel } = await import('../serve/serve-model.ts');
     await serveModel(options);
