@@ -1,9 +1,9 @@
 // `kvasir bench kills`: an overloaded cluster in alternating windows with and without faults of its processes.
 import { setTimeout as sleep } from 'node:timers/promises';
-import { Prng } from '../../util/prng.ts';
 import { firstModel } from '../http/client.ts';
 import { median, round } from '../statistics.ts';
 import { complete, judge, type KnownRequest, type OutcomeKind } from './answers.ts';
+import { FaultSchedule } from './fault-schedule.ts';
 import { type MemoryGrowth, ResidentMemory } from './resident-memory.ts';
 
 /**
@@ -35,7 +35,7 @@ export interface KillsBench {
   /** Load over the capacity of the cluster. */
   readonly overload: number;
   readonly faults: readonly ProcessFault[];
-  /** Of the choice of faults and their victims. */
+  /** Of the order of faults, and of their victims. */
   readonly seed: number;
   /** After this time resident memory must not grow. */
   readonly settleSeconds: number;
@@ -66,6 +66,32 @@ export interface KillsReport {
   readonly pagesUsedEnd: number;
   /** By role of a process; empty before the memory has settled. */
   readonly memory: Readonly<Record<string, MemoryGrowth>>;
+}
+
+/** Goodput with faults over that without at least, and the growth of resident memory after it has settled at most. */
+const [goodputMin, growthMax] = [0.9, 0.1];
+
+/** What a run must not show, one sentence each; empty for a run that passes. @param faults the kinds that it was to inject */
+export function violationsOf(
+  report: Pick<KillsReport, 'calm' | 'killed' | 'faults' | 'goodputRatio' | 'pagesUsedEnd' | 'memory'>,
+  faults: readonly ProcessFault[],
+): readonly string[] {
+  const { calm, killed, goodputRatio, pagesUsedEnd, memory } = report;
+  const grown = Object.entries(memory).filter(([, { growth }]) => growth > growthMax);
+  const missing = faults.filter((fault) => report.faults[fault] === undefined);
+  return [
+    ...(calm.wrong + killed.wrong > 0 ? [`${calm.wrong + killed.wrong} answers are wrong`] : []),
+    ...(calm.failed + killed.failed > 0 ? [`${calm.failed + killed.failed} requests failed`] : []),
+    ...(pagesUsedEnd > 0 ? [`the idle cluster holds ${pagesUsedEnd} pages`] : []),
+    ...(goodputRatio >= goodputMin
+      ? []
+      : [`goodput with faults is ${goodputRatio} of that without, below ${goodputMin}`]),
+    ...missing.map((fault) => `no fault of the kind ${fault} was injected`),
+    ...grown.map(([role, { growth }]) => `resident memory of the largest ${role} grew by ${round(100 * growth)} %`),
+    ...(Object.keys(memory).length === 0
+      ? ['resident memory was not compared: the run ended before it had settled']
+      : []),
+  ];
 }
 
 const kinds = 48;
@@ -117,14 +143,14 @@ class Kills {
   resent = 0;
   readonly #options: KillsBench;
   readonly #model: string;
-  readonly #prng: Prng;
+  readonly #schedule: FaultSchedule<ProcessFault>;
   readonly #expected: string[] = [];
   #requests = 0;
 
   constructor(options: KillsBench, model: string) {
     this.#options = options;
     this.#model = model;
-    this.#prng = new Prng(options.seed, 1);
+    this.#schedule = new FaultSchedule(options.faults, options.seed);
   }
 
   get kills(): number {
@@ -176,12 +202,12 @@ class Kills {
   }
 
   async #kill(firstMs: number, endMs: number): Promise<void> {
-    const { cluster, everySeconds, faults } = this.#options;
+    const { cluster, everySeconds } = this.#options;
     for (let atMs = firstMs; atMs < endMs; atMs += 1000 * everySeconds) {
       await sleep(Math.max(0, atMs - performance.now()));
-      const fault = faults[this.#prng.integer(0, faults.length - 1)] ?? 'instance';
+      const fault = this.#schedule.next();
       const victims = fault === 'gateway' ? cluster.urls.length : cluster.instances;
-      await cluster.inject(fault, this.#prng.integer(0, victims - 1));
+      await cluster.inject(fault, this.#schedule.victim(victims));
       this.injected.set(fault, (this.injected.get(fault) ?? 0) + 1);
     }
   }

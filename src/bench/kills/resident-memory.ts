@@ -4,7 +4,9 @@ export interface MemoryGrowth {
   /** Largest resident memory of a process of this role, in bytes: in the second half of the time to settle, and after it. */
   readonly settledBytes: number;
   readonly laterBytes: number;
-  /** Of the latter over the former, less 1. */
+  /** The same at the last observation. */
+  readonly endBytes: number;
+  /** Of `laterBytes` over `settledBytes`, less 1. */
   readonly growth: number;
 }
 
@@ -14,6 +16,7 @@ export class ResidentMemory {
   readonly #startMs: number;
   readonly #settled = new Map<string, number>();
   readonly #later = new Map<string, number>();
+  #end = new Map<string, number>();
 
   constructor(settleMs: number, startMs: number) {
     this.#settleMs = settleMs;
@@ -23,8 +26,9 @@ export class ResidentMemory {
   observe(nowMs: number, processes: readonly (readonly [role: string, bytes: number])[]): void {
     const ageMs = nowMs - this.#startMs;
     if (ageMs < 0.5 * this.#settleMs) return;
-    const peaks = ageMs < this.#settleMs ? this.#settled : this.#later;
-    for (const [role, bytes] of processes) peaks.set(role, Math.max(peaks.get(role) ?? 0, bytes));
+    this.#end = new Map();
+    for (const peaks of [ageMs < this.#settleMs ? this.#settled : this.#later, this.#end])
+      for (const [role, bytes] of processes) peaks.set(role, Math.max(peaks.get(role) ?? 0, bytes));
   }
 
   /** By role. */
@@ -33,7 +37,7 @@ export class ResidentMemory {
       const settledBytes = this.#settled.get(role);
       if (settledBytes === undefined) return [];
       const growth = Math.round(1000 * (laterBytes / settledBytes - 1)) / 1000;
-      return [[role, { settledBytes, laterBytes, growth }] as const];
+      return [[role, { settledBytes, laterBytes, endBytes: this.#end.get(role) ?? 0, growth }] as const];
     });
     return Object.fromEntries(roles);
   }

@@ -15,5 +15,6 @@ it('compares the largest process of a role after the time to settle with that of
     ['gateway', 50],
   ]);
   memory.observe(9000, [['instance', 230]]);
-  expect(memory.growth()).toEqual({ instance: { settledBytes: 200, laterBytes: 230, growth: 0.15 } });
+  memory.observe(9100, [['instance', 190]]);
+  expect(memory.growth()).toEqual({ instance: { settledBytes: 200, laterBytes: 230, endBytes: 190, growth: 0.15 } });
 });
