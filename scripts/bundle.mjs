@@ -11,6 +11,7 @@ const folder = join(root, 'bundle');
 const entries = [
   ...['cli/main', 'cli/serve/instance-worker', 'cli/serve/model/tokenizer-worker'],
   ...['cli/serve/model/grammar-worker', 'cli/serve/host/heartbeat-worker', 'cli/simulate/sweep/simulation-worker'],
+  'cli/bench/fleet/peer',
   ...['library/index', 'library/ai-sdk'],
 ];
 

@@ -98,3 +98,16 @@ test('soak: a model beside an address is bad usage', () => {
   expect(code).toBe(2);
   expect(err).toBe('Cannot use --model with --url: the server has its own model\n');
 });
+
+test('fleet: the engine itself, a bare proxy and the gateway in front of it', () => {
+  const { code, json, err } = bench('fleet', '--rate', '20', '--seconds', '1', '--rounds', '1', '--json');
+  expect(code).toBe(0);
+  expect(err).toContain('round 1 of 1');
+  expect(json()).toMatchObject({
+    ...{ rate: 20, prompt: 1000, generate: 8 },
+    rows: ['the engine itself', 'a bare proxy', 'the gateway'].map((through) => ({
+      ...{ through, n: 20, cpuMs: expect.any(Number), firstMs: { p50: expect.any(Number) } },
+      addedMs: { p50: expect.any(Number), p99: expect.any(Number) },
+    })),
+  });
+});

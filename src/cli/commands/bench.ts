@@ -20,6 +20,10 @@ export const benches: NamedCommands = {
     description: "Cost of a token over HTTP beyond the engine's step, measured in turns",
     load: async () => (await import('../bench/overhead.ts')).overheadCommand(),
   },
+  fleet: {
+    description: 'Overhead of the gateway in front of an external engine, beside a bare proxy, in turns',
+    load: async () => (await import('../bench/fleet/fleet.ts')).fleetCommand(),
+  },
   accuracy: {
     description: 'Perplexity, divergence and agreement of forms of weights, inputs and KV, against float32 arithmetic',
     load: async () => (await import('../bench/accuracy.ts')).accuracyCommand(),

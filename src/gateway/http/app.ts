@@ -350,8 +350,9 @@ function observe(logger: Logger, metrics: GatewayMetrics) {
     c.set('caller', anyCaller);
     c.set('line', line);
     await next();
-    for (const name of idHeaders(path)) c.header(name, clientId ?? requestId);
-    const { status } = c.res;
+    const { status, headers } = c.res;
+    // `c.header` would create the response, and its stream, anew.
+    for (const name of idHeaders(path)) headers.set(name, clientId ?? requestId);
     const isForwarded = forwardedCaller(c) !== undefined;
     // The gateway of the client counts it.
     if (!isForwarded) metrics.response(c.req.routePath, status);

@@ -48,7 +48,6 @@ export class BodyBudget {
 export async function readJson(request: Request, bytesMax: number): Promise<unknown> {
   const encoding = request.headers.get('content-encoding') ?? 'identity';
   if (encoding !== 'identity') throw encoded();
-  if (Number(request.headers.get('content-length') ?? 0) > bytesMax) throw tooLarge(bytesMax);
   const text = decode(await readBytes(request, bytesMax));
   try {
     return JSON.parse(text);
@@ -59,6 +58,21 @@ export async function readJson(request: Request, bytesMax: number): Promise<unkn
 
 /** @throws ApiError 413 over `bytesMax`, 499 if the client disconnects */
 export async function readBytes(request: Request, bytesMax: number): Promise<Uint8Array> {
+  const stated = Number(request.headers.get('content-length') ?? Number.NaN);
+  if (stated > bytesMax) throw tooLarge(bytesMax);
+  const bytes = await (Number.isNaN(stated) ? readPieces(request, bytesMax) : readWhole(request, bytesMax));
+  lengthListeners.get(request)?.(bytes.length);
+  return bytes;
+}
+
+/** The server ends such a body at its stated length. It is read from the connection, without a stream of the body. */
+async function readWhole(request: Request, bytesMax: number): Promise<Uint8Array> {
+  const bytes = new Uint8Array(await request.arrayBuffer().catch(throwDisconnected));
+  if (bytes.length > bytesMax) throw tooLarge(bytesMax);
+  return bytes;
+}
+
+async function readPieces(request: Request, bytesMax: number): Promise<Uint8Array> {
   const pieces: Uint8Array[] = [];
   let bytes = 0;
   for await (const piece of piecesOf(request)) {
@@ -66,7 +80,6 @@ export async function readBytes(request: Request, bytesMax: number): Promise<Uin
     if (bytes > bytesMax) throw tooLarge(bytesMax);
     pieces.push(piece);
   }
-  lengthListeners.get(request)?.(bytes);
   return Buffer.concat(pieces, bytes);
 }
 
@@ -74,12 +87,14 @@ async function* piecesOf(request: Request): AsyncGenerator<Uint8Array> {
   const reader = request.body?.getReader();
   if (reader === undefined) return;
   for (;;) {
-    const read = await reader.read().catch(() => {
-      throw new ApiError(499, 'Cannot read request: the client disconnected');
-    });
+    const read = await reader.read().catch(throwDisconnected);
     if (read.done) return;
     yield read.value;
   }
+}
+
+function throwDisconnected(): never {
+  throw new ApiError(499, 'Cannot read request: the client disconnected');
 }
 
 function decode(bytes: Uint8Array): string {

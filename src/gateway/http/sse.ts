@@ -173,26 +173,40 @@ class BodyFrames implements Sink {
   }
 }
 
+/** Frames of one turn of the event loop leave together, as one chunk of the response. */
 class ConnectionFrames implements Sink {
   readonly #outgoing: ServerResponse;
+  #frames = '';
+  #hasEnded = false;
 
   constructor(outgoing: ServerResponse) {
     this.#outgoing = outgoing;
   }
 
   get bufferedBytes(): number {
-    return this.#outgoing.writableLength;
+    return this.#outgoing.writableLength + this.#frames.length;
   }
 
   write(frame: string): void {
-    if (!this.#outgoing.destroyed) this.#outgoing.write(frame);
+    if (this.#frames === '') queueMicrotask(() => this.#flush());
+    this.#frames += frame;
   }
 
   end(): void {
-    if (!this.#outgoing.destroyed) this.#outgoing.end();
+    this.#hasEnded = true;
+    if (this.#frames === '') this.#flush();
   }
 
   fail(error: Error): void {
     this.#outgoing.destroy(error);
+  }
+
+  #flush(): void {
+    const frames = this.#frames;
+    this.#frames = '';
+    if (this.#outgoing.destroyed) return;
+    if (!this.#hasEnded) this.#outgoing.write(frames);
+    else if (frames === '') this.#outgoing.end();
+    else this.#outgoing.end(frames);
   }
 }

@@ -1,0 +1,101 @@
+// Streamed completions at a steady rate, over connections of their own reading: what the client takes is in every figure.
+import { connect, type Socket } from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+export interface StreamTimes {
+  /** From sending to the first event. */
+  readonly firstMs: number;
+  /** From sending to the end of the stream. */
+  readonly wholeMs: number;
+}
+
+export interface StreamLoad {
+  readonly url: string;
+  readonly model: string;
+  /** Requests per second. */
+  readonly rate: number;
+  readonly seconds: number;
+  /** Tokens of each prompt. */
+  readonly prompt: number;
+  /** Tokens of each output. */
+  readonly generate: number;
+}
+
+const endOfChunks = '\r\n0\r\n\r\n';
+/** Prompts repeat after so many. */
+const prompts = 64;
+
+/** (requests). @throws Error if a request fails */
+export async function timedStreams(load: StreamLoad): Promise<readonly StreamTimes[]> {
+  const requests = Array.from({ length: prompts }, (_, i) => requestOf(load, i));
+  const connections = new Connections(load.url);
+  const running: Promise<StreamTimes>[] = [];
+  const startMs = performance.now();
+  try {
+    for (let i = 0; i < load.rate * load.seconds; i++) {
+      const waitMs = startMs + (i * 1000) / load.rate - performance.now();
+      if (waitMs > 0) await sleep(waitMs);
+      const sent = connections.send(requests[i % prompts]);
+      // The first failure is reported at the end.
+      sent.catch(() => {});
+      running.push(sent);
+    }
+    return await Promise.all(running);
+  } finally {
+    connections.close();
+  }
+}
+
+function requestOf({ url, model, prompt, generate }: StreamLoad, i: number): string {
+  const ids = Array.from({ length: prompt }, (_, at) => 1000 + ((i * 7919 + at * 13) % 3000));
+  const body = JSON.stringify({ model, prompt: ids, max_tokens: generate, temperature: 0, stream: true });
+  const head = `POST /v1/completions HTTP/1.1\r\nhost: ${new URL(url).host}\r\ncontent-type: application/json\r\n`;
+  return `${head}content-length: ${body.length}\r\n\r\n${body}`;
+}
+
+/** Connections to one server, each with one request at a time. */
+class Connections {
+  readonly #url: URL;
+  readonly #idle: Socket[] = [];
+  readonly #all = new Set<Socket>();
+
+  constructor(url: string) {
+    this.#url = new URL(url);
+  }
+
+  send(request: string): Promise<StreamTimes> {
+    const socket = this.#idle.pop() ?? this.#open();
+    return new Promise((resolve, reject) => {
+      const startMs = performance.now();
+      let firstMs: number | undefined;
+      let text = '';
+      const fail = (why: string): void => {
+        this.#all.delete(socket.destroy());
+        reject(new Error(`Cannot bench the fleet: a completion failed: ${why}`));
+      };
+      socket.on('data', (piece: string) => {
+        text += piece;
+        const nowMs = performance.now() - startMs;
+        if (firstMs === undefined && text.includes('\ndata: {')) firstMs = nowMs;
+        if (!text.endsWith(endOfChunks)) return;
+        socket.removeAllListeners();
+        if (firstMs === undefined || !text.includes('data: [DONE]')) return fail(text.slice(0, 300));
+        this.#idle.push(socket);
+        resolve({ firstMs, wholeMs: nowMs });
+      });
+      socket.on('error', ({ message }) => fail(message));
+      socket.on('close', () => fail(text === '' ? 'the connection closed' : text.slice(0, 300)));
+      socket.write(request);
+    });
+  }
+
+  #open(): Socket {
+    const socket = connect({ host: this.#url.hostname, port: Number(this.#url.port), noDelay: true });
+    this.#all.add(socket.setEncoding('latin1'));
+    return socket;
+  }
+
+  close(): void {
+    for (const socket of this.#all) socket.removeAllListeners().destroy();
+  }
+}
