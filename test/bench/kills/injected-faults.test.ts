@@ -52,6 +52,8 @@ it.skipIf(!hasCompiler && process.env.CI === undefined)(
       while (!holds()) await next(1);
     };
     await until(() => advances(0) && advances(1));
+    // The thread that counts has then used more time than those that have started the process.
+    await next(25);
     const pid = child.pid ?? 0;
     faults.hang(pid);
     // For half a second of prints, since a busy machine stops any thread for some of them.
