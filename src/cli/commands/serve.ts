@@ -21,7 +21,7 @@ import {
   transports,
 } from '../options/options.ts';
 import { addLiveCppFlags } from '../options/pipeline-options.ts';
-import { addServedSloFlags } from '../options/slo-options.ts';
+import { addServedSloFlags, copyHotPrefixesFlag } from '../options/slo-options.ts';
 import { addSparseFlags, servedSparsity } from '../options/sparse-options.ts';
 import { addKvEventFlags, kvEventSource } from '../serve/fleet/kv-event-options.ts';
 import { boundHeapGrowth } from '../serve/host/heap-growth.ts';
@@ -122,6 +122,7 @@ function addLimitFlags(command: Command): Command {
   return command
     .optionsGroup(groups.limits)
     .option('--queue <n>', 'Accept at most this number of requests at once, then answer 429 (default: 256)')
+    .addOption(copyHotPrefixesFlag())
     .option('--body-limit <size>', 'Refuse larger request bodies (default: 16m)')
     .addOption(
       new Option(
@@ -226,7 +227,16 @@ function refuseClusters(options: ServeOptions): void {
 /** Refuses options that have no effect when engines elsewhere compute. */
 function refuseFleetOptions(options: ServeOptions, given: Record<string, unknown>): void {
   if (options.models !== undefined) throw new UsageError('Cannot use --fleet with several models: a fleet serves one');
-  const names = ['nats', 'instances', 'roleSwitch', 'cppGroup', 'sparse', 'watchdog', ...instanceOptionNames] as const;
+  const names = [
+    'nats',
+    'instances',
+    'roleSwitch',
+    'copyHotPrefixes',
+    'cppGroup',
+    'sparse',
+    'watchdog',
+    ...instanceOptionNames,
+  ] as const;
   const wrong = names.find((name) => given[name] !== undefined && given[name] !== false);
   if (wrong !== undefined) throw new UsageError(`Cannot use --${toFlag(wrong)} with --fleet: its engines compute`);
 }

@@ -132,6 +132,7 @@ export const serveOptionsSchema = modelOptionsSchema.extend({
   chatTemplate: z.string().min(1).optional(),
   data: z.string().min(1).optional(),
   queue: count(1).default(256),
+  copyHotPrefixes: z.boolean().default(false),
   watchdog,
   drainWait: count(0, 3_600).default(5),
   drainTimeout,

@@ -18,6 +18,13 @@ const bound = z.union([z.number(), z.string()]).transform((value, context): SloB
   return z.NEVER;
 });
 
+export function copyHotPrefixesFlag(): Option {
+  return new Option(
+    '--copy-hot-prefixes',
+    'Copy a prefix to a free instance once prompts have waited at its holder for longer than its transfer takes',
+  );
+}
+
 /** The bound as an option states it. */
 export function boundText(bound: SloBound): string {
   return 'us' in bound ? `${bound.us / 1000}ms` : `${bound.times}x`;

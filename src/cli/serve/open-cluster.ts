@@ -84,6 +84,7 @@ export function openClusterGateway(
       ...member,
       agreement,
       queueMax: options.queue,
+      copiesHotPrefixes: options.copyHotPrefixes,
       timeoutUs: (options.requestTimeout ?? requestTimeoutSDefault) * 1_000_000,
       admission: admissionSettings(options),
       stepUs: options.stepMs && 1000 * options.stepMs,

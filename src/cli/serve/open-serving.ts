@@ -58,6 +58,8 @@ export interface ServingOptions extends TierOptions {
   readonly holdsProcess?: boolean;
   /** Placement policy; default: by cache and load. */
   readonly placement?: PlacementKind | undefined;
+  /** Hot prefixes are also copied before a prompt fetches them; default: false. */
+  readonly copyHotPrefixes?: boolean | undefined;
   /** Receives log lines; default: stderr. */
   readonly log?: (message: string) => void;
   /** Rules of memory lending; undefined: none. */
@@ -121,7 +123,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
       ...timesOf(serving),
       admission,
       stepUs: stepMs && 1000 * stepMs,
-      ...{ queueMax: queue, placement: serving.placement },
+      ...{ queueMax: queue, placement: serving.placement, copiesHotPrefixes: serving.copyHotPrefixes },
       pipeline: serving.pipeline && { ...serving.pipeline, budgetByDefault: budgetByDefault(serving.sparsity) },
       lending: lending && managerSettings(lending),
       kvEvents: serving.kvEvents,

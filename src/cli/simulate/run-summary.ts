@@ -71,7 +71,7 @@ function cacheEntries({
   pins,
 }: Report): readonly Entry[] {
   const { neverSeen, evicted, elsewhere, partial } = missReasons;
-  const { blocks, onSeveral, copies } = replication;
+  const { blocks, onSeveral, copies, fetched, proactive } = replication;
   const tokens = tiers?.hitTokens;
   return [
     ['prompt tokens hit', ratioOf(hitRatioTokens)],
@@ -81,6 +81,7 @@ function cacheEntries({
       'blocks cached',
       `${readable(blocks)}, of which ${readable(onSeveral)} on several instances; ${counted(copies, 'copy', 'copies')}`,
     ],
+    ...entryIf(fetched + proactive > 0, 'blocks copied', figures({ fetched, proactive })),
     ...(tokens === undefined
       ? []
       : [['tokens hit by tier', figures({ ...tokens, 'other instance': tokens.instance, instance: 0 })] as const]),

@@ -28,7 +28,14 @@ import {
 import { addFaultFlags, faultFields, faultPlan } from '../options/fault-options.ts';
 import { toFlag } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';
-import { addSloFlags, admissionSettings, labelsOf, retrySettings, sloFields } from '../options/slo-options.ts';
+import {
+  addSloFlags,
+  admissionSettings,
+  copyHotPrefixesFlag,
+  labelsOf,
+  retrySettings,
+  sloFields,
+} from '../options/slo-options.ts';
 import { withStandby } from '../options/standby-options.ts';
 import {
   addTransformFlags,
@@ -75,6 +82,7 @@ export const simulationSchema = z.object({
   placement: z.enum(placementKinds).optional(),
   policy: z.string().optional(),
   balancingThreshold: numeric(z.number().min(1)).default(balancingThresholdDefault),
+  copyHotPrefixes: z.boolean().default(false),
   remoteAttention: z.enum(['auto', 'dist', 'ring']).optional(),
   queue: count(1).default(1_000_000),
   findRate: numeric(z.number().positive().max(1)).optional(),
@@ -122,6 +130,7 @@ export function addRunFlags(command: Command): Command {
       '--balancing-threshold <x>',
       'Fetch a prefix from another instance if it is this many times as long as the local one (default: 1.5)',
     )
+    .addOption(copyHotPrefixesFlag())
     .option('--queue <n>', 'Accept at most this number of requests at once in the cluster (default: 1000000)');
   command
     .optionsGroup(groups.lending)
@@ -223,6 +232,7 @@ export async function runSimulation(options: SimulationOptions, showsProgress = 
         kind: placementOf(options),
         seed: [options.seed, 1],
         balancingThreshold: options.balancingThreshold,
+        copiesHotPrefixes: options.copyHotPrefixes,
       },
       admission,
       clients: clientsOf(options),

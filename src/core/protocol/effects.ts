@@ -1,7 +1,7 @@
 // Effects: orders of an instance or a conductor to its driver, as plain data.
 
 import type { Step } from '../../util/step.ts';
-import type { Activations, PeerMessage, PipelineGroup, PrefixFetch } from './events.ts';
+import type { Activations, PeerMessage, PipelineGroup, PrefixFetch, PrefixOffer } from './events.ts';
 import type { Grammar } from './grammar.ts';
 import type { InstanceIndex, PinId, RequestId, SlotId, StepNumber } from './ids.ts';
 import type { InstanceReport, InstanceRole } from './instance-report.ts';
@@ -220,6 +220,8 @@ export type ConductorEffect<Request = GenerationRequest> =
       /** Leading tokens of the prompt that are predicted to be cached when it starts. */
       readonly cachedTokens: number;
       readonly prefix: PrefixFetch | undefined;
+      /** A proactive copy of a hot prefix that the instance has. */
+      readonly offer: PrefixOffer | undefined;
       readonly incarnation?: number | undefined;
       readonly decodeIncarnation?: number | undefined;
       readonly group: PipelineGroup | undefined;

@@ -32,8 +32,8 @@ export type PrefixMessage =
       readonly range?: LayerRange | undefined;
     }
   /**
-   * To a store: the sender has this prefix; the store fetches the part that it lacks. Duplicate: it lacks nothing. Lost
-   * or late: the prefix is stored later, or not at all.
+   * To a store, or for a proactive copy: the sender has this prefix; the receiver fetches the part that it lacks.
+   * Duplicate: it lacks nothing. Lost or late: the prefix is copied later, or not at all.
    */
   | { readonly kind: 'offer'; readonly id: RequestId; readonly chain: BlockChain }
   /** Answer to `fetch`: the blocks are not cached. Duplicate or unknown: ignored. Lost: like a lost `fetch`. */
@@ -49,6 +49,12 @@ export interface PrefixFetch {
   readonly patienceUs: number;
   /** Predicted time of the transfer. */
   readonly transferUs?: number | undefined;
+}
+
+/** A prefix of `blocks` blocks that an instance offers to another one, which fetches what it lacks. */
+export interface PrefixOffer {
+  readonly to: InstanceIndex;
+  readonly blocks: number;
 }
 
 /** A prefix of `blocks` blocks; each member of a pipeline group gets its layers of it. */
@@ -164,6 +170,8 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
       readonly request: Request;
       readonly decodeAt?: InstanceIndex | undefined;
       readonly prefix?: PrefixFetch | undefined;
+      /** The first blocks of the prompt, which are cached here, are offered to another instance. */
+      readonly offer?: PrefixOffer | undefined;
       /** Leading tokens of the prompt that the conductor predicts to be cached when it starts; undefined: unknown. */
       readonly cachedTokens?: number | undefined;
       readonly incarnation?: number | undefined;

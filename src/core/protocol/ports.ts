@@ -259,6 +259,8 @@ export interface InstanceSnapshot {
   readonly tiers?: TiersSnapshot | undefined;
   /** Of a store. */
   readonly store?: StoreSnapshot | undefined;
+  /** Undefined: no prefix was copied to this instance. */
+  readonly prefixCopies?: PrefixCopies | undefined;
   /** Pages of the receive buffers, and the free ones among them. */
   readonly receivePages?: { readonly total: number; readonly free: number };
   /** Attention workers of the instance, in the order of their KV heads. */
@@ -376,6 +378,14 @@ export interface TierSnapshot {
   readonly blocks: number;
   /** Blocks that fit. */
   readonly capacity: number;
+}
+
+/** Blocks of prefixes that an instance, no store, has received from others. */
+export interface PrefixCopies {
+  /** For a request that placement sent to this instance. */
+  readonly fetchedBlocks: number;
+  /** Of hot prefixes, before a prompt fetched them. */
+  readonly proactiveBlocks: number;
 }
 
 /** Prefixes that a store has fetched and sent. */

@@ -1,5 +1,6 @@
 // Routes requests: sends each attempt to its instances, follows its phases, and counts the attempts of every instance.
 
+import type { PrefixOffer } from '../protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../protocol/ids.ts';
 import type { PlacedLoad } from '../protocol/instance-report.ts';
 import type { CountedMessage } from '../protocol/message-counts.ts';
@@ -154,12 +155,19 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
       this.inlinePrefills++;
       this.#admission.addInline(instance, inlineTokens);
     }
-    this.#forward(tracked.id, request, decision, route);
+    const hot = groupWorkUs === undefined && inlineTokens === 0 ? placement : undefined;
+    const capacityTokens = (i: InstanceIndex) => instances.at(i).capacityTokens;
+    const offer = hot && this.#placer.hotPrefix(request, promptTokens, hot, capacityTokens);
+    this.#forward(tracked.id, request, decision, { ...route, offer });
   }
 
-  #forward(id: RequestId, request: Request, { placement, verdict }: RoutingDecision, route: Route): void {
+  #forward(
+    id: RequestId,
+    request: Request,
+    { placement, verdict }: RoutingDecision,
+    { instance, decodeAt, group, offer }: Route & { readonly offer: PrefixOffer | undefined },
+  ): void {
     const { health } = this.#context.instances;
-    const { instance, decodeAt, group } = route;
     const decodeIncarnation = decodeAt === undefined ? undefined : health.incarnationOf(decodeAt);
     this.#context.emit({
       kind: 'forward',
@@ -170,6 +178,7 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
       predicted: verdict?.predicted,
       cachedTokens: placement === undefined ? 0 : this.#placer.cachedTokensOf(placement),
       prefix: placement && fetchOf(placement),
+      offer,
       group: group && { ...group, decodeIncarnation },
       incarnation: health.incarnationOf(instance),
       decodeIncarnation,

@@ -25,8 +25,8 @@ export interface Identified {
 
 export type Submission<Request> = Extract<InstanceEvent<Request, never>, { kind: 'submit' }>;
 
-/** The instance where a request continues, and the prefix that it fetches first. */
-export type Continuation = Pick<Submission<never>, 'decodeAt' | 'decodeIncarnation' | 'prefix'>;
+/** The instance where a request continues, the prefix that it fetches first, and the one that it offers. */
+export type Continuation = Pick<Submission<never>, 'decodeAt' | 'decodeIncarnation' | 'prefix' | 'offer'>;
 
 /** Why a request leaves the instance: its client cancelled it, its output ended, it failed, or another instance continues it. */
 export type LeaveReason = 'cancelled' | 'finished' | 'failed' | 'handedOff';

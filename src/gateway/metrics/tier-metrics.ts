@@ -29,6 +29,16 @@ export const tierCounters: readonly InstanceMetric[] = [
     (s) => s.tiers?.moved?.storedEarlyBytes ?? 0,
   ],
   [
+    'kvasir_instance_prefix_fetched_blocks_total',
+    'Blocks copied from other instances for requests that placement sent here.',
+    (s) => s.prefixCopies?.fetchedBlocks ?? 0,
+  ],
+  [
+    'kvasir_instance_prefix_proactive_blocks_total',
+    'Blocks of hot prefixes copied from other instances before a prompt fetched them.',
+    (s) => s.prefixCopies?.proactiveBlocks ?? 0,
+  ],
+  [
     'kvasir_instance_store_received_blocks_total',
     'Blocks that a store received from other instances.',
     (s) => s.store?.takenBlocks ?? 0,

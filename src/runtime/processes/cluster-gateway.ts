@@ -5,7 +5,7 @@ import { EngineSteps } from '../../core/fleet/engine-steps.ts';
 import type { PublishedBlocks } from '../../core/fleet/published-blocks.ts';
 import { type Agreement, bitEqualForm, formsDiffer, identityOf } from '../../core/membership/agreement.ts';
 import type { LossReason } from '../../core/membership/liveness.ts';
-import type { PipelineGroup, PrefixFetch } from '../../core/protocol/events.ts';
+import type { PipelineGroup, PrefixFetch, PrefixOffer } from '../../core/protocol/events.ts';
 import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts';
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { GenerationRequest, InstanceSnapshot, PinOrder } from '../../core/protocol/ports.ts';
@@ -35,6 +35,7 @@ import {
   type GatewayAnnouncement,
   type InstanceAnnouncement,
   type InstanceCommand,
+  type NamedOffer,
   type NamedPrefix,
   readInstance,
   readOutputs,
@@ -55,6 +56,8 @@ export interface ClusterGatewayOptions extends ClusterProcess {
   readonly agreement: Agreement;
   /** Largest number of requests in the gateway at once. */
   readonly queueMax: number;
+  /** Hot prefixes are also copied before a prompt fetches them. */
+  readonly copiesHotPrefixes?: boolean | undefined;
   /** Limit of a request's duration, from submit to its end. */
   readonly timeoutUs: number;
   /** Latency targets and the admission policy. */
@@ -336,7 +339,7 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
       queueMax: this.#options.queueMax,
       requests: tokenRequests,
       roleSwitch: this.#options.admission.roleSwitch,
-      placement: this.placement.config,
+      placement: { ...this.placement.config, copiesHotPrefixes: this.#options.copiesHotPrefixes },
       admission: this.admission.config(this.placement.prefills, this.#transfers?.config),
       batchJobs: { memoryShare: batchLimits.background.memoryShare },
       recordsPlacements: true,
@@ -445,12 +448,14 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
   protected forwardTo(
     instance: InstanceIndex,
     request: GenerationRequest,
-    { decodeAt, prefix, group, cachedTokens }: ForwardTargets,
+    { decodeAt, prefix, offer, group, cachedTokens }: ForwardTargets,
   ): void {
+    const offered = offer && this.#offerName(offer);
     this.#send(instance, {
       ...{ kind: 'submit', request },
       decodeAt: this.#sessionOf(decodeAt),
       prefix: prefix && this.#prefixName(prefix),
+      ...(offered && { offer: offered }),
       group: group && this.#groupName(group),
       cachedTokens,
     });
@@ -480,6 +485,12 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
   #prefixName({ from, ...rest }: PrefixFetch): NamedPrefix | undefined {
     const source = this.#sessionOf(from);
     return source && { name: source.name, incarnation: source.incarnation, ...rest };
+  }
+
+  /** Undefined if the instance has left: nothing is offered. */
+  #offerName({ to, blocks }: PrefixOffer): NamedOffer | undefined {
+    const target = this.#sessionOf(to);
+    return target && { name: target.name, incarnation: target.incarnation, blocks };
   }
 
   /** Undefined if a member has not joined. */

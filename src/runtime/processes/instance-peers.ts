@@ -1,6 +1,6 @@
 // The links of an instance to instances of other processes: prompts out and in, prefixes, and pipeline groups.
 
-import type { PipelineGroup, PrefixFetch } from '../../core/protocol/events.ts';
+import type { PipelineGroup, PrefixFetch, PrefixOffer } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { LinkSnapshot } from '../../core/protocol/ports.ts';
@@ -10,7 +10,7 @@ import type { PeerContext } from '../transfer/peer-context.ts';
 import { isPrefixPeerWire, RemotePrefixes } from '../transfer/remote-prefixes.ts';
 import { RemotePromptsIn } from '../transfer/remote-prompts-in.ts';
 import { RemotePromptsOut } from '../transfer/remote-prompts-out.ts';
-import type { InstanceCommand, NamedPrefix } from '../wire/messages.ts';
+import type { InstanceCommand, NamedOffer, NamedPrefix } from '../wire/messages.ts';
 import type { SessionName } from '../wire/names.ts';
 import { namedLinks } from './peer-links.ts';
 
@@ -29,6 +29,7 @@ export interface PeerTargets {
   readonly decodeAt: InstanceIndex | undefined;
   readonly group: PipelineGroup | undefined;
   readonly prefix: PrefixFetch | undefined;
+  readonly offer: PrefixOffer | undefined;
 }
 
 export class InstancePeers {
@@ -87,7 +88,7 @@ export class InstancePeers {
   targetsOf(
     id: RequestId,
     gateway: Pick<SessionName, 'name' | 'incarnation'>,
-    { request, decodeAt, prefix, group: named }: Extract<InstanceCommand, { kind: 'submit' }>,
+    { request, decodeAt, prefix, offer, group: named }: Extract<InstanceCommand, { kind: 'submit' }>,
   ): PeerTargets {
     // If a member is not connected, this instance computes the whole prompt.
     const group = decodeAt && named && this.#pipeline?.join(id, { gateway, request, group: named, index: 0, decodeAt });
@@ -98,6 +99,7 @@ export class InstancePeers {
         (session && this.#promptsOut?.add({ kind: 'reserve', id, gateway: session, request }, decodeAt)),
       group,
       prefix: prefix && this.#fetchOf(prefix),
+      offer: offer && this.#offerOf(offer),
     };
   }
 
@@ -105,6 +107,12 @@ export class InstancePeers {
   #fetchOf({ name, incarnation, ...rest }: NamedPrefix): PrefixFetch | undefined {
     const from = this.#prefixes?.indexOf({ name, incarnation });
     return from === undefined ? undefined : { from, ...rest };
+  }
+
+  /** Undefined if the other instance is not connected: nothing is offered. */
+  #offerOf({ name, incarnation, blocks }: NamedOffer): PrefixOffer | undefined {
+    const to = this.#prefixes?.indexOf({ name, incarnation });
+    return to === undefined ? undefined : { to, blocks };
   }
 
   /** The thread's links, with the names of their peers. */

@@ -7,6 +7,7 @@ import type {
   BlockAges,
   InstanceSnapshot,
   LendingSnapshot,
+  PrefixCopies,
   SparseSnapshot,
   TierSnapshot,
   TiersSnapshot,
@@ -68,6 +69,7 @@ export function withEarlier(earlier: InstanceSnapshot | undefined, now: Instance
     ...(own.blockAges && { blockAges: own.blockAges }),
     ...(sent && { sent: added(earlier.sent, sent) }),
     ...(now.store && { store: added(earlier.store, now.store) }),
+    ...(own.prefixCopies && { prefixCopies: own.prefixCopies }),
     ...(now.tiers && own.tiers && { tiers: { ...own.tiers, host: now.tiers.host, ssd: now.tiers.ssd } }),
     ...(now.sparse &&
       own.sparse && { sparse: { ...now.sparse, ...pick(own.sparse, ['selections', 'promptTokens', 'keptTokens']) } }),
@@ -163,12 +165,23 @@ export function sumOf(snapshots: readonly InstanceSnapshot[]): InstanceSnapshot 
       evictedBlocks: a.evictedBlocks + b.evictedBlocks,
       ...agesOf(a.blockAges, b.blockAges),
       ...blocksOf(a.blocks, b.blocks),
+      ...copiesOf(a.prefixCopies, b.prefixCopies),
       usedPageSeconds: a.usedPageSeconds + b.usedPageSeconds,
       tiers: tiersOf(a.tiers, b.tiers),
       sparse: sparseOf(a.sparse, b.sparse),
     }),
     emptySnapshot,
   );
+}
+
+function copiesOf(a: PrefixCopies | undefined, b: PrefixCopies | undefined): Pick<InstanceSnapshot, 'prefixCopies'> {
+  if (a === undefined && b === undefined) return {};
+  const { fetchedBlocks = 0, proactiveBlocks = 0 } = a ?? {};
+  const prefixCopies = {
+    fetchedBlocks: fetchedBlocks + (b?.fetchedBlocks ?? 0),
+    proactiveBlocks: proactiveBlocks + (b?.proactiveBlocks ?? 0),
+  };
+  return { prefixCopies };
 }
 
 function agesOf(a: BlockAges | undefined, b: BlockAges | undefined): Pick<InstanceSnapshot, 'blockAges'> {

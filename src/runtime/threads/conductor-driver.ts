@@ -2,7 +2,7 @@
 
 import type { EngineSteps } from '../../core/fleet/engine-steps.ts';
 import type { ConductorEffect } from '../../core/protocol/effects.ts';
-import type { ConductorEvent, PipelineGroup, PrefixFetch } from '../../core/protocol/events.ts';
+import type { ConductorEvent, PipelineGroup, PrefixFetch, PrefixOffer } from '../../core/protocol/events.ts';
 import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts';
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type {
@@ -34,6 +34,8 @@ export interface ForwardTargets {
   readonly decodeAt: InstanceIndex | undefined;
   /** The prefix to fetch before it starts. */
   readonly prefix?: PrefixFetch | undefined;
+  /** The proactive copy that it offers. */
+  readonly offer?: PrefixOffer | undefined;
   /** The group that computes its prompt. */
   readonly group?: PipelineGroup | undefined;
   /** Leading tokens of the prompt that are predicted to be cached when it starts. */

@@ -52,6 +52,8 @@ export interface LiveClusterOptions {
   readonly queueMax: number;
   /** Placement policy; cache-aware unless given. */
   readonly placement?: PlacerConfig<GenerationRequest>['kind'] | undefined;
+  /** Hot prefixes are also copied before a prompt fetches them. */
+  readonly copiesHotPrefixes?: boolean | undefined;
   /** Groups of prefill instances may compute long prompts; undefined: each prompt is computed by one instance. */
   readonly pipeline?: PipelineSettings | undefined;
   /** Instances lend memory to one another; undefined: none is lent. */
@@ -208,13 +210,14 @@ export class LiveCluster extends ConductorDriver {
     );
     for (const [i, { description }] of messages.entries())
       this.admission.instanceJoined(i, description.capacityTokens, description.contextTokens);
+    const { placement: kind = 'cache-aware', copiesHotPrefixes } = this.#options;
     const conductor = new Conductor<GenerationRequest>({
       instances: messages.map(({ description: { capacityTokens } }, i) => ({ capacityTokens, role: this.#roles[i] })),
       queueMax: this.#options.queueMax,
       roleSwitch: this.#options.admission.roleSwitch,
       requests: tokenRequests,
       retries: { attemptsMax, requestTimeoutUs: this.#options.requestTimeoutUs },
-      placement: { ...this.placement.config, kind: this.#options.placement ?? 'cache-aware' },
+      placement: { ...this.placement.config, kind, copiesHotPrefixes },
       admission: this.admission.config(this.placement.prefills, this.#transfers?.config),
       batchJobs: { memoryShare: batchLimits.background.memoryShare },
       recordsPlacements: true,
@@ -336,9 +339,9 @@ export class LiveCluster extends ConductorDriver {
   protected forwardTo(
     instance: InstanceIndex,
     request: GenerationRequest,
-    { decodeAt, prefix, group }: ForwardTargets,
+    { decodeAt, prefix, offer, group }: ForwardTargets,
   ): void {
-    this.#member(instance).thread.send({ kind: 'submit', request, decodeAt, prefix, group });
+    this.#member(instance).thread.send({ kind: 'submit', request, decodeAt, prefix, offer, group });
   }
 
   protected cancelAt(instance: InstanceIndex, id: RequestId, interrupt: boolean): void {

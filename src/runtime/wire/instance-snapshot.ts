@@ -141,6 +141,7 @@ export const instanceSnapshot = z.strictObject({
   store: z
     .strictObject({ takenBlocks: count, sentBlocks: count, declinedOffers: count, takenBytes: count.optional() })
     .optional(),
+  prefixCopies: z.strictObject({ fetchedBlocks: count, proactiveBlocks: count }).optional(),
   receivePages: z.strictObject({ total: count, free: count }).exactOptional(),
   lending: lendingSnapshot.optional(),
   attentionWorkers: z.array(attentionWorker).max(99).optional(),

@@ -1,7 +1,7 @@
 // Messages between gateways and instances in different processes, validated on receipt.
 import { z } from 'zod';
 import type { Announcement } from '../../core/membership/liveness.ts';
-import type { PrefixFetch, PrefixMessage } from '../../core/protocol/events.ts';
+import type { PrefixFetch, PrefixMessage, PrefixOffer } from '../../core/protocol/events.ts';
 import { grammarCharactersMax } from '../../core/protocol/grammar.ts';
 import type { PinId, RequestId } from '../../core/protocol/ids.ts';
 import type { InstanceRole, PlacedLoad, ReportedRequest } from '../../core/protocol/instance-report.ts';
@@ -73,6 +73,8 @@ const prefix = z.strictObject({
   transferUs: figure.optional(),
 });
 
+const offer = z.strictObject({ name, incarnation: count, blocks: count });
+
 const switchableRole = z.enum(['mixed', 'prefill', 'decode']);
 const command = z.discriminatedUnion('kind', [
   z.strictObject({
@@ -80,6 +82,7 @@ const command = z.discriminatedUnion('kind', [
     request,
     decodeAt: sessionName.optional(),
     prefix: prefix.optional(),
+    offer: offer.exactOptional(),
     group: namedGroup.optional(),
     cachedTokens: count.exactOptional(),
   }),
@@ -359,7 +362,7 @@ export type HandOffWire =
 /** Between the receiver and the source of a prefix. `id`: of the request at the receiver. */
 export type FetchWire =
   | (Extract<PrefixMessage, { kind: 'fetch' }> & { readonly receiveBuffer: ReceiveBufferHandle })
-  /** To a store: offers a prefix. */
+  /** To a store, or for a proactive copy: offers a prefix. */
   | Extract<PrefixMessage, { kind: 'offer' }>
   /** To the source: the fetch is cancelled. */
   | { readonly kind: 'unwanted'; readonly id: RequestId }
@@ -372,6 +375,9 @@ export type FetchWire =
 /** A prefix, and the incarnation of an instance that has it. */
 export interface NamedPrefix extends Omit<PrefixFetch, 'from'>, Omit<SessionName, 'session'> {}
 
+/** Blocks of a prefix, and the incarnation of the instance to which they are offered. */
+export interface NamedOffer extends Omit<PrefixOffer, 'to'>, Omit<SessionName, 'session'> {}
+
 /** From a gateway to an instance. */
 export type InstanceCommand =
   | {
@@ -381,6 +387,8 @@ export type InstanceCommand =
       readonly decodeAt: SessionName | undefined;
       /** The prefix to fetch before it starts. */
       readonly prefix: NamedPrefix | undefined;
+      /** The first blocks of its prompt that it offers to another instance. */
+      readonly offer?: NamedOffer;
       /** The group that computes its prompt. */
       readonly group: NamedGroup | undefined;
       /** Leading tokens of its prompt that are predicted to be cached; 0 unless given. */

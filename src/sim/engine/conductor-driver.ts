@@ -148,8 +148,8 @@ export class ConductorDriver {
     clients.attempt(id, request);
     this.#learned?.prefills.forwarded(instance, id, request.inputTokens);
     config.external?.forwarded(queue.nowUs, request, instance, targets.decodeAt);
-    const { decodeAt, prefix, cachedTokens, group, incarnation, decodeIncarnation } = targets;
-    const sent = { decodeAt, prefix, cachedTokens, group, incarnation, decodeIncarnation };
+    const { decodeAt, prefix, offer, cachedTokens, group, incarnation, decodeIncarnation } = targets;
+    const sent = { decodeAt, prefix, offer, cachedTokens, group, incarnation, decodeIncarnation };
     const event = { kind: 'submit', request, ...sent } as const;
     // The end of a step may release a held job: other steps that end at the same time come first.
     if (request.trace.batch === true) queue.after(0, () => delivery.sendToInstance(instance, event));

@@ -202,7 +202,7 @@ export class Outcome {
   /** Blocks of prompts found in a cache; `missReasons` counts the others. */
   hitBlocks = 0;
   /** At the end. */
-  replication: BlockCounts['replication'] = { blocks: 0, onSeveral: 0, copies: 0 };
+  replication = { blocks: 0, onSeveral: 0, copies: 0, fetched: 0, proactive: 0 };
   missReasons: Readonly<MissReasons> = { neverSeen: 0, evicted: 0, elsewhere: 0, partial: 0 };
   #hash = 0x811c9dc5;
   #hashHigh = 0x01000193;
@@ -310,11 +310,13 @@ export class Outcome {
     this.endUs = nowUs;
     this.hitBlocks = blocks.hits;
     this.missReasons = blocks.misses;
-    this.replication = blocks.replication;
+    this.replication = { ...this.replication, ...blocks.replication };
     for (const [i, instance] of instances.entries()) {
       const snapshot = instance.snapshot();
       const { steps: committed, evictedBlocks, preemptions } = snapshot;
       const steps = committed + inFlightSteps[i];
+      this.replication.fetched += snapshot.prefixCopies?.fetchedBlocks ?? 0;
+      this.replication.proactive += snapshot.prefixCopies?.proactiveBlocks ?? 0;
       this.pins.hitTokens += instance.components.pinning.hitTokens;
       this.steps += steps;
       this.preemptions += preemptions;

@@ -9,8 +9,18 @@ const blocksMax = 65_536;
 /** Blocks of a prompt that are recorded. */
 const promptBlocksMax = 4_096;
 
+/** A run of blocks, as rules that copy prefixes read and write it. */
+export interface PrefixRun {
+  readonly parent: PrefixRun | undefined;
+  /** Blocks up to the end of the run, from the start of the prompt. */
+  readonly end: number;
+  /** Time that prompts have waited for want of a copy, as of `waitedAtUs`. */
+  waitedUs: number;
+  waitedAtUs: number;
+}
+
 /** A run of blocks behind those of its parent. */
-interface Node {
+interface Node extends PrefixRun {
   readonly id: number;
   parent: Node | undefined;
   /** (blocks, 4 words) */
@@ -69,13 +79,27 @@ export class PrefixTree {
     return node;
   }
 
+  /** The runs of the chain's first `blocks` blocks, the longest last; the last one may end behind them. */
+  path(chain: BlockChain, blocks: number): readonly PrefixRun[] {
+    const end = Math.min(blocks, chain.blocks, promptBlocksMax);
+    const runs: PrefixRun[] = [];
+    let node = this.#root;
+    for (let at = 0; at < end; at = node.end) {
+      const next = node.children.get(chain.words[at * digestWords]);
+      if (next === undefined || commonBlocks(next, chain.words, at, end) < Math.min(end - at, blocksOf(next))) break;
+      runs.push(next);
+      node = next;
+    }
+    return runs;
+  }
+
   /** The node keeps its first `blocks` blocks; a new child has the others, and the counts of prompts that had them all. */
   #split(node: Node, blocks: number): void {
-    const { words, children, depth, prompts, hitBlocks, lastUsedUs } = node;
+    const { words, children, depth, prompts, hitBlocks, lastUsedUs, waitedUs, waitedAtUs } = node;
     const rest = createNode(++this.#created, node, words.slice(blocks * digestWords), depth + blocks);
     const first = blocks / (words.length / digestWords);
     node.hitBlocks = Math.round(hitBlocks * first);
-    Object.assign(rest, { prompts, lastUsedUs, hitBlocks: hitBlocks - node.hitBlocks, children });
+    Object.assign(rest, { prompts, lastUsedUs, hitBlocks: hitBlocks - node.hitBlocks, children, waitedUs, waitedAtUs });
     for (const child of children.values()) child.parent = rest;
     node.words = words.slice(0, blocks * digestWords);
     node.children = new Map([[rest.words[0], rest]]);
@@ -111,7 +135,13 @@ export class PrefixTree {
 }
 
 function createNode(id: number, parent: Node | undefined, words: Uint32Array, depth: number): Node {
-  return { id, parent, words, depth, prompts: 0, hitBlocks: 0, lastUsedUs: 0, children: new Map() };
+  return {
+    ...{ id, parent, words, depth, prompts: 0, hitBlocks: 0, lastUsedUs: 0, children: new Map() },
+    ...{ waitedUs: 0, waitedAtUs: 0 },
+    get end() {
+      return this.depth + blocksOf(this);
+    },
+  };
 }
 
 /** Blocks of the node that the chain has from block `at` on. */

@@ -93,6 +93,8 @@ export interface PlacementSettings {
   readonly seed: readonly [number, number];
   /** A remote prefix is considered when it is longer than the local one by this factor (Mooncake's `kvcache_balancing_threshold`). */
   readonly balancingThreshold: number;
+  /** Hot prefixes are also copied before a prompt fetches them; false unless given. */
+  readonly copiesHotPrefixes?: boolean | undefined;
 }
 
 /** A function of its arguments: equal queries of equal views get equal decisions. */

@@ -14,13 +14,14 @@ import { PrefixTree } from '../../kvcache/events/prefix-tree.ts';
 import { chooseGroup, type GroupChoice, type PipelineSettings } from '../../pipeline/group.ts';
 import { GroupPrefixes } from '../../pipeline/group-prefixes.ts';
 import type { PipelinePredictor } from '../../pipeline/pipeline-predictor.ts';
-import type { GroupPrefix, PrefixFetch } from '../../protocol/events.ts';
+import type { GroupPrefix, PrefixFetch, PrefixOffer } from '../../protocol/events.ts';
 import type { InstanceIndex } from '../../protocol/ids.ts';
 import type { PlacedLoad } from '../../protocol/instance-report.ts';
 import type { BlockChain, KvEventBatch, KvSnapshot } from '../../protocol/kv-events.ts';
 import type { SharedPrefix } from '../../protocol/ports.ts';
 import type { PlacementCandidate, PromptBlockCounts } from '../../protocol/request-trace.ts';
 import type { LaterPrefills } from '../admission/tbt-beside.ts';
+import { HotPrefixes } from './hot-prefixes.ts';
 import { type BlockCounts, countPromptBlocks, type MissReasons, type PlacedPrompt } from './placed-prompt.ts';
 import { Placement, type PlacementDecision, type PlacementSettings } from './placement.ts';
 import { PredictedCosts } from './predicted-costs.ts';
@@ -85,6 +86,7 @@ export class Placer<Request> {
   readonly #costs: PredictedCosts;
   readonly #groupPrefixes: GroupPrefixes | undefined;
   readonly #prefixes: PrefixTree | undefined;
+  readonly #hotPrefixes: HotPrefixes | undefined;
   /** (kinds) */
   readonly #groupPrefills: readonly PipelinePredictor[];
   readonly #view: {
@@ -127,6 +129,7 @@ export class Placer<Request> {
     this.#index = new PrefixIndex({ instances, blocks, remembered, listener });
     this.#matches = new PrefixMatches(instances);
     if (config.recordsPrefixes === true) this.#prefixes = new PrefixTree();
+    if (config.copiesHotPrefixes === true) this.#hotPrefixes = new HotPrefixes();
     const sends = this.#placement.kind === 'cache-aware' ? this.#costs.transfers?.times : undefined;
     this.#groupPrefixes = new GroupPrefixes(this.#matches, sends, config.blockTokens);
   }
@@ -269,6 +272,28 @@ export class Placer<Request> {
     const chain = this.#config?.prompts.chainOf(request);
     const placed = { instance, helpers, computing, promptTokens, priority, chain };
     return { ...placed, prefillUs, readyUs: nowUs + readyUs, decodeAt, running: false };
+  }
+
+  /**
+   * The copy of a hot prefix that the instance of the prompt of the last `choose` offers; undefined: none.
+   * @param capacityTokens KV tokens that fit into the memory of an instance
+   */
+  hotPrefix(
+    request: Request,
+    promptTokens: number,
+    decision: PlacementDecision,
+    capacityTokens: (instance: InstanceIndex) => number,
+  ): PrefixOffer | undefined {
+    const [config, matches, costs] = [this.#config, this.#matches, this.#costs];
+    if (this.#hotPrefixes === undefined || config === undefined || matches === undefined) return undefined;
+    const { blockTokens, prompts } = config;
+    const prompt = { chain: prompts.chainOf(request), tokens: promptTokens, blockTokens };
+    const known = { decision, matches, view: this.#view, costs, capacityTokens };
+    const copy = this.#hotPrefixes.placed(this.#nowUs, { ...prompt, ...known });
+    if (copy === undefined) return undefined;
+    const { to, blocks, fromBlocks } = copy;
+    costs.transfers?.times.add(this.#nowUs, decision.instance, to, (blocks - fromBlocks) * blockTokens);
+    return { to, blocks };
   }
 
   /**

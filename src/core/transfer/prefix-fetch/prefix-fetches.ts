@@ -18,11 +18,11 @@ import {
   type StepDraft,
 } from '../../scheduler/component.ts';
 import type { RunningRequest } from '../../scheduler/executor/executor.ts';
+import { OfferedPrefixes } from './offered-prefixes.ts';
 import { type LoadPart, type PendingBlocks, PrefixLoads } from './prefix-loads.ts';
 import { PrefixOffers } from './prefix-offers.ts';
 import { PrefixSends } from './prefix-sends.ts';
 import { PrefixStagings } from './prefix-stagings.ts';
-import { PrefixStore } from './prefix-stores.ts';
 
 type TransferEvent = Extract<InstanceEvent, { kind: 'arriving' | 'loaded' | 'prefixSent' | 'stores' }>;
 
@@ -43,8 +43,7 @@ export class PrefixFetches<Request extends Identified, S extends RunningRequest>
   readonly loads: PrefixLoads<S>;
   readonly sends: PrefixSends;
   readonly offers: PrefixOffers;
-  /** Undefined: the instance is no store. */
-  readonly store: PrefixStore | undefined;
+  readonly offered: OfferedPrefixes;
   readonly #context: InstanceContext<Request, S>;
   readonly #config: PrefixFetchConfig;
   readonly #stagings: PrefixStagings;
@@ -59,7 +58,7 @@ export class PrefixFetches<Request extends Identified, S extends RunningRequest>
     this.offers = new PrefixOffers(context, this.sends, config.stores ?? []);
     this.#stagings = new PrefixStagings(context, this.sends);
     this.loads = new PrefixLoads(context, this, config.aheadOfUse === true);
-    this.store = config.isStore === true ? new PrefixStore(context, this) : undefined;
+    this.offered = new OfferedPrefixes(context, this);
   }
 
   get #hasContents(): boolean {
@@ -131,7 +130,7 @@ export class PrefixFetches<Request extends Identified, S extends RunningRequest>
         if (this.#stagings.stop(from, id)) return undefined;
         return this.sends.stop(from, id) ? undefined : `nothing is being sent for request ${id}`;
       case 'offer':
-        return this.store === undefined ? 'this instance is no store' : this.store.offered(from, message.chain);
+        return this.offered.offered(from, message.chain);
       default:
         return assertNever(message);
     }
@@ -140,18 +139,19 @@ export class PrefixFetches<Request extends Identified, S extends RunningRequest>
   /** Blocks before `to` have arrived. Returns why the event changed nothing. */
   #arrive(id: RequestId, source: LoadSource, to: number): string | undefined {
     if (this.loads.arrive(id, source, to)) return undefined;
-    if (source !== 'ssd' && this.store?.arrive(id, source, to) === true) return undefined;
+    if (source !== 'ssd' && this.offered.arrive(id, source, to)) return undefined;
     return `request ${id} does not wait for it`;
   }
 
   override advance(): void {
     const { nowUs, scheduler } = this.#context;
     this.loads.advance(nowUs, scheduler.waiting);
-    this.store?.advance(nowUs);
+    this.offered.advance(nowUs);
   }
 
   /** SSD may have more of the prompt, and so has the instance that `prefix` names. */
-  override accepted(running: S, _request: Request, { prefix }: Continuation): void {
+  override accepted(running: S, _request: Request, { prefix, offer }: Continuation): void {
+    if (offer !== undefined) this.offers.offerTo(running, offer);
     if (prefix !== undefined) this.loads.register(running, [{ source: prefix.from, to: prefix.blocks }], prefix);
     else if (this.#lower?.ssd !== undefined) this.loads.register(running, [], { patienceUs: Number.POSITIVE_INFINITY });
   }
@@ -185,9 +185,9 @@ export class PrefixFetches<Request extends Identified, S extends RunningRequest>
     return this.loads.pending(nowUs, this.#context.flight?.requests ?? []);
   }
 
-  /** Number of loads, sends and fetches of a store in progress. */
+  /** Number of loads, sends and fetches of offered prefixes in progress. */
   get inProgress(): number {
-    return this.loads.size + this.sends.size + (this.store?.size ?? 0);
+    return this.loads.size + this.sends.size + this.offered.size;
   }
 
   override get pending(): number {
@@ -195,23 +195,27 @@ export class PrefixFetches<Request extends Identified, S extends RunningRequest>
   }
 
   override get nextUs(): number {
-    return Math.min(this.loads.nextUs, this.store?.nextUs ?? Number.POSITIVE_INFINITY);
+    return Math.min(this.loads.nextUs, this.offered.nextUs);
   }
 
   /** Undefined: the instance is no store. */
   get storeSnapshot(): StoreSnapshot | undefined {
-    const { store, sends } = this;
-    return store && { takenBlocks: store.blocks, declinedOffers: store.declined, sentBlocks: sends.blocks };
+    const { offered, sends } = this;
+    if (this.#config.isStore !== true) return undefined;
+    return { takenBlocks: offered.blocks, declinedOffers: offered.declined, sentBlocks: sends.blocks };
   }
 
   override snapshot(): Partial<InstanceSnapshot> {
     const store = this.storeSnapshot;
-    return store === undefined ? {} : { store };
+    if (store !== undefined) return { store };
+    const { fetchedBlocks } = this.loads;
+    const { blocks: proactiveBlocks } = this.offered;
+    return fetchedBlocks + proactiveBlocks === 0 ? {} : { prefixCopies: { fetchedBlocks, proactiveBlocks } };
   }
 
   override check(): void {
     this.loads.check();
-    this.store?.check();
+    this.offered.check();
   }
 
   fetch({ id, sequence }: S, { source, from, to }: LoadPart, buffer: PrefixReceiveBuffer): void {

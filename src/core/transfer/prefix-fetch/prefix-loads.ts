@@ -99,6 +99,8 @@ export class PrefixLoads<S extends RunningRequest> {
   readonly #aheadOfUse: AheadOfUse | undefined;
   readonly #pending = new Map<Sequence, PendingLoad<S>>();
   readonly #loads = new Map<RequestId, Load<S>>();
+  /** Blocks fetched from other instances. */
+  fetchedBlocks = 0;
 
   /** @param aheadOfUse requests may start before all blocks have arrived */
   constructor(context: InstanceContext<Identified, S>, sources: PrefixSources<S>, aheadOfUse: boolean) {
@@ -244,6 +246,7 @@ export class PrefixLoads<S extends RunningRequest> {
   #fill(load: Load<S>, source: LoadSource, to: number): void {
     if (to <= load.cachedTo) return;
     load.buffer.fill(load.cachedTo, to, source === 'ssd' ? source : 'instance');
+    if (source !== 'ssd') this.fetchedBlocks += to - load.cachedTo;
     load.cachedTo = to;
   }
 

@@ -3,7 +3,7 @@
 import { digestWords } from '../../../util/blake2s.ts';
 import { scramble } from '../../../util/scramble.ts';
 import { sendsPrefixes } from '../../kvcache/prefix-transfer.ts';
-import type { Store } from '../../protocol/events.ts';
+import type { PrefixOffer, Store } from '../../protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
@@ -50,6 +50,14 @@ export class PrefixOffers {
     sequence.offeredBlocks = blocks;
     const chain = { blocks, words: sequence.chain.words.slice(0, blocks * digestWords) };
     this.#context.emit({ kind: 'send', to: storeOf(this.#stores, chain), message: { kind: 'offer', id, chain } });
+  }
+
+  /** Offers cached blocks of a waiting request, which a conductor copies because prompts wait for them. */
+  offerTo({ id, sequence }: RunningRequest, { to, blocks: blocksMax }: PrefixOffer): void {
+    if (this.#sends.size >= sendsMax || !sendsPrefixes(this.#context.kvCache)) return;
+    const blocks = Math.min(blocksMax, sequence.chain.blocks);
+    const chain = { blocks, words: sequence.chain.words.slice(0, blocks * digestWords) };
+    this.#context.emit({ kind: 'send', to, message: { kind: 'offer', id, chain } });
   }
 
   #computeUs(blocks: number): number {

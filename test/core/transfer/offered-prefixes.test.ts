@@ -169,6 +169,46 @@ describe('an instance', () => {
     expect(offered).toEqual([]);
   });
 
+  it('fetches an offered prefix to its pool, once, and counts it apart from prefixes of requests', () => {
+    const cache = new BlockCache({
+      ...{ pages: 16, groups: [{ layers: 1, window: undefined }], eviction: 'lru', blockTokens: 8 },
+    });
+    const sent: string[] = [];
+    const emit = (effect: InstanceEffect<never, never>) => {
+      if (effect.kind === 'send') sent.push(`${effect.message.kind} ${effect.to}`);
+    };
+    const { clock, prefixes, handle, receive } = prefixFetches(cache, emit, {});
+    receive(1, offer(1, 2));
+    receive(1, offer(1, 2));
+    prefixes.advance();
+    expect(handle({ kind: 'loaded', id: 'fetch 0.1', source: 1, to: 2 })).toBeUndefined();
+    prefixes.advance();
+    expect(handle({ kind: 'loaded', id: 'fetch 0.1', source: 1, to: 2 })).toMatch('does not wait for it');
+    receive(1, offer(1, 2));
+    prefixes.advance();
+    expect([sent, cache.match(chainOf(1, 2), 2)]).toEqual([['fetch 1'], 2]);
+    expect(prefixes.snapshot()).toEqual({ prefixCopies: { fetchedBlocks: 0, proactiveBlocks: 2 } });
+    // The holder is gone: the fetch ends with its patience, and its blocks are free again.
+    receive(2, offer(2, 2));
+    prefixes.advance();
+    clock.nowUs = prefixes.nextUs;
+    prefixes.advance();
+    expect([sent.at(-1), prefixes.inProgress]).toEqual(['cancelPrefix 2', 0]);
+    cache.check();
+  });
+
+  it('offers the blocks that the conductor names, unless many prefixes are being sent', () => {
+    const { offers, offered, sends } = offering();
+    offers.offerTo(sequenceOf(1, 0), { to: 5, blocks: 4 });
+    offers.offerTo(sequenceOf(1, 0), { to: 5, blocks: 40 });
+    sends.size = 4;
+    offers.offerTo(sequenceOf(1, 0), { to: 5, blocks: 4 });
+    expect(offered).toEqual([
+      { to: 5, blocks: 4 },
+      { to: 5, blocks: 10 },
+    ]);
+  });
+
   it('offers new computed prefixes to the same store as all instances, while few prefixes are being sent', () => {
     const { offers, offered, sends } = offering();
     offers.offer(sequenceOf(1, 80));

@@ -1,8 +1,8 @@
-// The prefixes that a store fetches from the instances that offer them, as far as it lacks them.
+// The offered prefixes that an instance fetches, as far as it lacks them: a store all of them, others copies of hot prefixes.
 
 import { digestWords } from '../../../util/blake2s.ts';
 import type { BlockCache } from '../../kvcache/block-cache.ts';
-import { type PrefixReceiveBuffer, receivePrefix } from '../../kvcache/prefix-transfer.ts';
+import { localPrefix, type PrefixReceiveBuffer, receivePrefix, sendsPrefixes } from '../../kvcache/prefix-transfer.ts';
 import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
 import type { Identified, InstanceContext } from '../../scheduler/component.ts';
@@ -27,7 +27,7 @@ interface Fetch extends Offer {
 /** Maximum number of fetches at once, and of waiting offers. */
 const fetchesMax = 4;
 const offersMax = 64;
-/** Maximum blocks of one fetch, and its share of host memory; the rest of a longer prefix follows. */
+/** Maximum blocks of one fetch, and its share of host memory (without it, of the pool); the rest of a longer prefix follows. */
 const fetchBlocksMax = 32;
 const fetchShare = 1 / 8;
 /** Patience from the start of a fetch on. After a fetch that took longer, the patience doubles, up to the maximum. */
@@ -46,7 +46,7 @@ interface PeerSources {
   cancelFrom(id: RequestId, source: InstanceIndex): void;
 }
 
-export class PrefixStore {
+export class OfferedPrefixes {
   readonly #cache: BlockCache;
   readonly #context: InstanceContext<Identified, RunningRequest>;
   readonly #sources: PeerSources;
@@ -79,10 +79,9 @@ export class PrefixStore {
 
   /** Returns why the offer is ignored. */
   offered(from: InstanceIndex, { blocks, words }: BlockChain): string | undefined {
-    const { lower } = this.#cache;
-    if (lower === undefined) return 'the store has no memory below the pool';
+    if (!sendsPrefixes(this.#cache)) return 'layers with a window require host memory';
     // The offer shows that the prefix is in use.
-    lower.touch({ blocks, words }, blocks);
+    this.#cache.lower?.touch({ blocks, words }, blocks);
     if (this.#offers.length >= offersMax) {
       this.declined++;
       return `${offersMax} offers wait`;
@@ -102,10 +101,12 @@ export class PrefixStore {
   /** False: another fetch is loading its first missing block. */
   #begin(nowUs: number, { from, chain, fetched }: Offer): boolean {
     const { lower } = this.#cache;
-    const own = lower?.inHostOrOnSsd(chain, 0, chain.blocks) ?? chain.blocks;
-    if (lower === undefined || own >= chain.blocks || own < fetched) return true;
-    if (lower.host.contains(chain.words, own * digestWords)) return false;
-    const most = Math.min(fetchBlocksMax, Math.max(1, Math.floor(lower.host.capacity * fetchShare)));
+    const local = localPrefix(this.#cache, chain, chain.blocks);
+    const own = lower?.inHostOrOnSsd(chain, local, chain.blocks) ?? local;
+    if (own >= chain.blocks || own < fetched) return true;
+    if (lower?.host.contains(chain.words, own * digestWords) === true || this.#isFetching(chain, own)) return false;
+    const capacity = lower?.host.capacity ?? this.#cache.capacityTokens / this.#cache.blockTokens;
+    const most = Math.min(fetchBlocksMax, Math.max(1, Math.floor(capacity * fetchShare)));
     const to = Math.min(chain.blocks, own + most);
     const buffer = receivePrefix(this.#cache, chain, own, to, this.#context.scheduler);
     if (buffer === undefined) {
@@ -117,6 +118,16 @@ export class PrefixStore {
     this.#fetches.set(id, { from, chain, fetched, buffer, own, to, untilUs: nowUs + this.#patienceUs });
     this.#sources.fetchFrom(id, chain, { source: from, from: own, to }, buffer);
     return true;
+  }
+
+  #isFetching({ words }: BlockChain, block: number): boolean {
+    const at = block * digestWords;
+    return [...this.#fetches.values()].some(
+      ({ own, to, chain }) =>
+        own <= block &&
+        block < to &&
+        chain.words.slice(at, at + digestWords).every((word, i) => word === words[at + i]),
+    );
   }
 
   /** The fetch has ended, with the blocks before `to`. False when it was not expected. */
