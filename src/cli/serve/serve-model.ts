@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 import type { Logger } from 'pino';
 import type { ClusterPort, GatewayPeers, InferencePort } from '../../core/protocol/ports.ts';
 import { gatewayKey } from '../../gateway/forwarding/gateway-ids.ts';
-import type { GatewaySettings } from '../../gateway/http/app.ts';
+import type { GatewaySettings, PeerRoute } from '../../gateway/http/app.ts';
 import { DataFolder } from '../../gateway/http/data-folder.ts';
 import { isLoopback } from '../../gateway/http/local-origin.ts';
 import { type Gateway, listen } from '../../gateway/http/server.ts';
@@ -133,8 +133,8 @@ async function serveFleet(path: string, options: ServeOptions, context: ServerCo
   });
   try {
     if (options.warmUp ?? true) fleet.warmUp();
-    const gateway = await openGateway(fleet, options, context);
     const { model, cluster } = fleet;
+    const gateway = await openGateway({ ...fleet, blockListing: cluster.blockListing }, options, context);
     const instances = counted(cluster.serving, 'instance');
     console.log(`Model ${model.id}: context ${model.contextTokens} tokens, served by ${instances}`);
     announce(model, gateway, options);
@@ -275,11 +275,13 @@ async function openGateway(
     model,
     cluster,
     peers,
+    blockListing,
     encode,
     grammars,
   }: TextSide & {
     readonly cluster: InferencePort & ClusterPort & StepSource;
     readonly peers?: GatewayPeers;
+    readonly blockListing?: PeerRoute | undefined;
   },
   options: ServeOptions,
   context: ServerContext,
@@ -289,7 +291,11 @@ async function openGateway(
   const own = chatTemplate === undefined ? model : { ...model, chatTemplate, toolTemplate: undefined };
   const parts = { model: own, port, cluster, encode, grammars };
   try {
-    const gateway = await listen({ ...gatewaySettings(options, context), peers, ...parts }, options.host, options.port);
+    const gateway = await listen(
+      { ...gatewaySettings(options, context), peers, blockListing, ...parts },
+      options.host,
+      options.port,
+    );
     const drain: Gateway['drain'] = async (times) => {
       await gateway.drain(times);
       await close();

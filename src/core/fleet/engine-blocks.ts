@@ -19,7 +19,19 @@ interface EngineBlock {
   readonly pages: Uint32Array;
   readonly blockTokens: number;
   media: number;
+  /** Undefined: not kept. */
+  readonly source: BlockSource | undefined;
 }
+
+/** What a block was computed from, as its event states it. */
+interface BlockSource {
+  readonly parent: EngineBlockHash | undefined;
+  readonly tokens: Int32Array;
+  readonly extraKey: string;
+}
+
+/** Blocks of one stored event of `storedEvents`. */
+const blocksPerEvent = 64;
 
 export interface EngineBlocksConfig {
   readonly root: BlockRoot;
@@ -29,6 +41,8 @@ export interface EngineBlocksConfig {
   readonly incarnation: number;
   /** With more blocks than that all are dropped; none unless given. */
   readonly blocksMax?: number | undefined;
+  /** Tokens of blocks are kept for `storedEvents`: 4 bytes each. */
+  readonly keepsTokens?: boolean | undefined;
 }
 
 /**
@@ -41,11 +55,19 @@ export class EngineBlocks {
   readonly #blocks = new Map<EngineBlockHash, EngineBlock>();
   readonly #log: KvEventLog;
   readonly #blocksMax: number;
+  readonly #keepsTokens: boolean;
   #unknownParents = 0;
   #deviceTokens = 0;
 
-  constructor({ root, hashKey, incarnation, blocksMax = Number.POSITIVE_INFINITY }: EngineBlocksConfig) {
+  constructor({
+    root,
+    hashKey,
+    incarnation,
+    blocksMax = Number.POSITIVE_INFINITY,
+    keepsTokens = false,
+  }: EngineBlocksConfig) {
     this.#blocksMax = blocksMax;
+    this.#keepsTokens = keepsTokens;
     this.#root = root;
     this.#hashKey = hashKey;
     this.#log = new KvEventLog(incarnation);
@@ -98,6 +120,36 @@ export class EngineBlocks {
     );
   }
 
+  /**
+   * The events that store all blocks again, a block after the one before it. Blocks behind one that is not held are left
+   * out, since no event can state their prefix. Later changes do not affect the events. Requires `keepsTokens`.
+   */
+  storedEvents(): Iterable<EngineKvEvent> {
+    const media = new Map([...this.#blocks].map(([hash, block]) => [hash, block.media]));
+    return eventsOf(this.#inOrder(), media);
+  }
+
+  #inOrder(): readonly (readonly [EngineBlockHash, BlockSource])[] {
+    const ordered = new Map<EngineBlockHash, BlockSource>();
+    const leftOut = new Set<EngineBlockHash>();
+    for (const [last] of this.#blocks) {
+      const chain: [EngineBlockHash, BlockSource][] = [];
+      let hash: EngineBlockHash | undefined = last;
+      while (hash !== undefined && !ordered.has(hash)) {
+        const source: BlockSource | undefined = leftOut.has(hash) ? undefined : this.#blocks.get(hash)?.source;
+        // An engine that states false parents may lead a chain back to itself.
+        if (source === undefined || chain.length > this.#blocks.size) break;
+        chain.push([hash, source]);
+        hash = source.parent;
+      }
+      const isWhole = hash === undefined || ordered.has(hash);
+      for (const [own, source] of chain.reverse())
+        if (isWhole) ordered.set(own, source);
+        else leftOut.add(own);
+    }
+    return [...ordered];
+  }
+
   /** The engine holds no block. */
   clear(): void {
     for (const block of this.#blocks.values()) this.#setMedia(block, 0);
@@ -117,7 +169,9 @@ export class EngineBlocks {
       let block = this.#blocks.get(hash);
       if (block === undefined) {
         const own = tokens.subarray(i * blockTokens, (i + 1) * blockTokens);
-        block = this.#append(before, own, extraKeys?.[i] ?? '');
+        const extraKey = extraKeys?.[i] ?? '';
+        const source = { parent: i === 0 ? parent : hashes[i - 1], tokens: own, extraKey };
+        block = this.#append(before, own, extraKey, this.#keepsTokens ? source : undefined);
         this.#blocks.set(hash, block);
       }
       this.#setMedia(block, block.media | mediumBits[medium]);
@@ -126,7 +180,12 @@ export class EngineBlocks {
   }
 
   /** Extra keys behind the first block start a chain of their own: no prompt of token ids has them. */
-  #append(before: EngineBlock | undefined, own: Int32Array, extraKey: string): EngineBlock {
+  #append(
+    before: EngineBlock | undefined,
+    own: Int32Array,
+    extraKey: string,
+    source: BlockSource | undefined,
+  ): EngineBlock {
     const isFirst = before === undefined || extraKey !== '';
     let digest = isFirst ? rootDigest(this.#root, extraKey, this.#hashKey) : before.digest;
     const earlier = isFirst ? 0 : before.rest.length;
@@ -140,7 +199,7 @@ export class EngineBlocks {
       blake2s128(digest, 0, tokens, from, from + pageTokens, pages, page * digestWords);
       digest = pages.slice(page * digestWords, (page + 1) * digestWords);
     }
-    return { digest, rest: tokens.slice(count * pageTokens), pages, blockTokens: own.length, media: 0 };
+    return { digest, rest: tokens.slice(count * pageTokens), pages, blockTokens: own.length, media: 0, source };
   }
 
   #remove(hashes: readonly EngineBlockHash[], bit: number): void {
@@ -163,5 +222,35 @@ export class EngineBlocks {
       if (is === 1) this.#log.setSsdOnly(block.pages, at, true);
       else this.#log.record(block.pages, at, is === 2);
     }
+  }
+}
+
+/** @param ordered blocks that follow each other share an event @param media the bits of each block */
+function* eventsOf(
+  ordered: readonly (readonly [EngineBlockHash, BlockSource])[],
+  media: ReadonlyMap<EngineBlockHash, number>,
+): Generator<EngineKvEvent> {
+  for (let from = 0; from < ordered.length; ) {
+    const [first, { parent, tokens }] = ordered[from];
+    const bits = media.get(first) ?? 0;
+    let to = from + 1;
+    while (
+      to < Math.min(ordered.length, from + blocksPerEvent) &&
+      ordered[to][1].parent === ordered[to - 1][0] &&
+      ordered[to][1].tokens.length === tokens.length &&
+      media.get(ordered[to][0]) === bits
+    )
+      to++;
+    const run = ordered.slice(from, to);
+    const joined = new Int32Array(run.length * tokens.length);
+    for (const [i, [, source]] of run.entries()) joined.set(source.tokens, i * tokens.length);
+    for (const [medium, bit] of Object.entries(mediumBits) as [EngineMedium, number][]) {
+      if ((bits & bit) === 0) continue;
+      yield {
+        ...{ kind: 'stored', hashes: run.map(([hash]) => hash), parent, tokens: joined, medium },
+        ...{ blockTokens: tokens.length, extraKeys: run.map(([, { extraKey }]) => extraKey) },
+      };
+    }
+    from = to;
   }
 }

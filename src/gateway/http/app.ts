@@ -33,6 +33,13 @@ import { RequestLine } from './request-line.ts';
 import { callOf, type Env, refuseMethod } from './route-context.ts';
 import type { TlsFiles } from './tls-files.ts';
 
+/** A route for other gateways, whose key the answer checks. */
+export interface PeerRoute {
+  readonly path: string;
+  /** Of GET. */
+  answer(request: Request): Response;
+}
+
 /** Settings that do not depend on the models. */
 export interface GatewaySettings {
   /** Of the release. */
@@ -61,6 +68,8 @@ export interface GatewaySettings {
   readonly webFolder?: string | undefined;
   /** The body of `/kv_event_sources`; undefined: no KV events are published, and the path is unknown. */
   readonly kvEventSources?: Readonly<Record<string, object>> | undefined;
+  /** Undefined: no other gateway asks this one for the blocks of engines. */
+  readonly blockListing?: PeerRoute | undefined;
   /** Maximum number of choices of one request: the size of the queue. */
   readonly choicesMax: number;
   /** Undefined: unknown fields of a request are refused. */
@@ -286,7 +295,7 @@ function addContextRoutes(
 
 function addInfoRoutes(
   app: Hono<Env>,
-  { port, cluster, kvEventSources }: ServedOptions,
+  { port, cluster, kvEventSources, blockListing }: ServedOptions,
   models: ServedModels,
   metrics: GatewayMetrics,
 ): void {
@@ -319,6 +328,10 @@ function addInfoRoutes(
   if (kvEventSources !== undefined) {
     app.get('/kv_event_sources', (c) => c.json(kvEventSources));
     app.all('/kv_event_sources', (c) => refuseMethod(c, 'GET'));
+  }
+  if (blockListing !== undefined) {
+    app.get(blockListing.path, (c) => blockListing.answer(c.req.raw));
+    app.all(blockListing.path, (c) => refuseMethod(c, 'GET'));
   }
   for (const path of ['/health', '/ready', '/metrics', '/v1/models', '/v1/models/*'])
     app.all(path, (c) => refuseMethod(c, 'GET'));

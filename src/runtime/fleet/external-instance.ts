@@ -1,5 +1,7 @@
 // One data-parallel rank of an external engine as an instance: requests as streams over HTTP, its blocks from KV events.
 import { EngineBlocks, type EngineBlocksConfig } from '../../core/fleet/engine-blocks.ts';
+import type { EngineKvBatch, EngineKvEvent } from '../../core/fleet/engine-kv-event.ts';
+import type { EngineSnapshot, SequencePosition } from '../../core/fleet/event-sequence.ts';
 import { StreamCosts } from '../../core/fleet/stream-costs.ts';
 import type { RequestId } from '../../core/protocol/ids.ts';
 import type { KvEventBatch, KvSnapshot } from '../../core/protocol/kv-events.ts';
@@ -11,7 +13,7 @@ import { emptySnapshot } from '../snapshots/metric-snapshots.ts';
 import { nowUs } from '../threads/alarm.ts';
 import type { EngineDescription, EngineDialect, EngineLoad, KvEventSource, StreamReader } from './engine-dialect.ts';
 import type { EngineAnswer, EngineHttp, PostHandler } from './engine-http.ts';
-import { KvEventSubscriber } from './kv-event-subscriber.ts';
+import { KvEventSubscriber, type RequestSnapshot } from './kv-event-subscriber.ts';
 import { reasonOf } from './reason-of.ts';
 
 export interface ExternalInstanceOptions {
@@ -23,6 +25,8 @@ export interface ExternalInstanceOptions {
   /** Position of its data-parallel rank; requests name it if there are several. */
   readonly rank: number;
   readonly blocks: EngineBlocksConfig;
+  /** Undefined: there is no other gateway. */
+  readonly requestSnapshot?: RequestSnapshot | undefined;
   readonly listener: ExternalInstanceListener;
 }
 
@@ -84,21 +88,28 @@ export class ExternalInstance {
 
   /** Undefined: the addresses are unusable. */
   #subscribe(source: KvEventSource): KvEventSubscriber | undefined {
-    const { listener } = this.#options;
+    const { listener, requestSnapshot } = this.#options;
     const reset = (why: string): void => {
       listener.log(`KV events of ${source.endpoint} ${why}: its blocks are learned anew`);
       this.#blocks.clear();
       this.#reportChanges();
     };
+    const apply = (events: readonly EngineKvEvent[]): void => {
+      if (this.#blocks.apply(events)) this.#reportChanges();
+      else reset('exceed its memory');
+    };
+    const handler = {
+      apply: ({ events }: EngineKvBatch): void => apply(events),
+      reset: () => reset('are lost'),
+      adopt: ({ events }: EngineSnapshot): void => {
+        this.#blocks.clear();
+        apply(events);
+        listener.log(`KV events of ${source.endpoint} continue after ${this.#blocks.size} blocks of another gateway`);
+      },
+      log: (message: string): void => listener.log(message),
+    };
     try {
-      return new KvEventSubscriber(source, {
-        apply: ({ events }) => {
-          if (this.#blocks.apply(events)) this.#reportChanges();
-          else reset('exceed its memory');
-        },
-        reset: () => reset('are lost'),
-        log: (message) => listener.log(message),
-      });
+      return new KvEventSubscriber(source, handler, requestSnapshot);
     } catch (error) {
       listener.log(`KV events of ${source.endpoint} are not used: ${reasonOf(error)}`);
       return undefined;
@@ -196,6 +207,15 @@ export class ExternalInstance {
 
   observe(load: EngineLoad): void {
     this.#load = load;
+  }
+
+  /**
+   * What another gateway needs to follow the KV events from here on; undefined: batches are missing, or none has arrived.
+   * Requires blocks with tokens.
+   */
+  engineSnapshot(): (SequencePosition & { readonly events: Iterable<EngineKvEvent> }) | undefined {
+    const position = this.#subscriber?.position;
+    return position && { ...position, events: this.#blocks.storedEvents() };
   }
 
   /** All blocks that are known; batches continue after it. */

@@ -30,6 +30,7 @@ import type {
 import type { EngineAnswer } from './engine-http.ts';
 import { ExternalEngine, type ExternalEngineListener, type ExternalEngineOptions } from './external-engine.ts';
 import { ExternalInstance, refusalOf, refusedConnection, unsupportedFailure, whyRefused } from './external-instance.ts';
+import { GatewaySnapshots, type OtherGateways, snapshotPath } from './gateway-snapshots.ts';
 import { reasonOf } from './reason-of.ts';
 
 export interface FleetClusterOptions {
@@ -46,6 +47,8 @@ export interface FleetClusterOptions {
   readonly placement?: PlacerConfig<GenerationRequest>['kind'] | undefined;
   /** Limit of a request's duration; none unless given. */
   readonly requestTimeoutUs?: number | undefined;
+  /** Other gateways in front of the same engines; none unless given. */
+  readonly gateways?: OtherGateways | undefined;
   /** Receives the blocks of the engines, to publish them; none unless given. */
   readonly kvEvents?: PublishedBlocks | undefined;
   /** Steps are recorded as the streams show them; off unless given. */
@@ -101,6 +104,7 @@ export class FleetCluster extends ConductorDriver {
   readonly #slots: Slot[] = [];
   readonly #engines = new Set<ExternalEngine>();
   readonly #engineListener: ExternalEngineListener;
+  readonly #snapshots: GatewaySnapshots | undefined;
   readonly #freedListeners: ((url: string) => void)[] = [];
   readonly #slotsMax: number;
   readonly #handOffs = new Map<RequestId, RunningHandOff>();
@@ -120,6 +124,7 @@ export class FleetCluster extends ConductorDriver {
     this.#hashKey = hashKey;
     this.#model = options.model;
     this.#slotsMax = slotsMax;
+    this.#snapshots = options.gateways && new GatewaySnapshots(options.gateways, (line) => options.log(line));
     const slots = Array.from({ length: slotsMax }, (_, slot) => slot);
     this.placement.begin(root, slots);
     this.startConductor(
@@ -157,6 +162,17 @@ export class FleetCluster extends ConductorDriver {
     const engine = new ExternalEngine(options, this.#engineListener);
     this.#engines.add(engine);
     return engine;
+  }
+
+  /** Lists the blocks of an engine for another gateway; undefined: there is none. */
+  get blockListing(): { readonly path: string; answer(request: Request): Response } | undefined {
+    const snapshots = this.#snapshots;
+    if (snapshots === undefined) return undefined;
+    const slotOf = (url: string, rank: number): Slot | undefined =>
+      this.#slots.find((slot) => slot.engine.http.url.href === url && slot.rank === rank);
+    const answer = (request: Request): Response =>
+      snapshots.serve(request, (url, rank) => slotOf(url, rank)?.instance?.engineSnapshot());
+    return { path: snapshotPath, answer };
   }
 
   onFreed(listener: (url: string) => void): void {
@@ -258,9 +274,11 @@ export class FleetCluster extends ConductorDriver {
     };
     slot.instance?.close();
     slot.instance = undefined;
+    const snapshots = this.#snapshots;
     const joined = new ExternalInstance({
       ...{ http: engine.http, dialect, description, model: this.#model ?? '', rank },
-      blocks: { root, hashKey: this.#hashKey, incarnation },
+      blocks: { root, hashKey: this.#hashKey, incarnation, keepsTokens: snapshots !== undefined },
+      requestSnapshot: snapshots && ((fits, signal) => snapshots.request(engine.http.url.href, rank, fits, signal)),
       listener: {
         onEvents: (events) => {
           for (const [id, event] of events) this.#observeHandOff(instance, id, event);

@@ -112,7 +112,7 @@ export class KvEventPublisher {
     const number = Buffer.alloc(8);
     number.writeBigUInt64BE(BigInt(this.#number++));
     const atS = (performance.timeOrigin + performance.now()) / 1000;
-    const batch = { number, payload: encodeMsgpack([atS, events.map(eventOf), 0]) };
+    const batch = { number, payload: encodeMsgpack([atS, events.map(packedEvent), 0]) };
     this.#keep(batch);
     for (const [connection, topics] of this.#subscribers) {
       const isSubscribed = topics.some((topic) => this.#topic.subarray(0, topic.length).equals(topic));
@@ -186,7 +186,7 @@ export class KvEventPublisher {
 const topicsMax = 64;
 
 /** Maps, with the fields that vLLM has no defaults for. */
-function eventOf(event: EngineKvEvent): Packed {
+export function packedEvent(event: EngineKvEvent): Packed {
   if (event.kind === 'cleared') return { type: 'AllBlocksCleared' };
   if (event.kind === 'removed')
     return { type: 'BlockRemoved', block_hashes: event.hashes, medium: media[event.medium] };

@@ -1,6 +1,12 @@
 // Subscribes to the KV events of one rank of an engine, and has lost batches replayed.
 import type { EngineKvBatch } from '../../core/fleet/engine-kv-event.ts';
-import { EventSequence, type SequenceEffect } from '../../core/fleet/event-sequence.ts';
+import {
+  type EngineSnapshot,
+  EventSequence,
+  type SequenceEffect,
+  type SequencePosition,
+} from '../../core/fleet/event-sequence.ts';
+import { assertNever } from '../../util/assert-never.ts';
 import type { KvEventSource } from './engine-dialect.ts';
 import { KvEventReader } from './kv-event-frames.ts';
 import { reasonOf } from './reason-of.ts';
@@ -15,8 +21,16 @@ export interface KvEventHandler {
   apply(batch: EngineKvBatch): void;
   /** Batches are lost: the blocks of the engine are unknown. */
   reset(): void;
+  /** The blocks of the engine are those that another gateway has stated. */
+  adopt(snapshot: EngineSnapshot): void;
   log(message: string): void;
 }
+
+/** The blocks of the engine from another gateway: the first ones that fit; undefined: none. Does not reject. */
+export type RequestSnapshot = (
+  fits: (position: SequencePosition) => boolean,
+  signal: AbortSignal,
+) => Promise<EngineSnapshot | undefined>;
 
 export class KvEventSubscriber {
   readonly #source: KvEventSource;
@@ -24,18 +38,24 @@ export class KvEventSubscriber {
   readonly #sequence: EventSequence;
   readonly #reader = new KvEventReader();
   readonly #subscription: ZmtpSubscription;
+  readonly #requestSnapshot: RequestSnapshot | undefined;
+  readonly #closing = new AbortController();
   #replay: ZmtpConnection | undefined;
   #replayTimer: NodeJS.Timeout | undefined;
   #isClosed = false;
   /** A batch of this connection could not be read. */
   #isUnreadable = false;
 
-  /** @throws Error in one line if an address is invalid */
-  constructor(source: KvEventSource, handler: KvEventHandler) {
+  /**
+   * @param requestSnapshot undefined: there is no other gateway
+   * @throws Error in one line if an address is invalid
+   */
+  constructor(source: KvEventSource, handler: KvEventHandler, requestSnapshot?: RequestSnapshot) {
     if (source.replay !== undefined) tcpAddress(source.replay);
     this.#source = source;
     this.#handler = handler;
-    this.#sequence = new EventSequence(source.replay !== undefined);
+    this.#sequence = new EventSequence(source.replay !== undefined, requestSnapshot !== undefined);
+    this.#requestSnapshot = requestSnapshot;
     this.#subscription = new ZmtpSubscription(source.endpoint, source.topic, {
       onConnected: () => {
         this.#isUnreadable = false;
@@ -53,18 +73,46 @@ export class KvEventSubscriber {
     return this.#sequence.counts;
   }
 
+  /** @see EventSequence.position */
+  get position(): SequencePosition | undefined {
+    return this.#sequence.position;
+  }
+
   close(): void {
     this.#isClosed = true;
+    this.#closing.abort();
     this.#endReplay();
     this.#subscription.close();
   }
 
   #carryOut(effects: readonly SequenceEffect[]): void {
     for (const effect of effects) {
-      if (effect.kind === 'apply') this.#handler.apply(effect.batch);
-      else if (effect.kind === 'reset') this.#handler.reset();
-      else this.#startReplay(effect.from);
+      switch (effect.kind) {
+        case 'apply':
+          this.#handler.apply(effect.batch);
+          break;
+        case 'reset':
+          this.#handler.reset();
+          break;
+        case 'adopt':
+          this.#handler.adopt(effect.snapshot);
+          break;
+        case 'replay':
+          this.#startReplay(effect.from);
+          break;
+        case 'requestSnapshot':
+          void this.#takeSnapshot();
+          break;
+        default:
+          assertNever(effect);
+      }
     }
+  }
+
+  async #takeSnapshot(): Promise<void> {
+    const fits = (position: SequencePosition): boolean => this.#sequence.fits(position);
+    const snapshot = await this.#requestSnapshot?.(fits, this.#closing.signal);
+    if (!this.#isClosed) this.#carryOut(this.#sequence.snapshotEnded(snapshot));
   }
 
   #startReplay(from: number): void {

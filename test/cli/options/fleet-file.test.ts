@@ -40,6 +40,12 @@ engines:
     });
   });
 
+  it('reads the other gateways and their key', () => {
+    const gateways = { key: '0123456789abcdef', peers: ['http://b:8000'] };
+    expect(read(`engines: [http://a:1]\ngateways: ${JSON.stringify(gateways)}`).gateways).toEqual(gateways);
+    expect(read('engines: [http://a:1]\ngateways: { key: 0123456789abcdef }').gateways?.peers).toEqual([]);
+  });
+
   it('reads label selectors, of the API that it names or of the pod that it runs in', () => {
     const text = `
 kubernetes:
@@ -64,6 +70,8 @@ kubernetes:
 
   it.each([
     ['model: m', 'add engines or kubernetes'],
+    ['engines: [http://a:1]\ngateways: { key: short }', 'gateways.key: write 16 characters or more'],
+    ['engines: [http://a:1]\ngateways: { key: 0123456789abcdef, peers: [a] }', 'gateways.peers[0]: write http'],
     ['kubernetes: { selector: a=b, port: 70000 }', 'kubernetes[0].port: '],
     ['kubernetes: { namespace: m }', 'kubernetes[0].selector: must be text'],
     ['kubernetes: { selector: a=b, labels: a=b }', 'labels'],

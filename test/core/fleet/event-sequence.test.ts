@@ -60,3 +60,61 @@ describe('EventSequence', () => {
     expect(brief(sequence.received(0, batch(20)))).toEqual(['reset', 20]);
   });
 });
+
+describe('EventSequence beside other gateways', () => {
+  const kinds = (effects: readonly SequenceEffect[]) =>
+    effects.map((effect) => (effect.kind === 'apply' ? effect.batch.atS : effect.kind));
+  const events = [{ kind: 'cleared' }] as const;
+
+  it('takes the blocks of another gateway where a replay does not reach back far enough, and continues after them', () => {
+    const sequence = new EventSequence(true, true);
+    sequence.connected();
+    for (const number of [7, 8]) sequence.replayed(number, batch(number));
+    expect([kinds(sequence.replayEnded()), sequence.position]).toEqual([['requestSnapshot'], undefined]);
+    expect(kinds(sequence.received(9, batch(9)))).toEqual([]);
+    // Behind, of an earlier run of the engine, ahead, without a batch that is here too.
+    for (const [next, atS] of [
+      [7, 6],
+      [8, 70],
+      [11, 10],
+      [2 ** 50, 8],
+    ])
+      expect(sequence.fits({ next, atS })).toBe(false);
+    expect(sequence.fits({ next: 9, atS: 8 })).toBe(true);
+    const snapshot = { next: 9, atS: 8, events };
+    expect(kinds(sequence.snapshotEnded(snapshot))).toEqual(['adopt', 9]);
+    expect([sequence.position, sequence.counts.lost]).toEqual([{ next: 10, atS: 9 }, 0]);
+    expect(kinds(sequence.snapshotEnded(snapshot))).toEqual([]);
+  });
+
+  it('resets the blocks where no gateway has a snapshot that fits', () => {
+    for (const snapshot of [undefined, { next: 3, atS: 1, events }]) {
+      const sequence = new EventSequence(true, true);
+      sequence.connected();
+      sequence.replayed(7, batch(7));
+      sequence.replayEnded();
+      expect(kinds(sequence.snapshotEnded(snapshot))).toEqual(['reset', 7]);
+    }
+  });
+
+  it('requests a snapshot with the first batch, and at each gap, of an engine without replays', () => {
+    const sequence = new EventSequence(false, true);
+    expect(sequence.connected()).toEqual([]);
+    expect(kinds(sequence.received(5, batch(5)))).toEqual(['requestSnapshot']);
+    expect(kinds(sequence.snapshotEnded({ next: 6, atS: 5, events }))).toEqual(['adopt']);
+    expect(kinds(sequence.received(6, batch(6)))).toEqual([6]);
+    expect(kinds(sequence.received(8, batch(8)))).toEqual(['requestSnapshot']);
+    expect(kinds(sequence.snapshotEnded(undefined))).toEqual(['reset', 8]);
+  });
+
+  it('ignores a snapshot that arrives after a reconnection, or after a restart of the engine', () => {
+    const sequence = new EventSequence(true, true);
+    sequence.connected();
+    sequence.replayed(7, batch(7));
+    sequence.replayEnded();
+    expect(kinds(sequence.connected())).toEqual(['replay']);
+    expect(kinds(sequence.snapshotEnded({ next: 8, atS: 7, events }))).toEqual([]);
+    for (const number of [0, 1]) sequence.replayed(number, batch(10 + number));
+    expect(kinds(sequence.replayEnded())).toEqual(['requestSnapshot']);
+  });
+});

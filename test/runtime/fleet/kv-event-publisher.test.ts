@@ -47,7 +47,7 @@ function subscribe(publisher: KvEventPublisher) {
       resets++;
       blocks.clear();
     },
-    log: () => {},
+    ...{ adopt: () => {}, log: () => {} },
   });
   opened.push(subscriber);
   return { blocks, resets: () => resets };

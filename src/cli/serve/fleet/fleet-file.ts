@@ -3,6 +3,7 @@ import { z } from 'zod';
 import { engineKinds } from '../../../core/protocol/instance-report.ts';
 import { type EngineRole, engineRoles } from '../../../runtime/fleet/engine-dialect.ts';
 import type { ExternalEngineOptions } from '../../../runtime/fleet/external-engine.ts';
+import type { OtherGateways } from '../../../runtime/fleet/gateway-snapshots.ts';
 import type { PodEnginesOptions } from '../../../runtime/fleet/kubernetes/pod-engines.ts';
 import type { KubernetesApi } from '../../../runtime/fleet/kubernetes/pod-watcher.ts';
 import { inCamelCase } from '../../options/options.ts';
@@ -12,6 +13,7 @@ import { readYaml } from '../../yaml-file.ts';
 
 const enginesMax = 256;
 const selectorsMax = 16;
+const gatewaysMax = 16;
 
 const url = z
   .string()
@@ -76,6 +78,8 @@ const engine = z.union(
   'write http://HOST:PORT, without user, password and query, or {url, kind, role, kv-events, load, api-key, priority-scheduling, bootstrap}',
 );
 const file = z.string().min(1);
+/** Sent as a bearer token. */
+const gatewayKey = z.string().regex(/^[\x21-\x7e]{16,}$/, 'write 16 characters or more, without spaces');
 const pods = z.preprocess(
   inCamelCase,
   z.strictObject({
@@ -97,6 +101,7 @@ const fleetSchema = z
     kubernetes: z
       .preprocess((given) => (Array.isArray(given) ? given : [given]), z.array(pods).min(1).max(selectorsMax))
       .optional(),
+    gateways: z.strictObject({ key: gatewayKey, peers: z.array(url).max(gatewaysMax).default([]) }).optional(),
   })
   .refine(({ engines, kubernetes }) => engines !== undefined || kubernetes !== undefined, 'add engines or kubernetes');
 
@@ -105,6 +110,7 @@ export interface FleetFile {
   readonly model?: string | undefined;
   readonly engines: readonly ExternalEngineOptions[];
   readonly pods: readonly FleetPods[];
+  readonly gateways?: OtherGateways | undefined;
 }
 
 /** An engine as `simulate --fleet` has it. */
@@ -129,7 +135,7 @@ function inKebabCase(name: string): string {
 
 /** @throws UsageError that names the invalid field, without its value */
 export function readFleetFile(path: string): FleetFile {
-  const { model, engines = [], kubernetes = [] } = parseFleet(path);
+  const { model, engines = [], kubernetes = [], gateways } = parseFleet(path);
   const pods = kubernetes.map(({ api, namespace, selector, port, scheme, simulated: _, ...engine }) => {
     return { ...{ api, namespace, selector, port, scheme }, engine };
   });
@@ -137,7 +143,8 @@ export function readFleetFile(path: string): FleetFile {
     const { simulated: _, ...engine } = { simulated: undefined, ...each };
     return engine;
   });
-  return { ...(model !== undefined && { model }), engines: named, pods };
+  const others = { ...(model !== undefined && { model }), ...(gateways !== undefined && { gateways }) };
+  return { ...others, engines: named, pods };
 }
 
 /** The engines of the file for a simulation. Pods have no number there. @throws UsageError */

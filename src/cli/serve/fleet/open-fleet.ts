@@ -30,7 +30,7 @@ export async function openFleet(
   options: ServeOptions,
   { kvEvents, traces, log }: FleetSettings,
 ): Promise<FleetMember> {
-  const { model, engines, pods } = readFleetFile(path);
+  const { model, engines, pods, gateways } = readFleetFile(path);
   const selected = pods.map(({ api, namespace, ...own }) => ({ ...own, ...kubernetesApi(api, namespace) }));
   if (options.model === undefined)
     throw new UsageError('Cannot use --fleet: it needs the tokenizer of its model: add --model');
@@ -38,7 +38,7 @@ export async function openFleet(
   const files = openModel(located.path, false);
   try {
     const cluster = new FleetCluster({
-      ...{ engines, model, kvEvents, traces, log, grows: pods.length > 0 },
+      ...{ engines, model, gateways, kvEvents, traces, log, grows: pods.length > 0 },
       queueMax: options.queue,
       admission: admissionSettings(options),
       stepUs: options.stepMs && 1000 * options.stepMs,

@@ -7,7 +7,7 @@ import { afterEach, describe, expect, it } from 'vitest';
 import { FleetCluster } from '../../../../src/runtime/fleet/fleet-cluster.ts';
 import { podSchema, readPod } from '../../../../src/runtime/fleet/kubernetes/engine-pod.ts';
 import { PodEngines } from '../../../../src/runtime/fleet/kubernetes/pod-engines.ts';
-import { PodWatcher } from '../../../../src/runtime/fleet/kubernetes/pod-watcher.ts';
+import { type KubernetesApi, PodWatcher } from '../../../../src/runtime/fleet/kubernetes/pod-watcher.ts';
 import { request } from '../../../core/instance-world.ts';
 import { admitAll } from '../../threads/instances.ts';
 import { FakeEngine } from '../fake-engine.ts';
@@ -34,7 +34,7 @@ async function apiWith(...uids: readonly string[]): Promise<FakeApi> {
 /** What a watcher reports: `+` and the address, `~` and the name of one that leaves, `-` and that of one that is gone. */
 function watch(
   api: FakeApi,
-  files: { tokenFile?: string; caFile?: string } = {},
+  files: Partial<KubernetesApi> = {},
 ): { seen: string[]; logged: string[]; watcher: PodWatcher } {
   const seen: string[] = [];
   const logged: string[] = [];
