@@ -36,8 +36,11 @@ export async function* readTrace(path: string, options: TraceParserOptions): Asy
   }
 }
 
-/** @throws Error in one line naming file, line, field and value */
-export async function readRecording(path: string): Promise<Recording & { readonly isTorn: boolean }> {
+/** @param blockTokens of the requests; those of the file unless given @throws Error in one line naming file, line, field and value */
+export async function readRecording(
+  path: string,
+  blockTokens?: number,
+): Promise<Recording & { readonly isTorn: boolean }> {
   let reader: RecordingReader | undefined;
   let [rest, line] = ['', 0];
   try {
@@ -49,7 +52,7 @@ export async function readRecording(path: string): Promise<Recording & { readonl
         line++;
         if (one.trim() === '') continue;
         if (reader !== undefined) reader.take(one, line);
-        else if (isRecordingLine(one)) reader = new RecordingReader(one, line);
+        else if (isRecordingLine(one)) reader = new RecordingReader(one, line, blockTokens);
         else throw new TraceError(line, `no recording of kvasir serve: recording expected, not ${shown(one)}`);
       }
     }

@@ -31,15 +31,17 @@ interface OpenStep {
 
 type HeldStep = EngineStep & { readonly rows: EngineRows[] };
 
-/** Tokens of several streams that arrive within this time are of one step. */
-const sameStepUs = 2_000;
+/** Tokens of several streams that arrive within this time, or this share of the step's own, are of one step. */
+const [sameStepUs, sameStepShare] = [2_000, 1 / 8];
+/** A step with rows of a prompt takes at least this share of the longest one. */
+const chunkShare = 1 / 2;
 /** Steps that wait for the first token of a prompt. */
 const heldMax = 256;
 
 /**
  * An engine does not announce its steps. Each stream has a token a step, so that tokens that arrive together end one; it
- * began when the step before it ended, or with the first request. The rows of a prompt are spread by time over the steps
- * since it was forwarded and no earlier prompt was computed.
+ * began when the step before it ended, or with the first request. The rows of a prompt are spread by time over the long
+ * steps since it was forwarded and no earlier prompt was computed.
  */
 export class StreamSteps {
   readonly #streams = new Map<RequestId, Stream>();
@@ -94,7 +96,10 @@ export class StreamSteps {
   /** The step that a token which arrives now belongs to. */
   #openAt(nowUs: number, id: RequestId): OpenStep {
     const open = this.#open;
-    if (open !== undefined && nowUs - open.endedUs < sameStepUs && !open.single.has(id)) return open;
+    if (open !== undefined && !open.single.has(id)) {
+      const { startedUs, endedUs } = open;
+      if (nowUs - endedUs < Math.max(sameStepUs, (endedUs - startedUs) * sameStepShare)) return open;
+    }
     this.#close();
     let earliestUs = nowUs;
     for (const { forwardedUs } of this.#streams.values()) earliestUs = Math.min(earliestUs, forwardedUs);
@@ -115,17 +120,19 @@ export class StreamSteps {
     if (open.prompts.length > 0 || !isPromptPending || this.#held.length >= heldMax) this.#release();
   }
 
-  /** Adds the rows of a prompt, the last of them to the last step. */
+  /** Adds the rows of a prompt. Steps without them are much shorter. */
   #spread(id: RequestId, { forwardedUs, promptTokens, cachedTokens }: Stream): void {
     const cached = Math.min(cachedTokens, promptTokens - 1);
     const sinceUs = Math.max(forwardedUs, this.#promptUs);
     const last = this.#held[this.#held.length - 1];
-    const steps = this.#held.filter((step) => step === last || step.startedUs >= sinceUs);
-    const totalUs = steps.reduce((sum, each) => sum + each.endedUs - each.startedUs, 0);
+    const since = this.#held.filter((step) => step === last || step.startedUs >= sinceUs);
+    const longestUs = since.reduce((most, step) => Math.max(most, durationOf(step)), 0);
+    const steps = since.filter((step) => durationOf(step) >= longestUs * chunkShare);
+    const totalUs = steps.reduce((sum, step) => sum + durationOf(step), 0);
     let [passedUs, from] = [0, cached];
     for (const step of steps) {
-      passedUs += step.endedUs - step.startedUs;
-      const share = step === last ? 1 : passedUs / totalUs;
+      passedUs += durationOf(step);
+      const share = passedUs === totalUs ? 1 : passedUs / totalUs;
       const to = cached + Math.round((promptTokens - cached) * share);
       if (to > from) step.rows.push([id, from, to - from]);
       from = to;
@@ -136,6 +143,10 @@ export class StreamSteps {
     for (const step of this.#held) if (step.rows.length > 0) this.#ended.push(step);
     this.#held = [];
   }
+}
+
+function durationOf({ startedUs, endedUs }: EngineStep): number {
+  return endedUs - startedUs;
 }
 
 /** Tokens that arrive at once are of as many steps, of equal time. */

@@ -6,18 +6,16 @@ import type { RequestId } from '../../core/protocol/ids.ts';
 import type { KvEventBatch } from '../../core/protocol/kv-events.ts';
 import type { GenerationRequest, InstanceSnapshot } from '../../core/protocol/ports.ts';
 import type { Refusal } from '../../core/protocol/refusals.ts';
-import { attemptId, requestIdOf } from '../../core/router/attempts.ts';
 import { TokenContent } from '../../core/scheduler/batching/token-content.ts';
 import { digestWords } from '../../util/blake2s.ts';
 import { pageTokens } from '../../util/step.ts';
-import { attemptsMax } from '../processes/cluster-gateway.ts';
 import { ClusterInstance } from '../processes/cluster-instance.ts';
 import type { ClusterProcess } from '../processes/peer-session.ts';
 import { nowUs } from '../threads/alarm.ts';
 import type { BlockRoot, OutputsMessage, ToThread } from '../threads/thread-protocol.ts';
 import type { EngineDescription, EngineDialect, EngineLoad } from './engine-dialect.ts';
 import { ExternalEngine, type ExternalEngineOptions } from './external-engine.ts';
-import { ExternalInstance, unsupportedFailure } from './external-instance.ts';
+import { ExternalInstance, refusedConnection, unsupportedFailure } from './external-instance.ts';
 
 export interface JoinedEngineOptions extends Omit<ClusterProcess, 'incarnation'> {
   readonly engine: ExternalEngineOptions;
@@ -229,14 +227,13 @@ class EngineRank {
     const unhealthy = await this.#engine.unhealthy();
     if (this.#isClosed) return;
     if (unhealthy !== undefined) this.#engine.fail(unhealthy);
+    else if (why === 'ECONNREFUSED') this.#released(id, why, refusedConnection(why));
     else this.#released(id, `its stream broke: ${why}`);
   }
 
-  /** @param refusal what the client gets when no attempt is left */
+  /** @param refusal the gateway tries the request on engines that have not refused it */
   #released(id: RequestId, why: string, refusal?: Refusal): void {
-    const isLast = id === attemptId(requestIdOf(id), attemptsMax);
-    if (refusal !== undefined && isLast) this.#output({ events: [[id, refusal]] });
-    else this.#output({ released: [[id, why]] });
+    this.#output({ released: [refusal === undefined ? [id, why] : [id, why, refusal]] });
   }
 
   /** Within a message of the cluster the answer follows it. */

@@ -48,7 +48,7 @@ import { type ClusterProcess, type Peer, type PeerHandler, PeerSession, silentUs
 /** Instances that a gateway can use at once. */
 const slotsMax = 64;
 /** Attempts of a request: it may itself have caused the loss of its instance. */
-export const attemptsMax = 4;
+const attemptsMax = 4;
 /** A request that no instance reports for this time is lost, even if its instance sends heartbeats. */
 const reportTimeoutUs = 8 * silentUs;
 

@@ -255,10 +255,10 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
       byClient.of(owner.client).events.push([owner.id, event]);
       this.#countOutputs(localId, owner, event);
     }
-    for (const [localId, why] of released) {
+    for (const [localId, ...reasons] of released) {
       const owner = this.#owners.get(localId);
       if (owner === undefined) continue;
-      byClient.of(owner.client).released.push([owner.id, why]);
+      byClient.of(owner.client).released.push([owner.id, ...reasons]);
       this.#forget(localId, owner);
       // A group member may still hold parts of the prompt, and gateways cannot cancel it any more.
       this.#options.thread.send({ kind: 'cancel', id: localId });
@@ -499,7 +499,7 @@ function owesNothing({ lentBlocks, remoteBlocks, remoteCachedBlocks }: LendingSn
 interface ClientOutputs {
   readonly events: [RequestId, GenerationEvent][];
   readonly prefilled: RequestId[];
-  readonly released: [RequestId, string][];
+  readonly released: OutputsMessage['released'][number][];
   readonly pins: [PinId, PinState][];
   readonly steps: StepTrace[];
 }

@@ -253,7 +253,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
       this.#requestLog.prefilled(nowUs(), id);
       this.feed({ kind: 'prefilled', instance, id });
     }
-    for (const [id, why] of released) this.feed({ kind: 'released', instance, id, why });
+    for (const [id, why, refusal] of released) this.feed({ kind: 'released', instance, id, why, refusal });
     for (const [id, state] of pins) this.feed({ kind: 'pinUpdated', instance, id, state });
   }
 

@@ -7,6 +7,7 @@ import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { KvEventBatch, KvSnapshot } from '../../core/protocol/kv-events.ts';
 import type { PinState } from '../../core/protocol/pin-order.ts';
 import type { GenerationEvent, InstanceSnapshot } from '../../core/protocol/ports.ts';
+import type { Refusal } from '../../core/protocol/refusals.ts';
 import type { LoadedModel } from '../../engine/load-model.ts';
 import type { BusEndpoint } from '../bus/memory-bus.ts';
 import type { PeerWire } from '../transfer/live-hand-offs.ts';
@@ -64,8 +65,8 @@ export interface OutputsMessage {
   readonly snapshot: InstanceSnapshot | undefined;
   /** Prefilled prompts that other instances decode. */
   readonly prefilled: readonly RequestId[];
-  /** Requests that this instance released because of another one, and the reasons; they can be retried. */
-  readonly released: readonly (readonly [id: RequestId, why: string])[];
+  /** Requests that this instance has released, and the reasons: they can be retried, after a refusal elsewhere alone. */
+  readonly released: readonly (readonly [id: RequestId, why: string, refusal?: Refusal | undefined])[];
   /** Recorded steps and fetches. */
   readonly steps: readonly StepTrace[];
   /** New states of pins. */

@@ -133,6 +133,22 @@ export const refusalCause = z.discriminatedUnion('reason', [
   ]),
 ]);
 
+const failed = z.strictObject({
+  kind: z.literal('failed'),
+  code: z.enum([
+    'NOT_READY',
+    'KV_OVERLOADED',
+    'CONTEXT_TOO_LONG',
+    'SHUTTING_DOWN',
+    'GRAMMAR_FAILED',
+    'UNSUPPORTED_REQUEST',
+    'ENGINE_FAILED',
+  ]),
+  message: text,
+  retryAfterMs: figure.optional(),
+  cause: refusalCause.exactOptional(),
+});
+
 const event = z.discriminatedUnion('kind', [
   z.strictObject({ kind: z.literal('accepted') }),
   z.strictObject({
@@ -146,21 +162,7 @@ const event = z.discriminatedUnion('kind', [
   z.strictObject({ kind: z.literal('embedding'), values: z.instanceof(Float32Array) }),
   z.strictObject({ kind: z.literal('tokens'), tokens, logprobs: logprobs.optional(), at: count.exactOptional() }),
   z.strictObject({ kind: z.literal('finished'), reason: z.enum(['stop', 'length']) }),
-  z.strictObject({
-    kind: z.literal('failed'),
-    code: z.enum([
-      'NOT_READY',
-      'KV_OVERLOADED',
-      'CONTEXT_TOO_LONG',
-      'SHUTTING_DOWN',
-      'GRAMMAR_FAILED',
-      'UNSUPPORTED_REQUEST',
-      'ENGINE_FAILED',
-    ]),
-    message: text,
-    retryAfterMs: figure.optional(),
-    cause: refusalCause.exactOptional(),
-  }),
+  failed,
 ]);
 
 const kvEvents = z
@@ -215,7 +217,7 @@ const placedLoad = z.strictObject({ prefills: z.array(placedPrefills).max(4096),
 const outputs = z.strictObject({
   events: z.array(z.tuple([id, event])),
   prefilled: z.array(id),
-  released: z.array(z.tuple([id, text])),
+  released: z.array(z.tuple([id, text, failed.optional()])),
   pins: z.array(z.tuple([id, pinState])),
   kvEvents: z.array(kvEvents),
   kvSnapshot: kvSnapshot.optional(),

@@ -35,6 +35,12 @@ export function isOfEngines({ instances }: Recording): boolean {
   return instances.some(({ engine }) => engine !== undefined);
 }
 
+/** The size of the blocks of all engines; undefined: they have several, or a smaller one than the recording. */
+export function engineBlockTokens({ header, instances }: Recording): number | undefined {
+  const [size, ...others] = new Set(instances.map((each) => each.engineBlockTokens));
+  return size === undefined || others.length > 0 || size % header.blockTokens !== 0 ? undefined : size;
+}
+
 /** A step, and its start from the start of the recording. */
 export interface TimedRecordedStep extends TimedStep {
   readonly startedUs: number;
@@ -84,10 +90,11 @@ export class RecordingReader {
   }
 
   end(): Recording {
+    const size = this.#blockTokens / this.#header.blockTokens;
     const inOrder = this.#requests.sort((a, b) => a.request.arrivalUs - b.request.arrivalUs);
     return {
-      header: this.#header,
-      instances: this.#instances,
+      header: { ...this.#header, blockTokens: this.#blockTokens },
+      instances: size === 1 ? this.#instances : this.#instances.map((each) => inLargerBlocks(each, size)),
       steps: this.#instances.map((_, i) => withoutOverlap(this.#steps[i] ?? [])),
       requests: inOrder.map(({ request, recorded }, index) => ({ request: { ...request, index }, recorded })),
       omitted: this.#omitted,
@@ -143,6 +150,15 @@ export class RecordingReader {
     const outputBlocks = whole > full ? { outputBlocks: all.slice(full) } : {};
     return { index: 0, arrivalUs, inputTokens, outputTokens, blocks, ...outputBlocks, ...labelsOf(row, line) };
   }
+}
+
+/** @param size blocks of the file in one block */
+function inLargerBlocks(instance: RecordedInstance, size: number): RecordedInstance {
+  const counts = (['blocks', 'receiveBlocks', 'hostBlocks', 'ssdBlocks'] as const).flatMap((name) => {
+    const blocks = instance[name];
+    return blocks === undefined ? [] : [[name, Math.floor(blocks / size)] as const];
+  });
+  return { ...instance, ...Object.fromEntries(counts) };
 }
 
 /** By start; a step that began before the end of another one is left out. */

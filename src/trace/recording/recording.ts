@@ -33,7 +33,9 @@ export interface RecordedInstance {
   readonly engine?: EngineKind | undefined;
   /** The engine schedules by the priority of requests. */
   readonly takesPriorities?: boolean | undefined;
-  /** Blocks of the KV pool; undefined: it reports none. */
+  /** Tokens of a block of the engine: it finds prefixes of whole blocks. */
+  readonly engineBlockTokens?: number | undefined;
+  /** Blocks of the KV pool, of `blockTokens` of the header; undefined: it reports none. */
   readonly blocks?: number | undefined;
   /** Blocks of the receive buffers, of host memory and of SSD. */
   readonly receiveBlocks?: number | undefined;

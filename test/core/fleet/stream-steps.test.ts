@@ -39,16 +39,16 @@ describe('StreamSteps', () => {
     steps.received(20_000, 'a', 1);
     expect(rowsOf(steps)).toEqual([[0, 10_000, ['a', 0, 10]]]);
     steps.forwarded(15_000, 'b', 400, 0);
-    // The step until 30 ms may contain rows of b, the one until 20 ms ended before.
-    steps.received(30_000, 'a', 1);
-    steps.received(60_000, 'a', 1);
+    // The step until 20 ms began before, and the one until 23 ms is too short.
+    for (const nowUs of [23_000, 40_000, 60_000]) steps.received(nowUs, 'a', 1);
     steps.received(60_100, 'b', 1);
     expect(rowsOf(steps)).toEqual([]);
     steps.received(70_000, 'b', 1);
     expect(rowsOf(steps)).toEqual([
       [10_000, 20_000, ['a', 10, 1]],
-      [20_000, 30_000, ['a', 11, 1], ['b', 0, 100]],
-      [30_000, 60_000, ['a', 12, 1], ['b', 100, 300]],
+      [20_000, 23_000, ['a', 11, 1]],
+      [23_000, 40_000, ['a', 12, 1], ['b', 0, 184]],
+      [40_000, 60_000, ['a', 13, 1], ['b', 184, 216]],
     ]);
   });
 

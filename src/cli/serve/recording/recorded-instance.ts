@@ -20,7 +20,9 @@ export function recordedInstance(
   const { ssdReadBytes, ssdReadSeconds } = tiers?.moved ?? {};
   return {
     ...named,
-    ...(engine && { engine: engine.kind, takesPriorities: engine.takesPriorities }),
+    ...(engine && {
+      ...{ engine: engine.kind, takesPriorities: engine.takesPriorities, engineBlockTokens: blocks?.tokens },
+    }),
     // Engines have blocks of other sizes.
     blocks: blocks && Math.floor((blocks.total * blocks.tokens) / pageTokens),
     receiveBlocks: receivePages && Math.floor(receivePages.total / pagesOfBlock),

@@ -5,7 +5,7 @@ import { Simulation } from '../../../sim/engine/simulation.ts';
 import { compareReplay, type Percentiles, type ReplayComparison } from '../../../sim/replay/comparison.ts';
 import { messageDelays } from '../../../sim/replay/message-delay.ts';
 import { type RequestRecord, RequestRecorder } from '../../../sim/report/request-recorder.ts';
-import type { Recording } from '../../../trace/recording/reader.ts';
+import { engineBlockTokens, type Recording } from '../../../trace/recording/reader.ts';
 import { withoutUnreported } from '../../../trace/recording/reported-instances.ts';
 import { counted, percent, readable } from '../../terminal/fields.ts';
 import { printList, printTable } from '../../terminal/table.ts';
@@ -37,7 +37,9 @@ export async function replayCommand(given: Readonly<Record<string, unknown>>, js
 
 export async function replayRecording(flags: ReplayFlags, showsProgress: boolean): Promise<Replay> {
   const started = performance.now();
-  const { isTorn, ...whole } = await readRecording(flags.replay);
+  const asWritten = await readRecording(flags.replay);
+  const blockTokens = engineBlockTokens(asWritten);
+  const { isTorn, ...whole } = blockTokens === undefined ? asWritten : await readRecording(flags.replay, blockTokens);
   const recording = withoutUnreported(whole);
   const settings = replaySettings(recording, flags);
   const names = recording.instances.map(({ role, name }) => `${role} ${name}`);

@@ -18,10 +18,11 @@ const sequencesMax = 256;
 /** The first step of a decode engine is recorded from the end of the prefill: it contains the transfer. */
 const nic: InstanceSpec['nic'] = { bytesPerSecond: 1e15, us: 0 };
 
+const unboundedUs = Number.MAX_SAFE_INTEGER;
 const unbounded = {
   ...batchLimits,
   ...{ tokensMax: defaultChunkTokens, logitRowsMax: sequencesMax + 1, sequencesMax },
-  ...{ stepUsDecoding: Number.MAX_SAFE_INTEGER, stepUsPrefill: Number.MAX_SAFE_INTEGER },
+  ...{ stepUsDecoding: unboundedUs, stepUsPrefill: unboundedUs, stepUsAlone: unboundedUs },
 };
 
 /** @param specs of the instances, with their step times @throws UsageError for tables that fit no engine */
@@ -40,6 +41,8 @@ export function replayedEngines(
       ...{ role: instance.role, nic: measuredNic },
       machine: {
         ...{ cost, limits, blocks, blockTokens, eviction, coalesce: false, reportsAll: true },
+        // Predictions would take the times of recorded steps that have not run.
+        learns: machineOf === undefined,
         ignoresPriorities: instance.takesPriorities !== true,
         handOff: { layerWise: true, rechecksAdmission: false, receiveTokens },
       },
