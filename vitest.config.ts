@@ -19,6 +19,8 @@ const slow = [
 
 export default defineConfig(({ mode }) => {
   const isFast = mode === 'fast';
+  // Long enough for a busy machine, and for instrumented kernels. A test that hangs is reported late.
+  const timeoutMs = mode === 'sanitized' ? 1_800_000 : 180_000;
   const shared = {
     extends: true as const,
     test: {
@@ -34,9 +36,8 @@ export default defineConfig(({ mode }) => {
       execArgv: ['--enable-source-maps'],
       globalSetup: ['test/global-setup.ts'],
       setupFiles: ['test/setup.ts'],
-      // Long enough for a busy machine. A test that hangs is reported late.
-      testTimeout: 180_000,
-      hookTimeout: 180_000,
+      testTimeout: timeoutMs,
+      hookTimeout: timeoutMs,
       maxWorkers: 3,
       // Compiled already.
       server: { deps: { external: [/\/(dist|bundle)\//] } },
