@@ -485,6 +485,15 @@ export interface Cancelled {
   addEventListener(kind: 'abort', listener: () => void): void;
 }
 
+/** What a key has used at one gateway, counted from some time on. */
+export interface KeyUsage {
+  /** Stable for a key, and the same at each gateway. */
+  readonly owner: string;
+  /** Either may fall again when a charge is returned. */
+  readonly requests: number;
+  readonly tokens: number;
+}
+
 /** The other gateways of a cluster, each of which has files, batches and contexts of its own. */
 export interface GatewayPeers {
   /** Names this gateway in ids: 8 hexadecimal digits. With a data folder it survives a restart. */
@@ -498,4 +507,8 @@ export interface GatewayPeers {
    * when the other gateway has not had it in time: its client has an error, and may repeat the request.
    */
   onRequest(answer: (request: ForwardedRequest, cancelled: Cancelled) => Promise<ForwardedResponse>): void;
+  /**
+   * Every gateway receives `own()` twice a second from now on, and what the others send goes to `onOther`. @param onOther `from` is one object for each connection to a gateway
+   */
+  shareUsage(own: () => readonly KeyUsage[], onOther: (from: object, usage: readonly KeyUsage[]) => void): void;
 }

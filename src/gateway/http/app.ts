@@ -13,6 +13,7 @@ import { GatewayIds } from '../forwarding/gateway-ids.ts';
 import { type ApiKeys, authorizationOf, requireAdmin } from '../keys/api-keys.ts';
 import { anyCaller, type Caller } from '../keys/caller.ts';
 import { CallerConnections, CallerUsage } from '../keys/caller-usage.ts';
+import { shareUsage } from '../keys/shared-usage.ts';
 import { GatewayMetrics } from '../metrics/metrics.ts';
 import { type ModelParts, modelNameOf, OneModel, type ServedModels, unknownModel } from '../models/served-models.ts';
 import { Contexts } from '../openai/contexts.ts';
@@ -170,6 +171,7 @@ export function createApp(
   );
   app.onError((error, c) => errorResponse(c, error, logger));
   if (options.peers !== undefined) {
+    shareUsage(options.peers, keys, usage);
     answerForwarded(options.peers, keys, (request, env) => app.fetch(request, env));
   }
   return app;

@@ -82,8 +82,12 @@ export class ApiKeys {
   /** The caller of a key that another gateway has checked. Of a key that is not configured here: one that owns nothing. */
   callerOfOwner(owner: string): Caller {
     if (!this.#required) return anyCaller;
-    const known = this.#entries.find(({ digest: own }) => ownerName(own) === owner)?.caller;
-    return known ?? this.callerNamed(`unknown ${owner}`);
+    return this.callerWithOwner(owner) ?? this.callerNamed(`unknown ${owner}`);
+  }
+
+  /** Undefined if no key with that owner is configured. */
+  callerWithOwner(owner: string): Caller | undefined {
+    return this.#entries.find(({ digest: own }) => ownerName(own) === owner)?.caller;
   }
 
   /** The owner of stored data: stable when the key gets another name, and does not reveal the key. */
@@ -94,7 +98,7 @@ export class ApiKeys {
 
   /** The owner itself when its key is no longer configured; no caller has that name. */
   nameOf(owner: string): string {
-    return this.#entries.find(({ digest: known }) => ownerName(known) === owner)?.caller.name ?? owner;
+    return this.callerWithOwner(owner)?.name ?? owner;
   }
 }
 

@@ -3,6 +3,8 @@ import { ApiError } from '../http/errors.ts';
 import type { Caller } from './caller.ts';
 
 const minuteMs = 60_000;
+/** A key without charges for this time is idle: its buckets are full, unless it has overdrawn them. */
+const idleMs = 2 * minuteMs;
 
 /** Refills evenly and holds the amount of one minute at most. Charges may overdraw it. */
 class MinuteBucket {
@@ -17,8 +19,9 @@ class MinuteBucket {
     return this.#level;
   }
 
-  charge(amount: number): void {
-    this.#level = (this.#level ?? 0) - amount;
+  /** @param perMinute undefined: there is no limit */
+  charge(amount: number, perMinute: number | undefined, nowMs: number): void {
+    if (perMinute !== undefined) this.#level = this.level(perMinute, nowMs) - amount;
   }
 
   /** Time until `amount` is left. */
@@ -34,6 +37,8 @@ class CallerState {
   queued = 0;
   /** Choices that hold a place of the queue. */
   places = 0;
+  /** Charged here since the key was last idle, of limits a minute; undefined: it is idle. */
+  charged: { requests: number; tokens: number; atMs: number } | undefined;
 }
 
 /** One generating HTTP request. */
@@ -56,7 +61,7 @@ export interface CallerUsageOptions {
 }
 
 /**
- * Limits of one gateway. The queue is shared by dynamic thresholds (Choudhury and Hahne, 1998): a caller may hold as
+ * Limits at one gateway; those a minute are charged for other gateways too. The queue is shared by dynamic thresholds (Choudhury and Hahne, 1998): a caller may hold as
  * many places as are free, so that any number of greedy callers leaves places for others.
  */
 export class CallerUsage {
@@ -88,8 +93,7 @@ export class CallerUsage {
     this.check(caller);
     const state = this.#stateOf(caller);
     this.#takePlaces(caller, state, choices);
-    state.requests.charge(1);
-    state.tokens.charge(promptTokens);
+    this.#charge(caller, state, 1, promptTokens);
     state.concurrent++;
     state.queued++;
     let isQueued = true;
@@ -102,7 +106,7 @@ export class CallerUsage {
       state.concurrent--;
       state.places -= choices;
       this.#places -= choices;
-      state.tokens.charge(outputTokens);
+      this.#charge(caller, state, 0, outputTokens);
     };
     return { started, ended };
   }
@@ -113,8 +117,37 @@ export class CallerUsage {
     return () => {
       ended(0);
       // The request is charged when it runs.
-      this.#stateOf(caller).requests.charge(-1);
+      this.#charge(caller, this.#stateOf(caller), -1, 0);
     };
+  }
+
+  /** What keys with limits a minute have used here, by name. A key that is idle is left out, and then counts from 0. */
+  charged(): readonly { readonly name: string; readonly requests: number; readonly tokens: number }[] {
+    const nowMs = this.#options.nowMs();
+    return [...this.#states].flatMap(([name, state]) => {
+      if (state.charged === undefined) return [];
+      const { requests, tokens, atMs } = state.charged;
+      if (nowMs - atMs < idleMs) return [{ name, requests, tokens }];
+      state.charged = undefined;
+      return [];
+    });
+  }
+
+  /** Another gateway has charged the caller. */
+  chargeElsewhere(caller: Caller, requests: number, tokens: number): void {
+    const nowMs = this.#options.nowMs();
+    const state = this.#stateOf(caller);
+    state.requests.charge(requests, caller.limits.requestsPerMinute, nowMs);
+    state.tokens.charge(tokens, caller.limits.tokensPerMinute, nowMs);
+  }
+
+  #charge(caller: Caller, state: CallerState, requests: number, tokens: number): void {
+    const { requestsPerMinute, tokensPerMinute } = caller.limits;
+    this.chargeElsewhere(caller, requests, tokens);
+    if (requestsPerMinute === undefined && tokensPerMinute === undefined) return;
+    const { charged = { requests: 0, tokens: 0 } } = state;
+    const sums = { requests: charged.requests + requests, tokens: charged.tokens + tokens };
+    state.charged = { ...sums, atMs: this.#options.nowMs() };
   }
 
   #takePlaces(caller: Caller, state: CallerState, choices: number): void {

@@ -2,7 +2,7 @@
 // the other one pulls. Each call waits for one message at a time, and every wait has a time-out.
 
 import type { LossReason } from '../../core/membership/liveness.ts';
-import type { ForwardedRequest, ForwardedResponse, GatewayPeers } from '../../core/protocol/ports.ts';
+import type { ForwardedRequest, ForwardedResponse, GatewayPeers, KeyUsage } from '../../core/protocol/ports.ts';
 import { assertNever } from '../../util/assert-never.ts';
 import { encode } from '../wire/codec.ts';
 import {
@@ -12,6 +12,8 @@ import {
   pieceBytesMax,
   readForward,
   readForwarder,
+  readUsage,
+  sharedKeysMax,
 } from '../wire/forward-messages.ts';
 import { type ClusterProcess, type Peer, type PeerHandler, PeerSession } from './peer-session.ts';
 
@@ -60,6 +62,8 @@ export class GatewayLinks implements PeerHandler<ForwarderAnnouncement>, Gateway
   readonly readAnnouncement = readForwarder;
   #calls = 0;
   #answer: AnswerForwarded | undefined;
+  #ownUsage: () => readonly KeyUsage[] = () => [];
+  #onUsage: (from: object, usage: readonly KeyUsage[]) => void = () => {};
 
   constructor(process: ClusterProcess, key: string) {
     this.key = key;
@@ -83,6 +87,21 @@ export class GatewayLinks implements PeerHandler<ForwarderAnnouncement>, Gateway
 
   onRequest(answer: AnswerForwarded): void {
     this.#answer = answer;
+  }
+
+  shareUsage(own: () => readonly KeyUsage[], onOther: (from: object, usage: readonly KeyUsage[]) => void): void {
+    this.#ownUsage = own;
+    this.#onUsage = onOther;
+  }
+
+  /** With each ack: counts since some time, so that a lost one is repeated by the next. */
+  status(): Uint8Array {
+    return encode(this.#ownUsage().slice(0, sharedKeysMax));
+  }
+
+  onStatus(peer: Forwarder, bytes: Uint8Array): void {
+    // A gateway of an earlier release sends none.
+    if (bytes.length > 0) this.#onUsage(peer, readUsage(bytes));
   }
 
   async send(key: string, request: ForwardedRequest): Promise<ForwardedResponse | string> {

@@ -6,6 +6,7 @@ import {
   type ForwardedResponse,
   forwardedBodyBytesMax,
   isForwardedPath,
+  type KeyUsage,
 } from '../../core/protocol/ports.ts';
 import { memberFields, reader } from './messages.ts';
 
@@ -64,9 +65,15 @@ export interface ForwarderAnnouncement extends Announcement {
 
 export const gatewayKeyPattern = /^[0-9a-f]{8}$/;
 
+/** Keys whose usage a gateway sends at most. */
+export const sharedKeysMax = 8192;
+const countOf = z.number().int().min(-Number.MAX_SAFE_INTEGER).max(Number.MAX_SAFE_INTEGER);
+const keyUsage = z.strictObject({ owner: z.string().max(64), requests: countOf, tokens: countOf });
+
 /** Each throws an Error that names the invalid field. */
 export const readForward = reader<ForwardWire>("a gateway's message", forwardWire);
 export const readForwarder = reader<ForwarderAnnouncement>(
   "a gateway's announcement",
   z.object({ ...memberFields, key: z.string().regex(gatewayKeyPattern) }),
 );
+export const readUsage = reader<readonly KeyUsage[]>("a gateway's usage of keys", z.array(keyUsage).max(sharedKeysMax));

@@ -1,0 +1,128 @@
+// Limits a minute of keys over several gateways: each charges what the others have charged, once.
+import { afterEach, expect, it, vi } from 'vitest';
+import type { GatewayPeers } from '../../../src/core/protocol/ports.ts';
+import { ApiKeys } from '../../../src/gateway/keys/api-keys.ts';
+import { CallerUsage } from '../../../src/gateway/keys/caller-usage.ts';
+import { parseKeys } from '../../../src/gateway/keys/keys-file.ts';
+import { ChargesElsewhere, shareUsage } from '../../../src/gateway/keys/shared-usage.ts';
+import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
+import { GatewayLinks } from '../../../src/runtime/processes/gateway-links.ts';
+import { settled } from '../../runtime/bus/settled.ts';
+
+afterEach(() => void vi.useRealTimers());
+
+const keysFile = (name: string) => `
+keys:
+  - { name: ${name}, sha256: ${'ab'.repeat(32)}, limits: { requests_per_minute: 6, tokens_per_minute: 600 } }
+  - { name: free, sha256: ${'cd'.repeat(32)} }
+`;
+
+/** A gateway whose file names the limited key so. */
+function gateway(peers: Pick<GatewayPeers, 'shareUsage'>, name: string, clock: { ms: number }) {
+  const keys = new ApiKeys({ users: [], admins: [] }, parseKeys(keysFile(name)));
+  const usage = new CallerUsage({ nowMs: () => clock.ms, queueMax: 100, sharesQueue: () => true });
+  shareUsage(peers, keys, usage);
+  const [limited, free] = [keys.callerNamed(name), keys.callerNamed('free')];
+  return { usage, limited, free, serve: (tokens: number) => usage.begin(limited, 1, tokens).ended(0) };
+}
+
+it('charges requests and tokens of a key at every gateway, over the bus', async () => {
+  vi.useFakeTimers({ toFake: ['setTimeout', 'setInterval', 'performance'] });
+  const hub = new MemoryHub();
+  const log = (line: string): void => expect.unreachable(line);
+  const links = ['aaaaaaaa', 'bbbbbbbb', 'cccccccc'].map(
+    (key) => new GatewayLinks({ bus: hub.connect(), name: `gateway-${key}`, incarnation: 1, log }, key),
+  );
+  const clock = { ms: 0 };
+  const [a, b, c] = links.map((each, i) => gateway(each, `team-${i}`, clock));
+  if (a === undefined || b === undefined || c === undefined) throw new Error('a gateway is missing');
+  const pass = async (ms: number): Promise<void> => {
+    for (let passed = 0; passed < ms; passed += 500) {
+      vi.advanceTimersByTime(500);
+      await settled();
+    }
+  };
+  await pass(2000);
+  for (let i = 0; i < 3; i++) a.serve(100);
+  b.serve(100);
+  await pass(1000);
+  c.usage.check(c.limited);
+  b.serve(100);
+  await pass(1000);
+  // Five requests so far, of 500 tokens.
+  for (const each of [a, b, c]) each.usage.check(each.limited);
+  c.serve(10);
+  await pass(5000);
+  for (const each of [a, b, c]) {
+    expect(() => each.usage.check(each.limited)).toThrow('requests_per_minute of 6');
+    each.usage.check(each.free);
+  }
+  clock.ms += 10_000;
+  b.serve(500);
+  await pass(1000);
+  clock.ms += 10_000;
+  for (const each of [a, b, c]) expect(() => each.usage.check(each.limited)).toThrow('tokens_per_minute of 600');
+  // Later reports repeat the same counts.
+  await pass(10_000);
+  clock.ms += 40_000;
+  for (const each of [a, b, c]) each.usage.check(each.limited);
+  for (const each of links) each.close();
+});
+
+it('reports limited keys until they are idle, and charges returned for a wait', () => {
+  const clock = { ms: 0 };
+  const { usage, limited, free } = gateway({ shareUsage: () => {} }, 'team', clock);
+  usage.begin(free, 1, 5).ended(5);
+  const end = usage.wait(limited);
+  expect(usage.charged()).toEqual([{ name: 'team', requests: 1, tokens: 0 }]);
+  end();
+  usage.begin(limited, 1, 5).ended(5);
+  expect(usage.charged()).toEqual([{ name: 'team', requests: 1, tokens: 10 }]);
+  clock.ms += 119_000;
+  expect(usage.charged()).toHaveLength(1);
+  clock.ms += 1000;
+  expect(usage.charged()).toEqual([]);
+  usage.begin(limited, 1, 5).ended(5);
+  expect(usage.charged()).toEqual([{ name: 'team', requests: 1, tokens: 10 }]);
+});
+
+it('charges each count once if reports are lost, late or repeated, and none from before the connection', () => {
+  const charged = { requests: 0, tokens: 0 };
+  const charges = new ChargesElsewhere((owner, requests, tokens) => {
+    expect(owner).toBe('owner');
+    charged.requests += requests;
+    charged.tokens += tokens;
+  });
+  const from = {};
+  const report = (requests: number, tokens: number, gateway = from): void =>
+    charges.received(gateway, [{ owner: 'owner', requests, tokens }]);
+  report(1000, 1e6);
+  expect(charged).toEqual({ requests: 0, tokens: 0 });
+  report(1001, 1e6 + 50);
+  report(1001, 1e6 + 50);
+  report(1005, 1e6 + 90);
+  // Late.
+  report(1003, 1e6 + 70);
+  report(1006, 1e6 + 95);
+  expect(charged).toEqual({ requests: 6, tokens: 95 });
+  // Idle, and used again.
+  charges.received(from, []);
+  report(2, 20);
+  expect(charged).toEqual({ requests: 8, tokens: 115 });
+  // Another gateway, or another connection to the same one.
+  report(7, 70, {});
+  expect(charged).toEqual({ requests: 8, tokens: 115 });
+});
+
+it('ignores keys that are not configured here', () => {
+  let receive: Parameters<GatewayPeers['shareUsage']>[1] = () => expect.unreachable();
+  const keep: GatewayPeers['shareUsage'] = (_, onOther) => {
+    receive = onOther;
+  };
+  const { usage, limited } = gateway({ shareUsage: keep }, 'team', { ms: 0 });
+  const from = {};
+  receive(from, []);
+  receive(from, [{ owner: 'unknown', requests: 100, tokens: 100 }]);
+  usage.check(limited);
+  expect(usage.charged()).toEqual([]);
+});
