@@ -2,6 +2,7 @@
 import { afterEach } from 'vitest';
 import type { InstanceSettings } from '../../../src/cli/serve/worker-settings.ts';
 import type { InstanceRole } from '../../../src/core/protocol/instance-report.ts';
+import type { AdmissionSettings } from '../../../src/core/router/admission/length-admission.ts';
 import type { PipelineSettings } from '../../../src/core/router/placement/placer.ts';
 import type { Bus } from '../../../src/runtime/bus/bus.ts';
 import { agreeOn } from '../../../src/runtime/processes/agree.ts';
@@ -27,6 +28,8 @@ interface GatewayChoices {
   readonly timeoutS?: number;
   readonly traces?: boolean;
   readonly pipeline?: PipelineSettings;
+  readonly admission?: AdmissionSettings;
+  readonly stepUs?: number;
   readonly log?: (line: string) => void;
 }
 
@@ -67,10 +70,20 @@ export function busMembers(): BusMembers {
       closing.push(() => joined.close());
       return joined;
     },
-    gateway: async (bus, { name = 'g', timeoutS = 60, traces = false, pipeline, log = () => {} } = {}) => {
+    gateway: async (bus, choices = {}) => {
+      const {
+        name = 'g',
+        timeoutS = 60,
+        traces = false,
+        pipeline,
+        admission = admitAll,
+        stepUs,
+        log = () => {},
+      } = choices;
       const agreement = await agreeOn(bus, { modelFingerprint: root.modelFingerprint, root: undefined });
       const own = { bus, name, incarnation: ++incarnations, agreement, traces, pipeline, log };
-      const cluster = new ClusterGateway({ ...own, queueMax: 64, admission: admitAll, timeoutUs: timeoutS * 1e6 });
+      const limits = { queueMax: 64, stepUs, timeoutUs: timeoutS * 1e6 };
+      const cluster = new ClusterGateway({ ...own, ...limits, admission });
       closing.push(() => cluster.close());
       return cluster;
     },
