@@ -1,6 +1,7 @@
 // `kvasir join`: adds an instance on this or another machine to a cluster, until it is stopped.
 import { Command, Option } from 'commander';
 import type { NatsServers } from '../../runtime/bus/nats-connection.ts';
+import { engineRoles } from '../../runtime/fleet/engine-dialect.ts';
 import { addDopFlags } from '../options/attention-worker-flags.ts';
 import {
   type AttentionWorkerOptions,
@@ -100,7 +101,20 @@ export function joinCommand(): Command {
 
 /** Options that have an effect with `--engine`, besides those of NATS. */
 const engineOptionNames: ReadonlySet<string> = new Set([
-  ...['engine', 'engineKey', 'model', 'nats', 'insecure', 'name', 'token', 'drainTimeout', 'logLevel', 'logFormat'],
+  ...[
+    'engine',
+    'engineKey',
+    'role',
+    'pagesHost',
+    'model',
+    'nats',
+    'insecure',
+    'name',
+    'token',
+    'drainTimeout',
+    'logLevel',
+    'logFormat',
+  ],
   ...natsOptionNames,
 ]);
 
@@ -112,10 +126,14 @@ async function joinEngine(
   const isWithout = (name: string): boolean => given[name] === undefined || given[name] === false;
   const wrong = Object.keys(given).find((name) => !engineOptionNames.has(name) && !isWithout(name));
   if (wrong !== undefined) throw new UsageError(`Cannot use --${toFlag(wrong)} with --engine: the engine computes`);
+  const { role } = options;
+  const engineRole = given.role === undefined ? undefined : engineRoles.find((each) => each === role);
+  if (given.role !== undefined && engineRole === undefined)
+    throw new UsageError(`Cannot use --role ${role} with --engine: an engine is one of ${engineRoles.join(', ')}`);
   const nats = natsServers(options);
   if (nats === undefined) throw new UsageError('Cannot join a cluster: --nats nats://HOST:PORT is missing');
   const { serveEngine } = await import('../serve/fleet/join-engine.ts');
-  await serveEngine(nats, options);
+  await serveEngine(nats, { ...options, engineRole });
 }
 
 /** How other processes reach the KV pages. */

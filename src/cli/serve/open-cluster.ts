@@ -226,7 +226,7 @@ function knownForm(name: string): InputForm {
 }
 
 /** The address at which other instances reach this one. @throws Error in one line */
-async function pagesHost(
+export async function pagesHost(
   { pagesHost: given }: Pick<InstanceJoinOptions, 'pagesHost'>,
   { urls }: NatsServers,
   log: (message: string) => void,

@@ -340,7 +340,11 @@ export function whyRefused({ status, body }: EngineAnswer): string {
 
 /** The refusal of an engine that is too loaded; undefined: it answers something else. */
 export function refusalOf(answer: EngineAnswer): Refusal | undefined {
-  return isOverload(answer.status) ? failure(whyRefused(answer), 'KV_OVERLOADED', retryAfterMsMin) : undefined;
+  return isOverload(answer.status) ? overloadRefusal(whyRefused(answer)) : undefined;
+}
+
+export function overloadRefusal(why: string): Refusal {
+  return failure(why, 'KV_OVERLOADED', retryAfterMsMin);
 }
 
 /** The refusal of an engine that accepts no connection. */

@@ -1,12 +1,11 @@
 // An inference port over external engines: the conductor runs on this thread, and each rank of an engine is an instance.
 import { webcrypto } from 'node:crypto';
 import { EngineSteps } from '../../core/fleet/engine-steps.ts';
-import { HandOff, type HandOffEffect, type HandOffEvent } from '../../core/fleet/hand-off.ts';
 import type { PublishedBlocks } from '../../core/fleet/published-blocks.ts';
 import type { BlockRoot } from '../../core/kvcache/block-hash.ts';
 import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts';
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
-import type { GenerationEvent, GenerationRequest, InstanceSnapshot, PinOrder } from '../../core/protocol/ports.ts';
+import type { GenerationRequest, InstanceSnapshot, PinOrder } from '../../core/protocol/ports.ts';
 import type { Refusal } from '../../core/protocol/refusals.ts';
 import type { AdmissionSettings } from '../../core/router/admission/length-admission.ts';
 import { TokenAdmission } from '../../core/router/admission/token-admission.ts';
@@ -15,18 +14,12 @@ import type { PlacerConfig } from '../../core/router/placement/placer.ts';
 import { TokenPlacement } from '../../core/router/placement/token-placement.ts';
 import { tokenRequests } from '../../core/router/token-requests.ts';
 import { batchLimits, batchLimitsWith } from '../../core/scheduler/executor/token-limits.ts';
-import { assertNever } from '../../util/assert-never.ts';
 import { canServe, emptySnapshot, snapshotAfterLoss, withEarlier } from '../snapshots/metric-snapshots.ts';
 import { nowUs } from '../threads/alarm.ts';
 import { ConductorDriver, type ForwardTargets } from '../threads/conductor-driver.ts';
 import type { OutputsMessage } from '../threads/thread-protocol.ts';
-import type {
-  BootstrapRendezvous,
-  EngineDescription,
-  EngineDialect,
-  EngineRole,
-  HandOffDialect,
-} from './engine-dialect.ts';
+import type { EngineDescription, EngineDialect, EngineRole, HandOffDialect } from './engine-dialect.ts';
+import { drawBootstrapRoom, EngineHandOffs, type HandOffCalls, paramsIn } from './engine-hand-offs.ts';
 import type { EngineAnswer } from './engine-http.ts';
 import { ExternalEngine, type ExternalEngineListener, type ExternalEngineOptions } from './external-engine.ts';
 import { ExternalInstance, refusalOf, refusedConnection, unsupportedFailure, whyRefused } from './external-instance.ts';
@@ -87,18 +80,6 @@ interface Slot {
   snapshot: InstanceSnapshot;
 }
 
-/** A request that one engine prefills and another one decodes. */
-interface RunningHandOff {
-  readonly machine: HandOff<unknown>;
-  readonly request: GenerationRequest;
-  readonly from: InstanceIndex;
-  readonly to: InstanceIndex;
-  readonly rendezvous: BootstrapRendezvous;
-}
-
-/** Bootstrap rooms are below this. */
-const roomsMax = 2 ** 48;
-
 export class FleetCluster extends ConductorDriver {
   readonly #hashKey: Uint32Array;
   readonly #slots: Slot[] = [];
@@ -107,7 +88,7 @@ export class FleetCluster extends ConductorDriver {
   readonly #snapshots: GatewaySnapshots | undefined;
   readonly #freedListeners: ((url: string) => void)[] = [];
   readonly #slotsMax: number;
-  readonly #handOffs = new Map<RequestId, RunningHandOff>();
+  readonly #handOffs: EngineHandOffs<unknown>;
   #model: string | undefined;
   #contextTokens: number | undefined;
 
@@ -122,6 +103,7 @@ export class FleetCluster extends ConductorDriver {
       engineSteps: options.traces === true ? new EngineSteps(() => true) : undefined,
     });
     this.#hashKey = hashKey;
+    this.#handOffs = new EngineHandOffs(this.#callsOfHandOffs());
     this.#model = options.model;
     this.#slotsMax = slotsMax;
     this.#snapshots = options.gateways && new GatewaySnapshots(options.gateways, (line) => options.log(line));
@@ -200,9 +182,7 @@ export class FleetCluster extends ConductorDriver {
     const isBusy = this.#slots.some((slot, instance) => {
       if (slot.engine !== engine) return false;
       if (slot.instance?.stalledSinceUs !== undefined) return true;
-      return [...this.#handOffs.values()].some(
-        ({ from, to, machine }) => to === instance || (from === instance && machine.awaitsPrefill),
-      );
+      return this.#handOffs.needs(instance);
     });
     if (!isBusy) this.#retire(engine, 'the engine has drained');
   }
@@ -281,7 +261,7 @@ export class FleetCluster extends ConductorDriver {
       requestSnapshot: snapshots && ((fits, signal) => snapshots.request(engine.http.url.href, rank, fits, signal)),
       listener: {
         onEvents: (events) => {
-          for (const [id, event] of events) this.#observeHandOff(instance, id, event);
+          for (const [id, event] of events) this.#handOffs.observe(instance, id, event);
           output({ events });
         },
         onKvEvents: (batch) => output({ kvEvents: [batch] }),
@@ -338,7 +318,7 @@ export class FleetCluster extends ConductorDriver {
 
   /** @param refusal the engine gets no other attempt of the request */
   #released(instance: InstanceIndex, id: RequestId, why: string, refusal?: Refusal): void {
-    if (this.#handOffs.has(id)) this.#stepHandOff(id, { kind: 'decodeEnded', why }, refusal);
+    if (this.#handOffs.has(id)) this.#handOffs.step(id, { kind: 'decodeEnded', why }, refusal);
     else this.feed({ kind: 'released', instance, id, why, refusal });
   }
 
@@ -360,9 +340,7 @@ export class FleetCluster extends ConductorDriver {
       slot.instance.close();
       slot.instance = undefined;
       this.feed({ kind: 'instanceFailed', instance, why });
-      for (const [id, { from, to, machine }] of [...this.#handOffs])
-        if (to === instance || (from === instance && machine.awaitsPrefill))
-          this.#stepHandOff(id, { kind: 'cancelled' });
+      this.#handOffs.instanceLeft(instance);
     }
   }
 
@@ -431,20 +409,15 @@ export class FleetCluster extends ConductorDriver {
       else slot.instance.submit(request, this.cachedTokensAt(instance, request));
       return;
     }
-    const machine = new HandOff<unknown>(slot.handOff.order);
-    const rendezvous = {
-      ...{ host: slot.engine.http.url.hostname, port: slot.bootstrapPort },
-      bootstrapRoom: Math.floor(Math.random() * roomsMax),
-    };
-    const handOff = { machine, request, from: instance, to: decodeAt, rendezvous };
-    this.#handOffs.set(request.id, handOff);
-    for (const effect of machine.start()) this.#carryOutHandOff(handOff, effect);
+    const { hostname: host } = slot.engine.http.url;
+    const rendezvous = { host, port: slot.bootstrapPort, bootstrapRoom: drawBootstrapRoom() };
+    this.#handOffs.start({ order: slot.handOff.order, request, from: instance, to: decodeAt, rendezvous });
   }
 
   /** The instance has left while its event was carried out. */
   #releaseLater(instance: InstanceIndex, id: RequestId): void {
     queueMicrotask(() => {
-      this.#stepHandOff(id, { kind: 'cancelled' });
+      this.#handOffs.step(id, { kind: 'cancelled' });
       this.onOutputs(instance, { ...nothing, released: [[id, 'its engine is down']] });
     });
   }
@@ -455,69 +428,31 @@ export class FleetCluster extends ConductorDriver {
   }
 
   protected cancelAt(instance: InstanceIndex, id: RequestId): void {
-    this.#stepHandOff(id, { kind: 'cancelled' });
+    this.#handOffs.step(id, { kind: 'cancelled' });
     this.#slots[instance]?.instance?.cancel(id);
   }
 
-  /** An event of the decode engine. */
-  #observeHandOff(instance: InstanceIndex, id: RequestId, event: GenerationEvent): void {
-    if (this.#handOffs.get(id)?.to !== instance) return;
-    if (event.kind === 'tokens') this.#stepHandOff(id, { kind: 'decoding' });
-    if (event.kind === 'finished' || event.kind === 'failed')
-      this.#stepHandOff(id, { kind: 'decodeEnded', why: undefined });
+  #callsOfHandOffs(): HandOffCalls<unknown> {
+    return {
+      query: ({ from, request }) => void this.#query(this.#slots[from], request.id),
+      prefill: ({ from, to, request, rendezvous }) => {
+        const slot = this.#slots[from];
+        const done = (answer: EngineAnswer | undefined): void => void this.#onPrefillEnd(slot, request.id, answer);
+        if (slot.instance === undefined) this.#releaseLater(to, request.id);
+        else slot.instance.prefill(request, this.cachedTokensAt(from, request), slot.handOff.prefill(rendezvous), done);
+      },
+      decode: ({ from, to, request, rendezvous }, { alone, params }) => {
+        const { instance } = this.#slots[to];
+        const fields = alone ? undefined : this.#slots[from].handOff.decode(rendezvous, params);
+        if (instance === undefined) this.#releaseLater(to, request.id);
+        else instance.submit(request, this.cachedTokensAt(to, request), fields);
+      },
+      end: (instance, id) => this.#slots[instance].instance?.cancel(id),
+      prefilled: ({ from, request }) => this.onOutputs(from, { ...nothing, prefilled: [request.id] }),
+      released: (instance, id, why, refusal) => this.feed({ kind: 'released', instance, id, why, refusal }),
+    };
   }
 
-  /** @param refusal of the engine that the event is about */
-  #stepHandOff(id: RequestId, event: HandOffEvent<unknown>, refusal?: Refusal): void {
-    const handOff = this.#handOffs.get(id);
-    if (handOff === undefined) return;
-    const effects = handOff.machine.step(event);
-    if (handOff.machine.hasEnded) this.#handOffs.delete(id);
-    for (const effect of effects) this.#carryOutHandOff(handOff, effect, refusal);
-  }
-
-  #carryOutHandOff(
-    { request, from, to, rendezvous }: RunningHandOff,
-    effect: HandOffEffect<unknown>,
-    refusal?: Refusal,
-  ): void {
-    const { id } = request;
-    const [prefill, decode] = [this.#slots[from], this.#slots[to]];
-    const { handOff } = prefill;
-    switch (effect.kind) {
-      case 'query':
-        void this.#query(prefill, id);
-        break;
-      case 'prefill': {
-        const done = (answer: EngineAnswer | undefined): void => void this.#onPrefillEnd(prefill, id, answer);
-        if (prefill.instance === undefined) this.#releaseLater(to, id);
-        else prefill.instance.prefill(request, this.cachedTokensAt(from, request), handOff.prefill(rendezvous), done);
-        break;
-      }
-      case 'decode': {
-        const fields = effect.alone ? undefined : handOff.decode(rendezvous, effect.params);
-        if (decode.instance === undefined) this.#releaseLater(to, id);
-        else decode.instance.submit(request, this.cachedTokensAt(to, request), fields);
-        break;
-      }
-      case 'reportPrefilled':
-        this.onOutputs(from, { ...nothing, prefilled: [id] });
-        break;
-      case 'release':
-        this.feed({ kind: 'released', instance: effect.by === 'prefill' ? from : to, id, why: effect.why, refusal });
-        break;
-      case 'cancelPrefill':
-        prefill.instance?.cancel(id);
-        break;
-      case 'cancelDecode':
-        decode.instance?.cancel(id);
-        break;
-      default:
-        assertNever(effect);
-    }
-  }
-
-  /** An outage of a bootstrap server is logged once, not with each prompt. */
   async #query(slot: Slot, id: RequestId): Promise<void> {
     let params: unknown;
     let failure: string | undefined;
@@ -531,20 +466,20 @@ export class FleetCluster extends ConductorDriver {
         );
     }
     slot.queryFailure = failure;
-    this.#stepHandOff(id, { kind: 'queried', params });
+    this.#handOffs.step(id, { kind: 'queried', params });
   }
 
   /** A prefill engine that is gone fails as an instance: its requests are retried. */
   async #onPrefillEnd({ engine, handOff }: Slot, id: RequestId, answer: EngineAnswer | undefined): Promise<void> {
     if (answer?.status === 200) {
-      this.#stepHandOff(id, { kind: 'prefilled', params: paramsIn(handOff, answer.body) });
+      this.#handOffs.step(id, { kind: 'prefilled', params: paramsIn(handOff, answer.body) });
       return;
     }
     const unhealthy = await engine.unhealthy();
     if (unhealthy !== undefined && !engine.isDraining) engine.fail(unhealthy);
     else {
       const why = answer === undefined ? 'its prefill broke' : whyRefused(answer);
-      this.#stepHandOff(id, { kind: 'prefillFailed', why }, answer && refusalOf(answer));
+      this.#handOffs.step(id, { kind: 'prefillFailed', why }, answer && refusalOf(answer));
     }
   }
 
@@ -569,13 +504,4 @@ function isServing({ instance, engine }: Slot): boolean {
 /** A request that exceeds the memory or the context of an engine goes to another one. */
 function capacityOf({ capacityTokens, contextTokens }: EngineDescription): number {
   return Math.min(capacityTokens ?? Number.POSITIVE_INFINITY, contextTokens ?? Number.POSITIVE_INFINITY);
-}
-
-/** Undefined: the answer states nothing that the decode engine could use. */
-function paramsIn(handOff: HandOffDialect, body: string): unknown {
-  try {
-    return handOff.paramsOf(body);
-  } catch {
-    return undefined;
-  }
 }

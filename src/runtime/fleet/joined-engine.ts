@@ -13,9 +13,12 @@ import { ClusterInstance } from '../processes/cluster-instance.ts';
 import type { ClusterProcess } from '../processes/peer-session.ts';
 import { nowUs } from '../threads/alarm.ts';
 import type { BlockRoot, OutputsMessage, ToThread } from '../threads/thread-protocol.ts';
-import type { EngineDescription, EngineDialect, EngineLoad } from './engine-dialect.ts';
+import { type EngineCallPart, engineParamsMax } from '../wire/engine-messages.ts';
+import type { EngineDescription, EngineDialect, EngineLoad, HandOffDialect } from './engine-dialect.ts';
+import { paramsIn } from './engine-hand-offs.ts';
+import type { EngineAnswer } from './engine-http.ts';
 import { ExternalEngine, type ExternalEngineOptions } from './external-engine.ts';
-import { ExternalInstance, refusedConnection, unsupportedFailure } from './external-instance.ts';
+import { ExternalInstance, refusalOf, refusedConnection, unsupportedFailure, whyRefused } from './external-instance.ts';
 
 export interface JoinedEngineOptions extends Omit<ClusterProcess, 'incarnation'> {
   readonly engine: ExternalEngineOptions;
@@ -24,6 +27,8 @@ export interface JoinedEngineOptions extends Omit<ClusterProcess, 'incarnation'>
   readonly root: BlockRoot;
   /** Token ids are less than this. */
   readonly vocabSize: number;
+  /** The engine's host as other engines reach it; that of its URL unless given. */
+  readonly host?: string | undefined;
   /** Another process has joined under this name. */
   onReplaced(): void;
 }
@@ -121,6 +126,7 @@ interface Engine {
 /** Takes the place of the thread of an own instance. What the engine cannot do is refused. */
 class EngineRank {
   readonly #engine: ExternalEngine;
+  readonly #handOff: HandOffDialect;
   readonly #root: BlockRoot;
   readonly #hashKey: Uint32Array;
   readonly #instance: ExternalInstance;
@@ -130,8 +136,9 @@ class EngineRank {
   #isClosed = false;
 
   constructor(process: JoinedEngineOptions & ClusterProcess, { engine, dialect, description, rank }: Engine) {
-    const { agreement, root, log } = process;
+    const { agreement, root, host, log } = process;
     this.#engine = engine;
+    this.#handOff = description.handOff ?? dialect.handOff;
     this.#root = root;
     this.#hashKey = Uint32Array.from(agreement.hashKey);
     this.#instance = new ExternalInstance({
@@ -147,9 +154,22 @@ class EngineRank {
     });
     const thread = { send: (command: ToThread) => this.#carryOut(command), interrupt: (): void => {} };
     this.#cluster = new ClusterInstance({
-      ...{ ...process, thread, role: 'mixed', canSwitchRole: false, capacityTokens: capacityOf(description) },
+      ...{
+        ...process,
+        thread,
+        role: description.role ?? 'mixed',
+        canSwitchRole: false,
+        capacityTokens: capacityOf(description),
+      },
       ...{ fetchBytesPerToken: undefined, stageLayers: undefined, pagesAddress: undefined, isa: undefined },
       isManager: () => undefined,
+      engine: {
+        info: {
+          ...{ kind: dialect.kind, order: this.#handOff.order, host: host ?? engine.http.url.hostname },
+          ...(description.bootstrapPort !== undefined && { port: description.bootstrapPort }),
+        },
+        call: (request, part) => this.#callPart(request, part),
+      },
     });
     this.#cluster.start(this.#instance.snapshot());
   }
@@ -205,6 +225,34 @@ class EngineRank {
     const refused = unsupportedFailure(request);
     if (refused !== undefined) this.#later({ events: [[request.id, refused]] });
     else this.#instance.submit(request, this.#cachedTokens(request));
+  }
+
+  /** Its part of a hand-off. The gateway carries out the others. */
+  #callPart(request: GenerationRequest, part: EngineCallPart): void {
+    const rendezvous = { port: undefined, ...part.rendezvous };
+    const cached = this.#cachedTokens(request);
+    if (part.leg === 'prefill') {
+      const fields = this.#handOff.prefill(rendezvous);
+      this.#instance.prefill(request, cached, fields, (answer) => void this.#onPrefillEnd(request.id, answer));
+      return;
+    }
+    const params: unknown = part.params === undefined ? undefined : JSON.parse(part.params);
+    this.#instance.submit(request, cached, this.#handOff.decode(rendezvous, params));
+  }
+
+  async #onPrefillEnd(id: RequestId, answer: EngineAnswer | undefined): Promise<void> {
+    if (answer?.status === 200) {
+      const params = JSON.stringify(paramsIn(this.#handOff, answer.body)) as string | undefined;
+      const isUsable = params !== undefined && params.length <= engineParamsMax;
+      this.#cluster.onPrefillAnswer(id, { kind: 'prefilled', ...(isUsable && { params }) });
+      return;
+    }
+    const unhealthy = await this.#engine.unhealthy();
+    if (this.#isClosed) return;
+    const why = answer === undefined ? 'its prefill broke' : whyRefused(answer);
+    const overloaded = answer !== undefined && refusalOf(answer) !== undefined;
+    if (unhealthy !== undefined) this.#engine.fail(unhealthy);
+    else this.#cluster.onPrefillAnswer(id, { kind: 'failed', why, overloaded });
   }
 
   #cachedTokens({ prompt, salt }: GenerationRequest): number {

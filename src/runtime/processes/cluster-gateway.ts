@@ -17,6 +17,7 @@ import type { PipelineSettings } from '../../core/router/placement/placer.ts';
 import { TokenPlacement } from '../../core/router/placement/token-placement.ts';
 import { tokenRequests } from '../../core/router/token-requests.ts';
 import { batchLimits, batchLimitsWith } from '../../core/scheduler/executor/token-limits.ts';
+import { JoinedHandOffs } from '../fleet/joined-hand-offs.ts';
 import { CatchUpDriver } from '../snapshots/catch-up-driver.ts';
 import {
   canServe,
@@ -75,6 +76,8 @@ export interface ClusterGatewayOptions extends ClusterProcess {
 /** A lost instance is shown for this time. */
 const departedAfterUs = 600_000_000;
 
+const noOutputs = { events: [], prefilled: [], released: [], pins: [], kvEvents: [], kvSnapshot: undefined };
+
 interface Slot {
   /** Undefined: the slot is free. */
   peer: Peer<InstanceAnnouncement> | undefined;
@@ -104,6 +107,8 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
   /** Undefined if prefixes are not fetched. */
   #transfers: LearnedTransfers | undefined;
   #isConnected = true;
+  /** Prompts between external engines; own instances hand theirs off by themselves. */
+  readonly #handOffs: JoinedHandOffs;
   readonly #unwatch: () => void;
   readonly readAnnouncement = readInstance;
   /** The model form of the first instance; all others must have the same. */
@@ -116,19 +121,32 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
       placement: new TokenPlacement(Uint32Array.from(options.agreement.hashKey), options.kvEvents),
       admission: new TokenAdmission(options.admission, slotsMax, batchLimitsWith(options.stepUs)),
       log,
-      engineSteps:
-        options.traces === true
-          ? new EngineSteps(() => this.#root !== undefined && isEngineRoot(this.#root))
-          : undefined,
+      engineSteps: options.traces === true ? new EngineSteps(() => this.#isOfEngines) : undefined,
     });
     this.#options = options;
     this.#catchUp = this.#createCatchUp(options);
+    this.#handOffs = new JoinedHandOffs({
+      send: (instance, command) => this.#send(instance, command),
+      cachedTokensAt: (instance, request) => this.cachedTokensAt(instance, request),
+      prefilled: (instance, id) => this.onOutputs(instance, { ...noOutputs, prefilled: [id] }),
+      released: (instance, id, why, refusal) => this.feed({ kind: 'released', instance, id, why, refusal }),
+    });
     this.#unwatch = bus.watchConnection((up) => {
       this.#isConnected = up;
     });
     const own = { bus, name, incarnation, heartbeats, log: (line: string) => log(line) };
     this.#session = new PeerSession(own, 'gateway', this);
     this.#session.start();
+  }
+
+  /** Of external engines: no cluster has own instances too. */
+  get #isOfEngines(): boolean {
+    return this.#root !== undefined && isEngineRoot(this.#root);
+  }
+
+  /** Hand-offs under way between external engines. */
+  get handOffs(): number {
+    return this.#handOffs.size;
   }
 
   announcement(): Pick<GatewayAnnouncement, 'traces'> {
@@ -305,8 +323,12 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
 
   /** Passes on to which instances one cannot send pages. */
   #updateUnreachable(instance: InstanceIndex): void {
-    const { unreachable } = this.#slots[instance];
-    const peers = this.#slots.flatMap(({ name }, i) => (unreachable.includes(name) ? [i] : []));
+    const { unreachable, peer } = this.#slots[instance];
+    const kind = peer?.member.engine?.kind;
+    // Engines of different kinds hand no prompts to each other.
+    const peers = this.#slots.flatMap((slot, i) =>
+      unreachable.includes(slot.name) || slot.peer?.member.engine?.kind !== kind ? [i] : [],
+    );
     this.#transfers?.setUnreachable(instance, peers);
     this.feed({ kind: 'unreachable', instance, peers });
   }
@@ -366,6 +388,7 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
     slot.lostUs = nowUs();
     this.log(`Instance ${name} ${why}: ${this.#serving} serve`);
     this.feed({ kind: 'instanceFailed', instance });
+    this.#handOffs.instanceLeft(instance);
     const reason = this.notReadyReason();
     if (reason?.kind === 'incomplete') this.log(`Not ready: ${reason.message}`);
   }
@@ -378,7 +401,8 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
   onMessage(peer: Peer<InstanceAnnouncement>, message: Uint8Array): void {
     const instance = this.#slotOf(peer);
     if (instance === undefined) return;
-    const { steps, role, draining, kvEvents, kvSnapshot, snapshotNumber, others, ...outputs } = readOutputs(message);
+    const { steps, role, draining, kvEvents, kvSnapshot, snapshotNumber, others, prefills, ...outputs } =
+      readOutputs(message);
     if (role !== undefined) this.#followRole(instance, role);
     if (draining === true) this.#onDraining(instance, peer);
     this.recordSteps(instance, steps);
@@ -389,7 +413,10 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
       snapshot: kvSnapshot,
       storedNumber: snapshotNumber,
     });
-    this.onOutputs(instance, { ...outputs, kvEvents: [], kvSnapshot: undefined });
+    for (const [id, answer] of prefills ?? []) this.#handOffs.onPrefillAnswer(instance, id, answer);
+    for (const [id, event] of outputs.events) this.#handOffs.observe(instance, id, event);
+    const released = outputs.released.filter((each) => !this.#handOffs.onReleased(each));
+    this.onOutputs(instance, { ...outputs, released, kvEvents: [], kvSnapshot: undefined });
     if (others !== undefined) {
       this.placement.observeOthers(instance, others);
       this.feed({ kind: 'othersLoad', instance, others });
@@ -450,6 +477,12 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
     request: GenerationRequest,
     { decodeAt, prefix, offer, group, cachedTokens }: ForwardTargets,
   ): void {
+    if (decodeAt !== undefined && this.#isOfEngines) {
+      const { engine } = this.#slots[instance]?.peer?.member ?? {};
+      // Of an instance that has left, the conductor retries the requests.
+      if (engine !== undefined) this.#handOffs.start(request, instance, engine, decodeAt);
+      return;
+    }
     const offered = offer && this.#offerName(offer);
     this.#send(instance, {
       ...{ kind: 'submit', request },
@@ -462,6 +495,7 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
   }
 
   protected cancelAt(instance: InstanceIndex, id: RequestId, interrupt: boolean): void {
+    this.#handOffs.cancelled(id);
     this.#send(instance, { kind: 'cancel', id, interrupt });
   }
 

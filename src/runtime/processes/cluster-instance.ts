@@ -21,6 +21,7 @@ import type { PeerWire } from '../transfer/live-hand-offs.ts';
 import { PageReachability } from '../transfer/page-reachability.ts';
 import type { RequestRegistry } from '../transfer/peer-context.ts';
 import { encode } from '../wire/codec.ts';
+import type { EngineCallPart, EngineHandOffInfo, PrefillAnswer } from '../wire/engine-messages.ts';
 import {
   type GatewayAnnouncement,
   type InstanceAnnouncement,
@@ -33,6 +34,13 @@ import {
 import { requestName, type SessionName } from '../wire/names.ts';
 import { InstancePeers } from './instance-peers.ts';
 import { type ClusterProcess, type Peer, type PeerHandler, PeerSession } from './peer-session.ts';
+
+/** How an external engine takes its part of a hand-off. */
+export interface ExternalCalls {
+  readonly info: EngineHandOffInfo;
+  /** A prefill ends with `onPrefillAnswer`. */
+  call(request: GenerationRequest, part: EngineCallPart): void;
+}
 
 export interface ClusterInstanceOptions extends ClusterProcess {
   readonly agreement: Agreement;
@@ -49,6 +57,8 @@ export interface ClusterInstanceOptions extends ClusterProcess {
   /** Instruction set of its kernels; undefined: requests continue on any other instance. */
   readonly isa: string | undefined;
   readonly thread: Pick<InstanceThread, 'send' | 'interrupt'>;
+  /** Of an external engine, which hands prompts off by calls of the gateway; undefined: the thread does. */
+  readonly engine?: ExternalCalls | undefined;
   readonly role: InstanceRole;
   /** The role may change: prompts of other instances are then received in every role. */
   readonly canSwitchRole: boolean;
@@ -126,7 +136,9 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
     };
     const fetchesPrefixes = fetchBytesPerToken !== undefined;
     this.#peers = new InstancePeers({
-      ...{ process, thread, requests, role, canSwitchRole, fetchesPrefixes, stageLayers },
+      ...{ process, thread, requests, canSwitchRole, fetchesPrefixes, stageLayers },
+      // Engines exchange no messages.
+      role: options.engine === undefined ? role : 'mixed',
     });
     this.#archive = new ArchiveDriver(process, {
       requestSnapshot: () => thread.send({ kind: 'requestSnapshot' }),
@@ -197,10 +209,12 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
 
   announcement(): Omit<InstanceAnnouncement, 'version' | 'name' | 'incarnation' | 'number'> {
     const { root, canSwitchRole, capacityTokens, fetchBytesPerToken, stageLayers, isa, pagesAddress } = this.#options;
+    const { engine } = this.#options;
     const { unreachable } = this.#reachability;
     return {
       ...{ root, identity: this.#identity, canSwitchRole, capacityTokens, fetchBytesPerToken, stageLayers },
       ...{ role: this.#draining ? ('store' as const) : this.#role, isa, pages: pagesAddress, unreachable },
+      ...(engine && { engine: engine.info }),
     };
   }
 
@@ -226,6 +240,14 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
       if (owner !== undefined) byClient.of(owner.client).pins.push([owner.id, state]);
     }
     this.#sendAll(byClient, kvEvents, recipients, limited);
+  }
+
+  /** The engine has prefilled the prompt for another one, or has failed to: its part is over. */
+  onPrefillAnswer(localId: RequestId, answer: PrefillAnswer): void {
+    const owner = this.#owners.get(localId);
+    if (owner === undefined) return;
+    this.#forget(localId, owner);
+    this.#send(owner.client.peer, { ...noOutputs, prefills: [[owner.id, answer]] });
   }
 
   #sendAll(
@@ -386,6 +408,9 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
       case 'cancel':
         this.#cancel(localIdOf(peer, command.id), command.interrupt);
         break;
+      case 'prefilled':
+        client.requests.received(command.id);
+        break;
       case 'pin':
         this.#pin(client, command);
         break;
@@ -444,13 +469,20 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
   #submit(client: Client, command: Extract<InstanceCommand, { kind: 'submit' }>): void {
     const { request } = command;
     const { id } = request;
-    const refusal = this.#refusalOf(request);
+    const isForeign = command.engineCall !== undefined && this.#options.engine === undefined;
+    const refusal = isForeign ? 'Cannot generate: this is no external engine' : this.#refusalOf(request);
     if (refusal !== undefined) {
       const failed = { kind: 'failed', code: 'ENGINE_FAILED', message: refusal, retryAfterMs: undefined } as const;
       this.#send(client.peer, { ...noOutputs, events: [[id, failed]] });
       return;
     }
-    const localId = this.#addRequest(client, request, false, command.cachedTokens);
+    const { engineCall, cachedTokens } = command;
+    const receiving = engineCall?.leg === 'decode' && engineCall.receiving;
+    const localId = this.#addRequest(client, request, receiving, cachedTokens);
+    if (engineCall !== undefined) {
+      this.#options.engine?.call({ ...request, id: localId }, engineCall);
+      return;
+    }
     const { name, incarnation } = client.peer.member;
     const targets = this.#peers.targetsOf(localId, { name, incarnation }, command);
     this.#options.thread.send({ kind: 'submit', request: { ...request, id: localId }, ...targets });

@@ -12,6 +12,14 @@ import { topLogprobsMax } from '../../util/step.ts';
 import type { BlockRoot, OutputsMessage } from '../threads/thread-protocol.ts';
 import type { ReceiveBufferHandle } from '../transfer/messenger.ts';
 import { decode } from './codec.ts';
+import {
+  type EngineCallPart,
+  type EngineHandOffInfo,
+  engineCallPart,
+  engineHandOffInfo,
+  type PrefillAnswer,
+  prefillAnswer,
+} from './engine-messages.ts';
 import { instanceSnapshot } from './instance-snapshot.ts';
 import { type NamedGroup, name, namedGroup, type SessionName, sessionName } from './names.ts';
 import { type StatedVersions, wireVersions } from './versions.ts';
@@ -85,7 +93,9 @@ const command = z.discriminatedUnion('kind', [
     offer: offer.exactOptional(),
     group: namedGroup.optional(),
     cachedTokens: count.exactOptional(),
+    engineCall: engineCallPart.exactOptional(),
   }),
+  z.strictObject({ kind: z.literal('prefilled'), id }),
   z.strictObject({ kind: z.literal('cancel'), id, interrupt: z.boolean() }),
   z.strictObject({ kind: z.literal('requestSnapshot'), unreadable: z.boolean() }),
   z.strictObject({ kind: z.literal('pin'), id, request, ttlUs: figure }),
@@ -222,6 +232,7 @@ const outputs = z.strictObject({
   kvEvents: z.array(kvEvents),
   kvSnapshot: kvSnapshot.optional(),
   steps: z.array(step),
+  prefills: z.array(z.tuple([id, prefillAnswer])).exactOptional(),
   role: switchableRole.exactOptional(),
   draining: z.literal(true).exactOptional(),
   snapshotNumber: count.exactOptional(),
@@ -314,6 +325,7 @@ const instanceAnnouncement = z.object({
   isa: name.optional(),
   pages: z.string().max(300).optional(),
   unreachable: z.array(name).max(1024).optional(),
+  engine: engineHandOffInfo.exactOptional(),
 });
 const gatewayAnnouncement = z.object({ ...memberFields, traces: z.boolean() });
 // Announcements of releases before version 12 have `life`; they are read so that the log can name their version.
@@ -395,7 +407,11 @@ export type InstanceCommand =
       readonly group: NamedGroup | undefined;
       /** Leading tokens of its prompt that are predicted to be cached; 0 unless given. */
       readonly cachedTokens?: number;
+      /** Its part of a hand-off between two external engines. */
+      readonly engineCall?: EngineCallPart;
     }
+  /** The prefill engine of a hand-off has answered. */
+  | { readonly kind: 'prefilled'; readonly id: RequestId }
   | { readonly kind: 'cancel'; readonly id: RequestId; readonly interrupt: boolean }
   /** `unreadable`: the stored snapshot that was reported last could not be read. */
   | { readonly kind: 'requestSnapshot'; readonly unreadable: boolean }
@@ -406,6 +422,8 @@ export type InstanceCommand =
 
 /** Outputs of one iteration of an instance's loop for one gateway; `steps` only if it collects traces, with rows of its own requests. */
 export interface InstanceOutputs extends Omit<OutputsMessage, 'kind' | 'snapshot'> {
+  /** Answers of an external engine that prefills for other engines. */
+  readonly prefills?: readonly (readonly [id: RequestId, answer: PrefillAnswer])[];
   /** The new role. */
   readonly role?: InstanceRole;
   /** The instance ends when its requests have ended: it accepts no others. */
@@ -457,6 +475,8 @@ export interface InstanceAnnouncement extends Announcement {
   readonly pages?: string | undefined;
   /** Names of the instances to which it cannot send pages. */
   readonly unreachable?: readonly string[] | undefined;
+  /** Of an external engine. */
+  readonly engine?: EngineHandOffInfo;
 }
 
 /** Announcement of an instance to other instances. */

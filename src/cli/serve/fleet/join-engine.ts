@@ -1,7 +1,8 @@
 // `kvasir join --engine`: an external engine serves the gateways of a NATS cluster.
 import { engineRoot } from '../../../core/fleet/engine-root.ts';
 import { modelFingerprint } from '../../../engine/fingerprint.ts';
-import type { NatsServers } from '../../../runtime/bus/nats-connection.ts';
+import { isLoopbackAddress, type NatsServers } from '../../../runtime/bus/nats-connection.ts';
+import type { EngineRole } from '../../../runtime/fleet/engine-dialect.ts';
 import { JoinedEngine } from '../../../runtime/fleet/joined-engine.ts';
 import { agreeOn, tokenDigest } from '../../../runtime/processes/agree.ts';
 import { announceLoading, endsWithin } from '../../../runtime/processes/join.ts';
@@ -9,8 +10,14 @@ import { Completion } from '../../../runtime/threads/completion.ts';
 import type { JoinOptions } from '../../options/options.ts';
 import { clusterToken } from '../host/cluster-token.ts';
 import { openLog } from '../host/server-log.ts';
-import { processName, withModel } from '../open-cluster.ts';
+import { pagesHost, processName, withModel } from '../open-cluster.ts';
 import { exitAfterWrites, stopSignal } from '../stop-signal.ts';
+
+export interface JoinEngineOptions extends JoinOptions {
+  readonly engine: string;
+  /** In place of what the engine states. */
+  readonly engineRole: EngineRole | undefined;
+}
 
 interface EngineMember {
   readonly joined: JoinedEngine;
@@ -21,10 +28,7 @@ interface EngineMember {
 }
 
 /** Serves until SIGTERM or SIGINT. The engine joins whenever it answers. @throws Error in one line */
-export async function serveEngine(
-  nats: NatsServers,
-  options: JoinOptions & { readonly engine: string },
-): Promise<void> {
+export async function serveEngine(nats: NatsServers, options: JoinEngineOptions): Promise<void> {
   const { log } = openLog(options, options.name === undefined ? {} : { instance: options.name });
   const { joined, name, ended, close } = await openEngine(nats, options, log);
   try {
@@ -42,7 +46,7 @@ export async function serveEngine(
 
 function openEngine(
   nats: NatsServers,
-  options: JoinOptions & { readonly engine: string },
+  options: JoinEngineOptions,
   log: (message: string) => void,
 ): Promise<EngineMember> {
   return withModel(nats, options, log, async (bus, files) => {
@@ -56,7 +60,8 @@ function openEngine(
     const stop = announceLoading(bus);
     const joined = new JoinedEngine({
       ...{ bus, name, agreement, root, vocabSize: files.config.vocabSize, log },
-      engine: { url: options.engine, apiKey: options.engineKey },
+      host: await engineHost(nats, options, log),
+      engine: { url: options.engine, apiKey: options.engineKey, role: options.engineRole },
       onReplaced: () => stopped.end(`another process has joined as ${name}`),
     });
     await joined.settled;
@@ -67,4 +72,15 @@ function openEngine(
     };
     return { joined, name, ended: stopped.ended, close };
   });
+}
+
+/** The host at which decode engines reach the bootstrap server; undefined: that of the engine's URL. */
+async function engineHost(
+  nats: NatsServers,
+  options: JoinEngineOptions,
+  log: (message: string) => void,
+): Promise<string | undefined> {
+  const { hostname } = new URL(options.engine);
+  const isBeside = hostname === 'localhost' || isLoopbackAddress(hostname);
+  return options.pagesHost === undefined && !isBeside ? undefined : pagesHost(options, nats, log);
 }
