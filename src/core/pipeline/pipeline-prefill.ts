@@ -16,13 +16,14 @@ import {
   type InstanceContext,
   type Submission,
 } from '../scheduler/component.ts';
-import type { RunningRequest, StepRun } from '../scheduler/executor/executor.ts';
+import type { ResultRows, RunningRequest, StepRun } from '../scheduler/executor/executor.ts';
 import type { InFlight, PlannedStep, StepOwner } from '../scheduler/step-in-flight.ts';
 import { connectionBroke } from '../transfer/hand-off/hand-offs.ts';
 import { type DecodeTarget, type KvSender, startedEvent } from '../transfer/hand-off/kv-sender.ts';
 import {
   advanceTo,
   announceChunk,
+  chunkRows,
   nextMemberOf,
   type PipelineStage,
   rangeOf,
@@ -334,14 +335,15 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
 
   #planChunk(stage: PipelineStage<Request, S> | undefined): PlannedStep<S> | undefined {
     if (stage === undefined) return undefined;
-    const { running, group, index } = stage;
+    const { running, index } = stage;
     const ready = Math.max(stage.ready, stage.announced);
     const { computed, length } = running.sequence;
     if (index === 0 && !running.started) this.#context.begin(running);
-    const rows = Math.min(group.chunkTokens, ready - computed);
+    const rows = Math.min(chunkRows(stage), ready - computed);
     running.sequence.planned = rows;
     const range = rangeOf(stage);
-    const logitRows = Number(index === range.stages - 1 && computed + rows === length);
+    const last = index === range.stages - 1;
+    const logitRows = last ? running.sequence.scoredRows + Number(computed + rows === length) : 0;
     const keyRows = rows * computed + (rows * (rows + 1)) / 2;
     const shape: StepShape = { rows, keyRows, decodeRows: 0, decodeKeys: 0, logitRows };
     const predictedUs = Math.round(this.#context.config.cost.predictStageUs(shape, range));
@@ -375,26 +377,29 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     const last = index === group.members.length - 1;
     const activationsOut = nextMemberOf(stage, sequence.computed + sequence.planned);
     if (index === 0) totals.computedPrompt += sequence.planned;
+    const rows = { row: 0, scored: last ? sequence.scoredRows : 0, samples: last && sequence.samplesNow };
     sequence.computed += sequence.planned;
     advanceTo(stage, sequence.computed);
     if (activationsOut !== undefined) this.#context.emit({ kind: 'sendActivations', id, ...activationsOut });
     sequence.planned = 0;
-    if (sequence.computed < sequence.length) return;
-    const failure = last ? executor.failure(result, firstRow) : undefined;
+    const failure = last ? executor.failure(result, rows) : undefined;
+    const run = { startedUs, stepUs };
     if (failure !== undefined) this.#context.failRows(running, failure);
-    else this.#complete(running, result, { startedUs, stepUs }, last);
+    else if (sequence.computed === sequence.length) this.#complete(running, result, rows, run);
+    else if (rows.scored > 0) executor.commit(running, result, rows, run, (_, event) => running.relay?.hold(event));
   }
 
-  #complete(running: S, result: unknown, run: StepRun, last: boolean): void {
+  #complete(running: S, result: unknown, rows: ResultRows, run: StepRun): void {
     const { executor, totals } = this.#context;
     const { id, relay } = running;
     this.#endStage(id);
+    const last = rows.samples;
     const events: GenerationEvent[] = [];
-    const reason = last ? executor.commit(running, result, firstRow, run, (_, event) => events.push(event)) : undefined;
+    const reason = last ? executor.commit(running, result, rows, run, (_, event) => events.push(event)) : undefined;
     if (last) totals.generated++;
     this.#context.emit({ kind: 'prefilled', id });
     if (reason === undefined) relay?.complete(events);
-    else this.#context.finish(running, [startedEvent(running), ...events], reason);
+    else this.#context.finish(running, [startedEvent(running), ...(relay?.held ?? []), ...events], reason);
   }
 
   /** True while chunks of the request are expected, or not computed. */
@@ -438,8 +443,6 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     }
   }
 }
-
-const firstRow = { row: 0, scored: 0, samples: true };
 
 function decodeTargetOf({ decodeAt: to, decodeIncarnation: incarnation }: PipelineGroup): DecodeTarget {
   return { to, incarnation };

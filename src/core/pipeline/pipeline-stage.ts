@@ -3,6 +3,7 @@
 import type { Activations, PipelineGroup } from '../protocol/events.ts';
 import type { InstanceIndex } from '../protocol/ids.ts';
 import { type LayerRange, rangeAt } from '../protocol/step-shape.ts';
+import { scoredRowsMax } from '../scheduler/batching/step-budget.ts';
 import type { RunningRequest } from '../scheduler/executor/executor.ts';
 
 export interface PipelineStage<Request, S> {
@@ -72,6 +73,12 @@ export function advanceTo(stage: PipelineStage<unknown, RunningRequest>, tokens:
 /** The first chunk that is announced or received determines where computation starts. */
 function startOnce(stage: PipelineStage<unknown, RunningRequest>, cachedTokens: number): void {
   if (stage.ready === 0 && stage.announced === 0 && stage.chunks.size === 0) startBehind(stage, cachedTokens);
+}
+
+/** Rows of the next chunk: a scored prompt has as many scored rows in each as in a step of one instance, at every member alike. */
+export function chunkRows({ group, running: { sequence } }: PipelineStage<unknown, RunningRequest>): number {
+  if (sequence.scoredTo === 0) return group.chunkTokens;
+  return Math.min(group.chunkTokens, Math.max(0, sequence.scored - sequence.computed) + scoredRowsMax);
 }
 
 /** The next member, and the chunk up to `tokens` that it receives; undefined: this is the last member. */

@@ -190,15 +190,33 @@ describe.skipIf(native === undefined)('groups of instances', () => {
     await atRest(pair);
   });
 
-  it('leave prompts that are scored to one instance', async () => {
-    const before = ran(pair, 0);
-    const asked = again('scored', requests.slice(0, 2)).map((request) => ({
+  it('score prompts with the bits of one instance, also the rest of an earlier attempt, and with a first token that is the last', async () => {
+    const scored = again('scored', requests.slice(1)).map((request) => ({
       ...request,
       sampling: { ...request.sampling, promptLogprobs: true },
     }));
-    const answers = await Promise.all(asked.map((request) => answerOf(pair, request)));
-    for (const [i, request] of asked.entries()) expect(bare(answers[i])).toEqual(bare(await answerOf(alone, request)));
-    expect(ran(pair, 0)).toBe(before);
+    const expected = await Promise.all(scored.map((request) => answerOf(alone, request)));
+    const before = ran(pair, 1);
+    const answers = await Promise.all(scored.map((request) => answerOf(pair, request)));
+    expect(answers.map(bare)).toEqual(expected.map(bare));
+    // No chunk has more scored rows than a step of one instance.
+    const chunks = scored.reduce((sum, { prompt }) => sum + Math.ceil(prompt.length / 64), 0);
+    expect(ran(pair, 1) - before).toBe(chunks);
+    const [first] = scored;
+    const [whole] = expected;
+    if (first === undefined || whole === undefined) throw new Error('no prompt is scored');
+    const next = { ...first, id: 'scored next', salt: 'next' };
+    const rest = await answerOf(pair, {
+      ...next,
+      resumed: { tokens: Int32Array.from(whole.tokens.slice(0, 2)), scored: 200 },
+    });
+    expect([rest.tokens, rest.end]).toEqual([whole.tokens.slice(2), whole.end]);
+    const outputs = whole.logprobs.length - first.prompt.length + 1;
+    expect(rest.logprobs.slice(0, first.prompt.length - 1 - 200)).toEqual(whole.logprobs.slice(200, -outputs));
+    const stopTokenIds = whole.tokens.slice(0, 1);
+    const ended = await answerOf(pair, { ...first, id: 'scored end', salt: 'end', stopTokenIds });
+    expect([ended.tokens, ended.end]).toEqual([stopTokenIds, { kind: 'finished', reason: 'stop' }]);
+    expect(ended.logprobs.slice(0, first.prompt.length - 1)).toEqual(whole.logprobs.slice(0, first.prompt.length - 1));
     await atRest(pair);
   });
 

@@ -167,12 +167,11 @@ export class TokenPlacement implements PromptModel<GenerationRequest> {
     return priority;
   }
 
-  /** One instance computes a prompt with log-probabilities or an embedding, with earlier output, or with a KV budget. */
+  /** One instance computes a request with a grammar, an embedding or a KV budget. */
   mayPipeline(request: GenerationRequest): boolean {
-    const { sampling, grammar, pooling } = request;
+    const { grammar, pooling } = request;
     const kvBudget = kvBudgetOf(request) ?? (this.#pipeline?.budgetByDefault === true ? undefined : 'full');
-    if (grammar !== undefined || pooling !== undefined) return false;
-    return !sampling.promptLogprobs && kvBudget === 'full';
+    return grammar === undefined && pooling === undefined && kvBudget === 'full';
   }
 }
 

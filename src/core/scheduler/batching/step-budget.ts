@@ -41,7 +41,7 @@ export interface BatchLimits {
 }
 
 /** Maximum rows of a step that score prompts: each costs a pass over the vocabulary. */
-const scoredRowsMax = 64;
+export const scoredRowsMax = 64;
 /** A chunk may exceed its time by this factor if it ends its prompt: a second step for a few rows would cost more. */
 const endSlack = 1.25;
 /** If decode alone exceeds the budget, prefill may still add this share of its time. */

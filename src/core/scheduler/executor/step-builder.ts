@@ -226,15 +226,16 @@ export class StepBuilder {
       this.#tokenTypes.fill(1, this.#rows + Math.max(0, pairFrom - computed), this.#rows + planned);
       this.#hasTypes = true;
     }
+    // The last member of a pipeline has the head.
+    const hasHead = range === undefined || range.index === range.stages - 1;
     const scoredFrom = sequence.scoredRowsFrom;
-    const scored = sequence.scoredRows;
+    const scored = hasHead ? sequence.scoredRows : 0;
     const isPooled = running.request.pooling !== undefined;
     for (let i = 0; i < scored; i++) {
       if (isPooled) this.#markHidden();
       this.#addLogitRow(running, this.#rows + scoredFrom + i - computed, isPooled ? 0 : known[scoredFrom + i + 1]);
     }
-    const samples = sequence.samplesNow && (range === undefined || range.index === range.stages - 1);
-    if (samples) {
+    if (sequence.samplesNow && hasHead) {
       if (running.grammar !== undefined) this.#addGrammarRow(running, index);
       this.#addLogitRow(running, this.#rows + planned - 1, undefined);
     }
