@@ -46,7 +46,7 @@ function record(requests: readonly TraceRequest[]) {
     admission: { kind: 'none', slo: undefined, decodeUs: 0 },
     learned: { prefills: new PrefillObserver([0, 0]), transfers: new LearnedTransfers(2, kvBytesPerToken) },
     threads: {
-      toInstanceUs: admitUs,
+      toInstanceUs: () => admitUs,
       receivedUs: (nowUs, instance, { stepEnded, started }) => {
         const us = nowUs + deliveryUs + (scramble(nowUs) & 255);
         if (started !== undefined) startedUs.set(started, us);

@@ -1,15 +1,18 @@
 // What a replay takes from a recording: message delays, and steps with the gaps between them.
 import { expect, it } from 'vitest';
+import { LinearCost } from '../../src/core/cost/linear-cost.ts';
+import { RecordedSteps } from '../../src/core/cost/recorded-steps.ts';
 import { compareReplay } from '../../src/sim/replay/comparison.ts';
 import { messageDelays } from '../../src/sim/replay/message-delay.ts';
+import { recordedTimes } from '../../src/sim/replay/message-times.ts';
 import { withGaps } from '../../src/sim/replay/step-times.ts';
 import type { RequestRecord } from '../../src/sim/report/request-recorder.ts';
 import type { RecordedRequest, TimedRecordedStep } from '../../src/trace/recording/reader.ts';
 
 const shape = { rows: 1, keyRows: 1, decodeRows: 1, decodeKeys: 1, logitRows: 1 };
 
-function step(startedUs: number, us: number): TimedRecordedStep {
-  return { startedUs, us, shape };
+function step(startedUs: number, us: number, deliveredUs?: number): TimedRecordedStep {
+  return { startedUs, us, shape, deliveredUs };
 }
 
 function request(arrivalUs: number, endMs: number, own: object = {}): RecordedRequest {
@@ -22,8 +25,59 @@ it('measures delays at idle instances, and from the end of a prefill to its repo
   const steps = [[step(1_000, 500), step(9_000, 400), step(9_500, 100)]];
   const idle = request(700, 2, { prefilledMs: 0.95 });
   const busy = request(9_100, 2, { prefilledMs: 0.6 });
-  expect(messageDelays([idle, busy], steps)).toEqual({ toInstanceUs: 300, deliveryUs: 150 });
-  expect(messageDelays([], [])).toEqual({ toInstanceUs: 0, deliveryUs: 0 });
+  expect(messageDelays([idle, busy], steps)).toEqual({ toInstanceUs: 300, deliveryUs: 150, handOffUs: undefined });
+  expect(messageDelays([], [])).toEqual({ toInstanceUs: 0, deliveryUs: 0, handOffUs: undefined });
+});
+
+it('measures a hand-off from the end of the prefill to the first step of an idle decode instance', () => {
+  const steps = [[step(1_000, 500)], [step(200, 100), step(1_900, 50)]];
+  const handedOff = request(700, 2, { decodeInstance: 1, prefilledMs: 0.95, decodeStepMs: 1.2 });
+  expect(messageDelays([handedOff], steps).handOffUs).toBe(400);
+  const [prefill, decode] = steps;
+  expect(messageDelays([handedOff], [prefill, [...decode.slice(0, 1), step(1_450, 300), decode[1]]]).handOffUs).toBe(
+    undefined,
+  );
+});
+
+it('takes a message to arrive when its recorded effect began at an idle instance, and after the median elsewhere', () => {
+  const delays = { toInstanceUs: 300, deliveryUs: 50, handOffUs: 400 };
+  const steps = [[step(5_000, 500)], [step(8_000, 50)]];
+  const late = request(700, 9, { firstStepMs: 4.3, decodeInstance: 1, decodeStepMs: 7.3 });
+  const { toInstanceUs, handOffUs } = recordedTimes([late], steps, [], delays);
+  expect([toInstanceUs(700, 0, '0'), toInstanceUs(700, 1, '0'), toInstanceUs(700, 0, undefined)]).toEqual([
+    4_300, 300, 300,
+  ]);
+  expect([handOffUs?.(5_500, 1, '0'), handOffUs?.(5_500, 0, '0')]).toEqual([2_500, 400]);
+  const [prefill, decode] = steps;
+  const busy = [
+    [step(900, 4_100), ...prefill],
+    [step(5_800, 2_000), ...decode],
+  ];
+  const behind = recordedTimes([late], busy, [], delays);
+  expect([behind.toInstanceUs(700, 0, '0'), behind.handOffUs?.(5_500, 1, '0')]).toEqual([300, 400]);
+});
+
+it('delivers the outputs of a recorded step when the gateway had them, and those of others after a drawn delay', () => {
+  const own = [step(1_000, 500, 4_000), step(1_500, 500, 2_900)];
+  let nowUs = 1_000;
+  const times = new LinearCost(
+    { stepUs: 1, rowUs: 0, keyUs: 0, decodeRowUs: 0, logitRowUs: 0 },
+    { layers: 1, kvBytesPerToken: 1, kvCapacityTokens: 1, activationBytesPerToken: 1 },
+  );
+  const recorded = new RecordedSteps(own, times, () => nowUs);
+  const { receivedUs } = recordedTimes([request(700, 9, { startedMs: 0.4 })], [own], [recorded], {
+    ...{ toInstanceUs: 300, deliveryUs: 50, handOffUs: undefined },
+  });
+  expect(recorded.stepUs(shape)).toBe(500);
+  expect(receivedUs(1_000, 0, { stepEnded: false, started: '0' })).toBe(1_100);
+  nowUs = 1_500;
+  expect(receivedUs(nowUs, 0, { stepEnded: true, started: undefined })).toBe(4_000);
+  expect(recorded.stepUs({ ...shape, rows: 9 })).toBeGreaterThan(0);
+  nowUs = 1_600;
+  expect(receivedUs(nowUs, 0, { stepEnded: true, started: undefined }) - nowUs).toSatisfy(
+    (us) => us === 2_500 || us === 900,
+  );
+  expect(receivedUs(nowUs, 0, { stepEnded: false, started: undefined })).toBe(1_650);
 });
 
 it('counts the gap before a step as a part of it while a request was there, and no wait for requests', () => {

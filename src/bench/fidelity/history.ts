@@ -1,15 +1,11 @@
 // The history of a live cluster since its start, which a simulated cluster repeats.
 import type { ClusterPort, InferencePort } from '../../core/protocol/ports.ts';
 import { type RecordedStep, readStepRecord } from '../../runtime/threads/step-record.ts';
+import type { DeliveredStep } from '../../sim/replay/message-times.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { pageTokens } from '../../util/step.ts';
 import { deliveryDelaysUs, tokensAt } from './fit.ts';
 import { type Served, serveTrace } from './live-run.ts';
-
-/** A step, and the arrival of its last token at a client; undefined without tokens. */
-export interface DeliveredStep extends RecordedStep {
-  readonly deliveredUs: number | undefined;
-}
 
 /** A request, and the time at which its client received the event `started`. */
 export interface StartedRequest extends TraceRequest {

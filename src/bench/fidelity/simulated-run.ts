@@ -10,10 +10,10 @@ import { balancingThresholdDefault } from '../../core/router/placement/placement
 import { PrefillObserver } from '../../core/router/placement/prefill-observer.ts';
 import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
 import { Simulation } from '../../sim/engine/simulation.ts';
-import type { SentTurn } from '../../sim/engine/simulation-config.ts';
+import { type DeliveredStep, deliveredAtUs } from '../../sim/replay/message-times.ts';
 import { pageTokens } from '../../util/step.ts';
 import type { Calibration } from './fit.ts';
-import type { DeliveredStep, Past, StartedRequest } from './history.ts';
+import type { Past, StartedRequest } from './history.ts';
 import type { Served } from './live-run.ts';
 
 export interface SimulatedCluster {
@@ -103,10 +103,10 @@ function run(cluster: SimulatedCluster, past: Past, { requests, costOf, drawnFro
       transfers: new LearnedTransfers(capacityTokens.length, kvBytesPerToken),
     },
     threads: {
-      toInstanceUs: calibration.admitUs,
+      toInstanceUs: () => calibration.admitUs,
       receivedUs: (nowUs, i, sent) =>
         nowUs < drawnFromUs
-          ? deliveryTimeUs(nowUs, recorded[i], sent, { startedUs, deliveryUs: calibration.deliveryUs })
+          ? deliveredAtUs(nowUs, recorded[i], sent, { startedUs, deliveryUs: calibration.deliveryUs })
           : nowUs,
     },
     requestListener: {
@@ -130,18 +130,6 @@ function run(cluster: SimulatedCluster, past: Past, { requests, costOf, drawnFro
   for (const request of requests) simulation.arrive(request);
   simulation.finish();
   return { served, matchedSteps: matched() - before };
-}
-
-/** Delivers step ends and request starts at their recorded times, for steps with the rows of a recorded one. */
-function deliveryTimeUs(
-  nowUs: number,
-  { latest, previous, beganUs }: Recorded,
-  { stepEnded, started }: SentTurn,
-  { startedUs, deliveryUs }: { readonly startedUs: (id: string) => number | undefined; readonly deliveryUs: number },
-): number {
-  const step = beganUs === nowUs ? previous : latest;
-  const tokensUs = stepEnded ? step?.deliveredUs : undefined;
-  return tokensUs ?? (started === undefined ? undefined : startedUs(started)) ?? nowUs + deliveryUs;
 }
 
 /** The assumption of the live conductor before the first transfer. */

@@ -262,7 +262,7 @@ function externalEngines(options: SimulationOptions, engines: number): Pick<Simu
     throw new UsageError(`Cannot use --${toFlag(wrong[0])} with --fleet: external engines have none`);
   return {
     external: new ExternalEngines(engines),
-    threads: { toInstanceUs: engineDelayUs, receivedUs: (nowUs) => nowUs + engineDelayUs },
+    threads: { toInstanceUs: () => engineDelayUs, receivedUs: (nowUs) => nowUs + engineDelayUs },
   };
 }
 

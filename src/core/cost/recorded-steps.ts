@@ -24,6 +24,7 @@ export class RecordedSteps<Step extends RecordedStep = RecordedStep> implements 
   readonly kvCapacityTokens: number;
   readonly activationBytesPerToken: number;
   readonly #model: StepCostModel;
+  readonly #unrecorded: StepCostModel;
   readonly #nowUs: () => number;
   readonly #steps: readonly Step[];
   readonly #gapUsMax: number;
@@ -41,10 +42,20 @@ export class RecordedSteps<Step extends RecordedStep = RecordedStep> implements 
 
   /**
    * @param steps in order, without overlap
+   * @param unrecorded times of steps near which none was recorded; undefined: the times of the model
    * @param gapUsMax a step matches a recorded one that starts at most so much later or has ended so long ago
    */
-  constructor(steps: readonly Step[], model: StepCostModel, nowUs: () => number, gapUsMax = gapUsDefault) {
+  constructor(
+    steps: readonly Step[],
+    model: StepCostModel,
+    nowUs: () => number,
+    {
+      gapUsMax = gapUsDefault,
+      unrecorded = model,
+    }: { readonly gapUsMax?: number; readonly unrecorded?: StepCostModel } = {},
+  ) {
     this.#steps = steps;
+    this.#unrecorded = unrecorded;
     this.#gapUsMax = gapUsMax;
     this.#matched = new Uint8Array(steps.length);
     this.#nowUs = nowUs;
@@ -71,7 +82,7 @@ export class RecordedSteps<Step extends RecordedStep = RecordedStep> implements 
       const { startedUs, us } = this.#steps[i];
       return Math.max(1, Math.round(Math.max(us * catchUpMax, startedUs + us - nowUs)));
     }
-    return current === undefined ? this.#model.stepUs(shape) : this.#scaled(current, shape, nowUs);
+    return current === undefined ? this.#unrecorded.stepUs(shape) : this.#scaled(current, shape, nowUs);
   }
 
   stageUs(shape: StepShape, range: LayerRange): number {

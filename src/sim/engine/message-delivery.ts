@@ -28,6 +28,8 @@ export class MessageDelivery {
   readonly #turns: readonly Turn[];
   /** (instances): when the conductor receives the instance's latest messages. */
   readonly #receivedUs: Float64Array;
+  /** (instances): when it receives the conductor's latest message. */
+  readonly #arrivedUs: Float64Array;
 
   constructor(host: DeliveryHost) {
     this.#host = host;
@@ -35,12 +37,16 @@ export class MessageDelivery {
     this.#deferred = instances.map(() => []);
     this.#turns = instances.map(() => ({ messages: [], started: undefined }));
     this.#receivedUs = new Float64Array(instances.length);
+    this.#arrivedUs = new Float64Array(instances.length);
   }
 
   /** From one instance to another. */
   sendToPeer(from: InstanceIndex, to: InstanceIndex, event: LengthEvent, loadBytes = 0): void {
-    const { faults, queue } = this.#host;
-    const us = this.#host.latencyUs(from, to, loadBytes);
+    const { faults, queue, config } = this.#host;
+    const usualUs = this.#host.latencyUs(from, to, loadBytes);
+    const handOffUs =
+      event.kind === 'promptReceived' ? config.threads?.handOffUs?.(queue.nowUs, to, event.id) : undefined;
+    const us = handOffUs === undefined ? usualUs : Math.round(handOffUs);
     if (faults === undefined) queue.after(us, () => this.#host.deliverToInstance(to, event));
     else faults.sendToPeer(from, to, event, us);
   }
@@ -50,7 +56,12 @@ export class MessageDelivery {
     const { faults, config, queue } = this.#host;
     if (faults !== undefined) faults.sendToInstance(index, event);
     else if (config.threads === undefined) this.#host.deliverToInstance(index, event);
-    else queue.after(config.threads.toInstanceUs, () => this.#host.deliverToInstance(index, event));
+    else {
+      const request = event.kind === 'submit' ? event.request.id : undefined;
+      const atUs = queue.nowUs + Math.round(config.threads.toInstanceUs(queue.nowUs, index, request));
+      this.#arrivedUs[index] = Math.max(atUs, this.#arrivedUs[index]);
+      queue.at(this.#arrivedUs[index], () => this.#host.deliverToInstance(index, event));
+    }
   }
 
   /** From an instance. */

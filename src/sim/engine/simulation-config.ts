@@ -54,6 +54,8 @@ export interface RequestListener {
   placed(id: RequestId, placement: PlacementTrace): void;
   /** The blocks of the prompt at its instance. */
   found(id: RequestId, blocks: PromptBlockCounts): void;
+  /** A token reaches the client, the one at this place of the output; of some instances only the first one does. */
+  received?(id: RequestId, nowUs: number, place: number): void;
   /** @param returns the client sends the request again later */
   ended(id: RequestId, nowUs: number, request: LengthRequest, event: EndEvent, returns: boolean): void;
 }
@@ -78,7 +80,10 @@ export interface SentTurn {
 
 /** Message times where instances and the conductor run as threads. */
 export interface ThreadTimes {
-  readonly toInstanceUs: number;
+  /** Time until an instance receives what the conductor sends at `nowUs`; messages to it keep their order. */
+  readonly toInstanceUs: (nowUs: number, instance: InstanceIndex, request: RequestId | undefined) => number;
+  /** Time until an instance has a prompt whose last bytes leave the sender at `nowUs`, if not that of any message. */
+  readonly handOffUs?: (nowUs: number, to: InstanceIndex, request: RequestId) => number;
   /** When the conductor receives what an instance sends at `nowUs`. */
   readonly receivedUs: (nowUs: number, instance: InstanceIndex, sent: SentTurn) => number;
 }

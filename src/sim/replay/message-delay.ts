@@ -8,6 +8,8 @@ export interface MessageDelays {
   readonly toInstanceUs: number;
   /** From the end of a prefill to its report at the gateway. */
   readonly deliveryUs: number;
+  /** From the end of a prefill to the first step of a decode instance that was idle; undefined without hand-offs. */
+  readonly handOffUs: number | undefined;
 }
 
 /** @param steps (instances): by time */
@@ -15,7 +17,7 @@ export function messageDelays(
   requests: readonly RecordedRequest[],
   steps: readonly (readonly TimedRecordedStep[])[],
 ): MessageDelays {
-  const [toInstance, delivery]: [number[], number[]] = [[], []];
+  const [toInstance, delivery, handOff]: [number[], number[], number[]] = [[], [], []];
   for (const { request, recorded } of requests) {
     const { instance, prefilledMs, fetchedFrom, group } = recorded;
     // Refused, or ended before it was placed.
@@ -28,17 +30,39 @@ export function messageDelays(
     const reportedUs = request.arrivalUs + prefilledMs * 1000;
     let last = firstAfter(own, reportedUs) - 1;
     if (last >= 0 && endOf(own[last]) > reportedUs) last--;
-    if (last >= 0) delivery.push(reportedUs - endOf(own[last]));
+    if (last < 0) continue;
+    const prefilledUs = endOf(own[last]);
+    delivery.push(reportedUs - prefilledUs);
+    const decodes = idleStepUs(steps, { request, recorded }, prefilledUs);
+    if (decodes !== undefined) handOff.push(decodes - prefilledUs);
   }
-  return { toInstanceUs: median(toInstance), deliveryUs: median(delivery) };
+  const handOffUs = handOff.length === 0 ? undefined : median(handOff);
+  return { toInstanceUs: median(toInstance), deliveryUs: median(delivery), handOffUs };
 }
 
-function endOf({ startedUs, us }: TimedRecordedStep): number {
+/** When a prompt that was handed off was first computed on, by an instance that was idle since `sinceUs` at the latest. */
+export function idleStepUs(
+  steps: readonly (readonly TimedRecordedStep[])[],
+  { request: { arrivalUs }, recorded: { instance, decodeInstance, decodeStepMs } }: RecordedRequest,
+  sinceUs: number,
+): number | undefined {
+  if (decodeInstance === undefined || decodeInstance === instance || decodeStepMs === undefined) return undefined;
+  const stepUs = arrivalUs + decodeStepMs * 1000;
+  return isIdleSince(steps[decodeInstance] ?? [], stepUs, sinceUs) ? stepUs : undefined;
+}
+
+/** No step from `sinceUs` until the one at `stepUs`. @param steps of an instance */
+export function isIdleSince(steps: readonly TimedRecordedStep[], stepUs: number, sinceUs: number): boolean {
+  const before = steps[firstAfter(steps, Math.floor(stepUs)) - 1];
+  return before === undefined || endOf(before) <= sinceUs;
+}
+
+function endOf({ startedUs, us }: Pick<TimedRecordedStep, 'startedUs' | 'us'>): number {
   return startedUs + us;
 }
 
 /** Index of the first step that starts at `atUs` or later. */
-function firstAfter(steps: readonly TimedRecordedStep[], atUs: number): number {
+export function firstAfter(steps: readonly TimedRecordedStep[], atUs: number): number {
   let [from, to] = [0, steps.length];
   while (from < to) {
     const middle = (from + to) >> 1;

@@ -55,11 +55,22 @@ interface Route {
   readonly last: PlacementTrace;
 }
 
-/** Hands each record on at the end of its request; holds only requests that have not ended. */
+/** When the client received the tokens of a request. */
+interface Received {
+  firstUs: number;
+  lastUs: number;
+  readonly gapUs: number[];
+}
+
+/**
+ * Hands each record on at the end of its request; holds only requests that have not ended. Times are those at the client
+ * if it received every token by itself, else those at the instances: they differ by the times of messages.
+ */
 export class RequestRecorder implements RequestListener {
   readonly #write: (record: RequestRecord) => void;
   readonly #routes = new Map<string, Route>();
   readonly #blocks = new Map<string, PromptBlockCounts>();
+  readonly #received = new Map<string, Received>();
 
   constructor(write: (record: RequestRecord) => void) {
     this.#write = write;
@@ -71,6 +82,16 @@ export class RequestRecorder implements RequestListener {
 
   found(id: string, blocks: PromptBlockCounts): void {
     this.#blocks.set(id, { ...blocks });
+  }
+
+  received(id: string, nowUs: number, place: number): void {
+    const known = this.#received.get(id);
+    if (known === undefined) {
+      if (place === 0) this.#received.set(id, { firstUs: nowUs, lastUs: nowUs, gapUs: [] });
+    } else if (place === known.gapUs.length + 1) {
+      known.gapUs.push(nowUs - known.lastUs);
+      known.lastUs = nowUs;
+    }
   }
 
   ended(id: string, nowUs: number, request: LengthRequest, event: EndEvent, returns: boolean): void {
@@ -92,10 +113,11 @@ export class RequestRecorder implements RequestListener {
       preemptions: request.preemptions,
       cachedTokens: request.cachedTokens,
       ...blocksOf(this.#blocks.get(id)),
-      ...timesOf(nowUs, request, event),
+      ...timesOf(nowUs, request, event, this.#received.get(id)),
     });
     this.#routes.delete(id);
     this.#blocks.delete(id);
+    this.#received.delete(id);
   }
 }
 
@@ -120,10 +142,21 @@ function blocksOf(blocks: PromptBlockCounts | undefined) {
   };
 }
 
-function timesOf(nowUs: number, request: LengthRequest, { kind }: EndEvent) {
-  const { trace, startedUs, firstTokenUs, lastTokenUs, outputs, gapUs, predicted } = request;
+function tokenTimesOf(
+  { firstTokenUs, lastTokenUs, gapUs }: LengthRequest,
+  gaps: number,
+  received: Received | undefined,
+): Pick<LengthRequest, 'firstTokenUs' | 'lastTokenUs' | 'gapUs'> {
+  if (received === undefined || received.gapUs.length !== gaps) return { firstTokenUs, lastTokenUs, gapUs };
+  const own = Float64Array.from(received.gapUs);
+  return { firstTokenUs: received.firstUs, lastTokenUs: received.lastUs, gapUs: own };
+}
+
+function timesOf(nowUs: number, request: LengthRequest, { kind }: EndEvent, received: Received | undefined) {
+  const { trace, startedUs, outputs, predicted } = request;
   const { arrivalUs } = trace;
   const gaps = Math.max(0, outputs - 1);
+  const { firstTokenUs, lastTokenUs, gapUs } = tokenTimesOf(request, gaps, received);
   const endUs = kind === 'finished' ? lastTokenUs : nowUs;
   const msSinceArrival = (us: number | undefined) => (us === undefined ? undefined : (us - arrivalUs) / 1000);
   return {

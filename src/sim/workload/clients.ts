@@ -100,6 +100,8 @@ export class Clients {
   /** The client receives an event of its request. */
   deliver(id: string, event: GenerationEvent): void {
     if (event.kind === 'started') this.#started(id);
+    if (event.kind === 'tokens')
+      this.#host.config.requestListener?.received?.(id, this.#host.queue.nowUs, event.at ?? 0);
     if (event.kind !== 'finished' && event.kind !== 'failed') return;
     const request = this.#unfinished.get(id);
     if (request === undefined) throw new Error(`Simulation broken: request ${id} ended twice`);

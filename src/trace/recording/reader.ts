@@ -41,12 +41,16 @@ export function engineBlockTokens({ header, instances }: Recording): number | un
   return size === undefined || others.length > 0 || size % header.blockTokens !== 0 ? undefined : size;
 }
 
-/** A step, and its start from the start of the recording. */
+/** A step, its start from the start of the recording, and when the gateway received its outputs. */
 export interface TimedRecordedStep extends TimedStep {
   readonly startedUs: number;
+  /** Undefined in recordings of earlier releases. */
+  readonly deliveredUs: number | undefined;
 }
 
-const stepNumbers = 8;
+const stepNumbers = 9;
+/** Earlier releases did not write the time of delivery. */
+const stepNumbersMin = 8;
 /** Instances are numbered from 0. */
 const instancesMax = 65_536;
 /** The longest step that is read: longer ones would hide all that follow. */
@@ -114,9 +118,10 @@ export class RecordingReader {
   #takeSteps(rows: unknown, line: number): void {
     if (!Array.isArray(rows)) throw new TraceError(line, `steps is ${shown(rows)}: a list of steps expected`);
     for (const [i, row] of rows.entries()) {
-      const isValid = Array.isArray(row) && row.length === stepNumbers && row.every(Number.isSafeInteger);
+      const isValid = Array.isArray(row) && isStepLength(row.length) && row.every(Number.isSafeInteger);
       if (!isValid) throw new TraceError(line, `steps[${i}] is ${shown(row)}: ${stepNumbers} whole numbers expected`);
       const [instance, startedUs, us, rows, keyRows, decodeRows, decodeKeys, logitRows] = row as number[];
+      const deliveryUs = (row as number[]).at(stepNumbersMin);
       const shape = { rows, keyRows, decodeRows, decodeKeys, logitRows };
       const counts = { instance, us, ...shape };
       for (const [field, value] of Object.entries(counts))
@@ -126,7 +131,8 @@ export class RecordingReader {
       if (instance >= instancesMax)
         throw new TraceError(line, `instance of steps[${i}] is ${instance}: a number below ${instancesMax} expected`);
       this.#steps[instance] ??= [];
-      this.#steps[instance].push({ startedUs, us: Math.max(1, us), shape });
+      const deliveredUs = deliveryUs === undefined ? undefined : startedUs + us + deliveryUs;
+      this.#steps[instance].push({ startedUs, us: Math.max(1, us), shape, deliveredUs });
     }
   }
 
@@ -159,6 +165,10 @@ function inLargerBlocks(instance: RecordedInstance, size: number): RecordedInsta
     return blocks === undefined ? [] : [[name, Math.floor(blocks / size)] as const];
   });
   return { ...instance, ...Object.fromEntries(counts) };
+}
+
+function isStepLength(length: number): boolean {
+  return length >= stepNumbersMin && length <= stepNumbers;
 }
 
 /** By start; a step that began before the end of another one is left out. */

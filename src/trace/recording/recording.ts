@@ -56,7 +56,8 @@ export interface RecordedInstances {
 
 /**
  * A step of an instance: its number, microseconds from the start of the recording, duration, and the shape (`StepShape`):
- * rows, their keys, sequences that run a single row, the keys of those, and rows with logits.
+ * rows, their keys, sequences that run a single row, the keys of those, and rows with logits. Last the time from its end
+ * until the gateway received its outputs; negative if the clocks differ.
  */
 export type RecordedStepRow = readonly [
   instance: number,
@@ -67,6 +68,7 @@ export type RecordedStepRow = readonly [
   decodeRows: number,
   decodeKeys: number,
   logitRows: number,
+  deliveryUs: number,
 ];
 
 /** A line of steps that have ended. */
@@ -90,6 +92,9 @@ export interface RecordedOutcome {
   /** A decode instance computed the prompt inline. */
   readonly inline?: boolean | undefined;
   readonly cachedTokens?: number | undefined;
+  /** Begin of the first step with rows of the request, and of the first one at its decode instance, on their clocks. */
+  readonly firstStepMs?: number | undefined;
+  readonly decodeStepMs?: number | undefined;
   /** Begin and end of the prefill; the hand-off lasts from its end to the first token. */
   readonly startedMs?: number | undefined;
   readonly prefilledMs?: number | undefined;

@@ -47,7 +47,7 @@ function open(word: number) {
   const recording = new RequestRecording({
     cluster: cluster as unknown as RequestRecordingOptions['cluster'],
     key: Uint32Array.of(word, 2, 3, 4),
-    ...{ nowUs: () => nowUs, epochUs: () => 5_000_000 },
+    ...{ nowUs: () => nowUs, epochUs: () => 4_000_000 + nowUs },
     onSteps: (rows) => steps.push(...rows),
     onRequest: (line) => lines.push(line),
     onInstances: (_, instances) => states.push(instances),
@@ -148,9 +148,33 @@ it('numbers instances by name: a place that another instance takes has another n
   expect(lines[0]).toMatchObject({ instance: 2, decodeInstance: 0 });
 });
 
-it("writes the shape of each step from the recording's start", () => {
-  const { cluster, recording, steps, submit } = open(1);
+it('writes the first step of a request, and the first one where it decodes: those of its last attempt', () => {
+  const { cluster, lines, submit, end } = open(1);
   submit('a');
+  const step = (at: number, us: number, id: string): void => {
+    const times = { startedUs: 5_000_000 + us, endedUs: 5_000_010 + us };
+    cluster.stepped(at, [{ kind: 'step', aborted: false, ...times, rows: [[id, 0, 1]] }]);
+  };
+  for (const [at, us] of [
+    [1, 400],
+    [1, 900],
+    [0, 2_000],
+    [0, 3_000],
+  ])
+    step(at, us, 'a');
+  end('a');
+  expect(lines[0]).toMatchObject({ firstStepMs: 0.4, decodeStepMs: 2 });
+  submit('b');
+  step(1, 4_000, 'b');
+  step(0, 6_000, 'b~1');
+  end('b');
+  expect(lines[1]).toMatchObject({ firstStepMs: 6, decodeStepMs: undefined });
+});
+
+it("writes the shape of each step from the recording's start", () => {
+  const { cluster, recording, steps, submit, pass } = open(1);
+  submit('a');
+  pass(1_000);
   const step = { kind: 'step', aborted: false, startedUs: 5_000_400, endedUs: 5_000_900 } as const;
   cluster.stepped(0, [
     {
@@ -165,5 +189,5 @@ it("writes the shape of each step from the recording's start", () => {
   ]);
   recording.flushSteps();
   const keys = 65 + 66 + 67 + 68 + 69 + 70;
-  expect(steps).toEqual([[0, 400, 500, 7, keys + 10, 1, 10, 2]]);
+  expect(steps).toEqual([[0, 400, 500, 7, keys + 10, 1, 10, 2, 100]]);
 });

@@ -79,7 +79,7 @@ function record(
             steps: roles.map(() => new LearnedCost(sizes)),
           },
         }),
-    threads: { toInstanceUs, receivedUs: (nowUs) => nowUs + deliveryUs },
+    threads: { toInstanceUs: () => toInstanceUs, receivedUs: (nowUs) => nowUs + deliveryUs },
     stepListener: (instance, at, { rows, keyRows, decodeRows, decodeKeys, logitRows }, [us]) => {
       steps.push([instance, at + skewUs, us, rows, keyRows, decodeRows, decodeKeys, logitRows]);
     },

@@ -16,7 +16,8 @@ export function recordedInstance(
 ): RecordedInstance {
   const named = { name: name === '' ? String(place) : name, role };
   if (pages.total === 0) return named;
-  const pagesOfBlock = blocks === undefined || blocks.total === 0 ? 1 : pages.total / blocks.total;
+  // The pages of a pool need not be a whole number of blocks.
+  const pagesOfBlock = blocks === undefined || blocks.total === 0 ? 1 : Math.floor(pages.total / blocks.total);
   const { ssdReadBytes, ssdReadSeconds } = tiers?.moved ?? {};
   return {
     ...named,

@@ -37,6 +37,15 @@ interface Running {
   readonly promptTokens: number;
   lastUs: number | undefined;
   readonly gapUs: number[];
+  firstStep: FirstStep | undefined;
+}
+
+/** The first steps of an attempt, at the instance of its prompt and at another one, from the start of the recording. */
+interface FirstStep {
+  readonly attempt: RequestId;
+  readonly place: number;
+  readonly startedUs: number;
+  decodeStepUs: number | undefined;
 }
 
 /** Root of hashes that are no block identities. */
@@ -117,8 +126,8 @@ export class RequestRecording {
     const { id, prompt, salt } = request;
     const chain = new HashChain(rootDigest(root, salt, this.#options.key), Math.ceil(prompt.length / pageTokens) + 1);
     const tokens = Int32List.from(prompt, pageTokens);
-    if (!this.#closed)
-      this.#running.set(id, { tokens, chain, promptTokens: prompt.length, lastUs: undefined, gapUs: [] });
+    const unseen = { lastUs: undefined, firstStep: undefined };
+    if (!this.#closed) this.#running.set(id, { tokens, chain, promptTokens: prompt.length, gapUs: [], ...unseen });
     this.#options.cluster.submit(request, (event) => {
       if (event.kind === 'tokens') this.#received(id, event.tokens);
       // A request that the cluster never accepted has no trace.
@@ -141,17 +150,25 @@ export class RequestRecording {
   #stepped(instance: number, steps: readonly StepTrace[]): void {
     const place = this.#placeOf(instance);
     if (place === undefined || this.#closed) return;
+    const receivedUs = this.#options.epochUs();
     for (const { kind, startedUs, endedUs, aborted, rows } of steps) {
       if (kind !== 'step' || aborted || rows.length === 0) continue;
       const shape = shapeOf(rows, (id) => this.#running.get(requestIdOf(id))?.promptTokens);
-      this.#steps.push([
-        place,
-        Math.round(startedUs - this.#startEpochUs),
-        Math.max(1, Math.round(endedUs - startedUs)),
-        ...shape,
-      ]);
+      const began = Math.round(startedUs - this.#startEpochUs);
+      const us = Math.max(1, Math.round(endedUs - startedUs));
+      for (const [id] of rows) this.#began(id, place, began);
+      this.#steps.push([place, began, us, ...shape, Math.round(receivedUs - endedUs)]);
     }
     if (this.#steps.length >= stepsMax) this.flushSteps();
+  }
+
+  /** A step with rows of this attempt began. */
+  #began(attempt: RequestId, place: number, startedUs: number): void {
+    const running = this.#running.get(requestIdOf(attempt));
+    if (running === undefined) return;
+    const { firstStep } = running;
+    if (firstStep?.attempt !== attempt) running.firstStep = { attempt, place, startedUs, decodeStepUs: undefined };
+    else if (firstStep.place !== place) firstStep.decodeStepUs ??= startedUs;
   }
 
   #ended(trace: RequestTrace): void {
@@ -178,6 +195,8 @@ export class RequestRecording {
       reason: end?.kind === 'failed' ? (end.cause?.reason ?? end.code) : end?.reason,
       maxTokens: trace.maxTokens,
       ...this.#placementOf(trace.placements),
+      firstStepMs: msSince(submittedUs - this.#startUs, running.firstStep?.startedUs),
+      decodeStepMs: msSince(submittedUs - this.#startUs, running.firstStep?.decodeStepUs),
       ...timesOf(trace, running.gapUs),
     };
   }
@@ -217,6 +236,11 @@ export class RequestRecording {
     const [word = 0] = rootDigest(root, `tenant ${tenant}`, this.#options.key);
     return `tenant-${(word >>> 0).toString(16).padStart(8, '0')}`;
   }
+}
+
+/** At least 0: where the clock of the instance is behind, a step would begin before the arrival. */
+function msSince(arrivalUs: number, stepUs: number | undefined): number | undefined {
+  return stepUs === undefined ? undefined : Math.max(0, Math.round(stepUs - arrivalUs) / 1000);
 }
 
 function isOutcome(state: RequestTrace['state']): state is RecordedLine['outcome'] {

@@ -170,6 +170,10 @@ export function both(
       first.found(...args);
       second.found(...args);
     },
+    received: (...args) => {
+      first.received?.(...args);
+      second.received?.(...args);
+    },
     ended: (...args) => {
       first.ended(...args);
       second.ended(...args);

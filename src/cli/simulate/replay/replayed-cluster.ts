@@ -9,8 +9,9 @@ import { batchLimitsWith } from '../../../core/scheduler/executor/token-limits.t
 import { LearnedCost } from '../../../sim/engine/learned-cost.ts';
 import type { InstanceSpec, SimulationConfig } from '../../../sim/engine/simulation.ts';
 import { messageDelays } from '../../../sim/replay/message-delay.ts';
+import { recordedTimes, usualTimes } from '../../../sim/replay/message-times.ts';
 import { fittedSteps, withGaps } from '../../../sim/replay/step-times.ts';
-import { isOfEngines, type Recording } from '../../../trace/recording/reader.ts';
+import { isOfEngines, type Recording, type TimedRecordedStep } from '../../../trace/recording/reader.ts';
 import { admissionSettings } from '../../options/slo-options.ts';
 import { UsageError } from '../../usage-error.ts';
 import type { ReplaySettings } from './replay-settings.ts';
@@ -25,9 +26,11 @@ export const matchedWithinUs = 100_000;
 /** Rows between members of a group are 32-bit floats. */
 const activationBytes = 4;
 
+type Replayed = RecordedSteps<TimedRecordedStep>;
+
 interface StepClock {
   readonly nowUs: () => number;
-  readonly onRecordedSteps: (steps: RecordedSteps) => void;
+  readonly onRecordedSteps: (steps: Replayed) => void;
 }
 
 /**
@@ -39,14 +42,21 @@ export function replayedCluster(
   recording: Recording,
   settings: ReplaySettings,
   nowUs: () => number,
-  onRecordedSteps: (steps: RecordedSteps) => void = () => {},
+  onRecordedSteps: (steps: Replayed) => void = () => {},
 ): SimulationConfig {
   const { header, instances, requests, steps } = recording;
   if (requests.length === 0) throw new UsageError('Cannot replay: the recording holds no request');
   if (instances.every(({ role }) => role === 'store'))
     throw new UsageError('Cannot replay: no instance had reported itself when the recording ended');
-  const { toInstanceUs, deliveryUs } = messageDelays(requests, steps);
-  const specs = instances.map((_, i) => specOf(i, recording, settings, { nowUs, nicUs: deliveryUs, onRecordedSteps }));
+  const delays = messageDelays(requests, steps);
+  const replayed: Replayed[] = [];
+  const specs = instances.map((_, i) => {
+    const onOwnSteps = (own: Replayed): void => {
+      replayed[i] = own;
+      onRecordedSteps(own);
+    };
+    return specOf(i, recording, settings, { nowUs, nicUs: delays.deliveryUs, onRecordedSteps: onOwnSteps });
+  });
   const learned = {
     prefills: new PrefillObserver(instances.map((_, i) => (settings.processes ? i : 0))),
     transfers: new LearnedTransfers(instances.length, header.kvTokenBytes),
@@ -54,8 +64,8 @@ export function replayedCluster(
   };
   // Batch jobs are sent when others end: the simulator has no message times for them.
   const hasJobs = requests.some(({ request }) => request.batch === true);
-  const receivedUs = (atUs: number): number => atUs + deliveryUs;
   const ofEngines = isOfEngines(recording);
+  const times = ofEngines ? usualTimes(delays) : recordedTimes(requests, steps, replayed, delays);
   return {
     ...(ofEngines ? replayedEngines(recording, settings, specs) : withRecordedLending(recording, settings, specs)),
     linkBytesPerSecond: undefined,
@@ -64,7 +74,7 @@ export function replayedCluster(
     placement: { kind: 'cache-aware', seed: [0, 0], balancingThreshold: settings.balancingThreshold },
     admission: admissionSettings(settings),
     ...(!ofEngines && { learned }),
-    threads: hasJobs || settings.check ? undefined : { toInstanceUs, receivedUs },
+    threads: hasJobs || settings.check ? undefined : times,
     checking: settings.check,
   };
 }
@@ -115,8 +125,10 @@ function costOf(
   const sizes = sizesOf(index, recording);
   const own = withGaps(steps[index], index, requests);
   // Times of recorded steps include remote attention, which the simulator adds.
-  if (stepTimes === 'fitted' || borrow) return fittedSteps(own, stepCost, sizes, index);
-  const recorded = new RecordedSteps(own, fittedSteps(own, stepCost, sizes), nowUs, matchedWithinUs);
+  const varied = fittedSteps(own, stepCost, sizes, index);
+  if (stepTimes === 'fitted' || borrow) return varied;
+  const times = { gapUsMax: matchedWithinUs, unrecorded: varied };
+  const recorded = new RecordedSteps(own, fittedSteps(own, stepCost, sizes), nowUs, times);
   onRecordedSteps(recorded);
   return recorded;
 }

@@ -1,0 +1,115 @@
+// When messages of a replayed run arrive: at their recorded times where the replay does what was recorded, else after medians.
+
+import { MovingBlocks } from '../../core/cost/measured-cost.ts';
+import type { RecordedStep, RecordedSteps } from '../../core/cost/recorded-steps.ts';
+import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
+import type { RecordedRequest, TimedRecordedStep } from '../../trace/recording/reader.ts';
+import type { SentTurn, ThreadTimes } from '../engine/simulation-config.ts';
+import { idleStepUs, isIdleSince, type MessageDelays } from './message-delay.ts';
+
+/** Of random numbers: step times of an instance take the first ones. */
+const deliveryStream = 4;
+
+/** A step, and when the conductor received its outputs; undefined: not known, or there were none. */
+export interface DeliveredStep extends RecordedStep {
+  readonly deliveredUs: number | undefined;
+}
+
+/** What is known of the messages of an instance. */
+export interface KnownTimes {
+  /** When the conductor received the start of a request. */
+  readonly startedUs: (id: RequestId) => number | undefined;
+  /** From an instance to the conductor, where nothing else is known. */
+  readonly deliveryUs: number;
+}
+
+/**
+ * When the conductor receives what an instance sends at `nowUs`.
+ * @param steps of the instance; the turn follows a step that matched a recorded one, or a later step has just begun
+ */
+export function deliveredAtUs(
+  nowUs: number,
+  { latest, previous, beganUs }: RecordedSteps<DeliveredStep>,
+  { stepEnded, started }: SentTurn,
+  { startedUs, deliveryUs }: KnownTimes,
+): number {
+  const step = beganUs === nowUs ? previous : latest;
+  const tokensUs = stepEnded ? step?.deliveredUs : undefined;
+  return tokensUs ?? (started === undefined ? undefined : startedUs(started)) ?? nowUs + deliveryUs;
+}
+
+/** Every message takes the median: steps of external engines are derived from their streams, so that they contain the rest. */
+export function usualTimes({ toInstanceUs, deliveryUs }: MessageDelays): ThreadTimes {
+  return { toInstanceUs: () => toInstanceUs, receivedUs: (nowUs) => nowUs + deliveryUs };
+}
+
+/**
+ * @param steps (instances): by time
+ * @param replayed (instances): the steps that a replay matches; none: every step takes a time of its own
+ */
+export function recordedTimes(
+  requests: readonly RecordedRequest[],
+  steps: readonly (readonly TimedRecordedStep[])[],
+  replayed: readonly RecordedSteps<TimedRecordedStep>[],
+  { toInstanceUs, deliveryUs, handOffUs }: MessageDelays,
+): ThreadTimes {
+  const startedUs = (id: RequestId): number | undefined => {
+    const { request, recorded } = requests[Number(id)] ?? {};
+    return recorded?.startedMs === undefined ? undefined : request.arrivalUs + recorded.startedMs * 1000;
+  };
+  const drawn = steps.map((own, i) => new DrawnDelays(own, deliveryUs, i));
+  return {
+    toInstanceUs: (nowUs, instance, id) => {
+      const sent = id === undefined ? undefined : requests[Number(id)];
+      const lateUs = sent && lateArrivalUs(sent, steps[instance], instance, toInstanceUs);
+      return Math.max(0, lateUs === undefined ? toInstanceUs : lateUs - nowUs);
+    },
+    ...(handOffUs !== undefined && {
+      handOffUs: (nowUs, to, id) => {
+        const sent = requests[Number(id)];
+        const isRecorded = sent?.recorded.decodeInstance === to;
+        const stepUs = isRecorded ? idleStepUs(steps, sent, nowUs + handOffUs) : undefined;
+        return Math.max(0, stepUs === undefined ? handOffUs : stepUs - nowUs);
+      },
+    }),
+    receivedUs: (nowUs, instance, sent) => {
+      const known = { startedUs, deliveryUs: sent.stepEnded ? drawn[instance].next() : deliveryUs };
+      const own = replayed[instance];
+      return own === undefined ? nowUs + known.deliveryUs : deliveredAtUs(nowUs, own, sent, known);
+    },
+  };
+}
+
+/** The delays of recorded steps, in stretches of their order: late deliveries occur in sequence. */
+class DrawnDelays {
+  readonly #delays: readonly number[];
+  readonly #positions: MovingBlocks;
+
+  constructor(steps: readonly TimedRecordedStep[], usualUs: number, seed: number) {
+    const known = steps.flatMap(({ startedUs, us, deliveredUs }) =>
+      deliveredUs === undefined ? [] : [Math.max(0, deliveredUs - startedUs - us)],
+    );
+    this.#delays = known.length > 0 ? known : [usualUs];
+    this.#positions = new MovingBlocks(this.#delays.length, seed, deliveryStream);
+  }
+
+  next(): number {
+    return this.#delays[this.#positions.next()];
+  }
+}
+
+/**
+ * When a request reached an instance that was idle by the time that the message takes usually: as its first step began.
+ * Undefined: the request was computed elsewhere, waited for a prefix or for other requests.
+ */
+function lateArrivalUs(
+  { request: { arrivalUs }, recorded: { instance, firstStepMs, fetchedFrom, group } }: RecordedRequest,
+  steps: readonly TimedRecordedStep[],
+  at: InstanceIndex,
+  usualUs: number,
+): number | undefined {
+  if (instance !== at || firstStepMs === undefined || fetchedFrom !== undefined || group !== undefined)
+    return undefined;
+  const firstUs = arrivalUs + firstStepMs * 1000;
+  return isIdleSince(steps, firstUs, arrivalUs + usualUs) ? firstUs : undefined;
+}
