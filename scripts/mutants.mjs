@@ -12,12 +12,12 @@ const areas = ['runtime', 'gateway', 'native'];
 /** In the build folder, so that compiled objects can be linked instead of copied. */
 const copy = join(root, 'build', 'mutants');
 
-/** Of one test. */
-const limitSeconds = 300;
+/** By test, the seconds that it takes without a mutant, and with what it compiles. */
+const usualSeconds = new Map();
 
 /** Tests of the copy need neither the bundle nor a second project. */
 const config = `export default {
-  test: { include: ['test/**/*.test.ts'], setupFiles: ['test/setup.ts'], testTimeout: 180_000, hookTimeout: 180_000, maxWorkers: 1, bail: 1 },
+  test: { include: ['test/**/*.test.ts'], setupFiles: ['test/setup.ts'], testTimeout: 600_000, hookTimeout: 600_000, maxWorkers: 1, bail: 1 },
 };
 `;
 
@@ -58,15 +58,9 @@ function apply(patch, ...flags) {
   if (status !== 0) throw new Error(`Cannot apply ${relative(root, patch)}:\n${stderr}`);
 }
 
-/** True if a test of the file fails in the copy. */
-function fails(test, isNative) {
-  // Programs of checks compile what they link; other tests load the addon.
-  if (isNative) {
-    const build = spawnSync(process.execPath, ['scripts/build-native.mjs'], { cwd: copy, encoding: 'utf8' });
-    if (build.status !== 0) throw new Error(`Cannot compile the mutant:\n${build.stderr.slice(-2000)}`);
-  }
+/** Runs the test in the copy. @param limitSeconds of its processes, some of which a mutant makes wait for ever */
+function run(test, limitSeconds) {
   const vitest = join(root, 'node_modules', 'vitest', 'vitest.mjs');
-  // Ends the test with its processes: some mutants wait for ever.
   const args = ['-k', '5', String(limitSeconds), process.execPath, vitest, 'run', '--root', copy, test];
   const { status, stdout, stderr } = spawnSync('timeout', args, {
     cwd: copy,
@@ -74,12 +68,35 @@ function fails(test, isNative) {
     env: { ...process.env, NO_COLOR: '1' },
     maxBuffer: 2 ** 28,
   });
-  if (status === 124 || status === 137) return `${test}, which does not end`;
   const output = `${stdout}${stderr}`;
-  if (status !== 0 && !/Tests .*\d+ failed|FAIL /.test(output))
+  const isOver = status !== 124 && status !== 137;
+  if (isOver && status !== 0 && !/Tests .*\d+ failed|FAIL /.test(output))
     throw new Error(`Cannot run ${test}:\n${output.slice(-3000)}`);
+  return { passed: status === 0, isOver, output };
+}
+
+/** Only a test that passes without the mutant can find it, and only after several times its usual time it does not end. */
+function limitOf(test) {
+  if (!usualSeconds.has(test)) {
+    const started = performance.now();
+    const { passed, output } = run(test, 3600);
+    if (!passed) throw new Error(`${test} fails without a mutant:\n${output.slice(-3000)}`);
+    usualSeconds.set(test, (performance.now() - started) / 1000);
+  }
+  return Math.round(120 + 5 * usualSeconds.get(test));
+}
+
+/** What fails of a test's file in the copy; undefined if it passes. */
+function failureOf(test, isNative, limitSeconds) {
+  // Programs of checks compile what they link; other tests load the addon.
+  if (isNative) {
+    const build = spawnSync(process.execPath, ['scripts/build-native.mjs'], { cwd: copy, encoding: 'utf8' });
+    if (build.status !== 0) throw new Error(`Cannot compile the mutant:\n${build.stderr.slice(-2000)}`);
+  }
+  const { passed, isOver, output } = run(test, limitSeconds);
+  if (!isOver) return `${test}, which does not end in ${limitSeconds} s`;
   const [, name] = /^\s*FAIL\s+(.*)$/m.exec(output) ?? [];
-  return status === 0 ? undefined : (name ?? test);
+  return passed ? undefined : (name ?? test);
 }
 
 function patchesOf(names) {
@@ -94,9 +111,10 @@ try {
   let missed = 0;
   for (const patch of patches) {
     const { title, test } = headOf(patch);
+    const limit = limitOf(test);
     const started = performance.now();
     apply(patch);
-    const failure = fails(test, readFileSync(patch, 'utf8').includes('+++ b/native/'));
+    const failure = failureOf(test, readFileSync(patch, 'utf8').includes('+++ b/native/'), limit);
     apply(patch, '-R');
     const seconds = ((performance.now() - started) / 1000).toFixed(0);
     if (failure === undefined) missed++;
