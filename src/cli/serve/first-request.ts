@@ -8,19 +8,22 @@ export interface FirstModel {
   /** Undefined: it has none. */
   readonly tokenizer: unknown;
   readonly chatTemplate: unknown;
+  /** In place of both. */
+  readonly engineText?: unknown;
   readonly generates?: boolean;
   readonly ranks?: boolean;
 }
 
 /** @param needsKey the shell's variable KVASIR_API_KEY then has the key, which must not appear in logs */
 export function firstRequest(model: FirstModel, url: string, needsKey: boolean): string {
+  const { tokenizer = model.engineText, chatTemplate = model.engineText } = model;
   const [path, fields] =
     model.ranks === true
       ? ['rerank', { query: 'fox', documents: ['A story about a fox.', 'A lantern.'] }]
       : model.generates === false
-        ? ['embeddings', { input: model.tokenizer === undefined ? [1, 2, 3] : 'A story about a fox and a lantern.' }]
-        : model.chatTemplate === undefined
-          ? ['completions', { prompt: model.tokenizer === undefined ? [1, 2, 3] : 'Once upon a time' }]
+        ? ['embeddings', { input: tokenizer === undefined ? [1, 2, 3] : 'A story about a fox and a lantern.' }]
+        : chatTemplate === undefined
+          ? ['completions', { prompt: tokenizer === undefined ? [1, 2, 3] : 'Once upon a time' }]
           : [
               'chat/completions',
               { messages: [{ role: 'user', content: 'Tell me a story about a fox and a lantern.' }] },

@@ -46,6 +46,8 @@ export interface GenerationRequest {
    * reported as the last token.
    */
   readonly stopTokenIds: readonly number[];
+  /** The gateway has no tokenizer: the engine decodes, and its own end-of-sequence tokens end the output too. */
+  readonly engineText?: { readonly ignoresEos: boolean; readonly keepsSpecial: boolean };
   /** No stop token is sampled before this number of output tokens; undefined: 0. */
   readonly minTokens?: number;
   /** Undefined: any token may follow. */
@@ -164,10 +166,14 @@ export type GenerationEvent =
   | { readonly kind: 'prompt-logprobs'; readonly logprobs: TokenLogprobs }
   /** The pooled hidden states of the prompt, not normalised; the last event before `finished`. */
   | { readonly kind: 'embedding'; readonly values: Float32Array }
-  /** `at`: the number of tokens before these, if the receiver cannot count them. */
+  /**
+   * `at`: the number of tokens before these, if the receiver cannot count them. `text`: what the engine has decoded, of a
+   * request with `engineText`.
+   */
   | {
       readonly kind: 'tokens';
       readonly tokens: Int32Array;
+      readonly text?: string;
       readonly logprobs: TokenLogprobs | undefined;
       readonly at?: number;
     }

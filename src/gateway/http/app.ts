@@ -32,6 +32,7 @@ import { ApiError, clientRequestId, errorHeaders, newRequestId, toApiError } fro
 import { errorBody, idHeaders } from './protocol-paths.ts';
 import { RequestLine } from './request-line.ts';
 import { callOf, type Env, refuseMethod } from './route-context.ts';
+import type { EngineText, ServedModel } from './served-model.ts';
 import type { TlsFiles } from './tls-files.ts';
 
 /** A route for other gateways, whose key the answer checks. */
@@ -258,9 +259,21 @@ function endpointRunner(
           throwIfDisconnected(call.signal);
           throw error;
         });
-      return endpoint.answer(json, { ...context, encode }, call);
+      return endpoint.answer(json, { ...context, model: withSignal(context.model, call.signal), encode }, call);
     });
   };
+}
+
+/** Engines that render chats for a request end with it. */
+function withSignal(model: ServedModel, signal: AbortSignal): ServedModel {
+  const { engineText } = model;
+  if (engineText === undefined) return model;
+  const chat: EngineText['chat'] = (asked) =>
+    engineText.chat(asked, signal).catch((error: unknown) => {
+      throwIfDisconnected(signal);
+      throw error;
+    });
+  return { ...model, engineText: { chat } };
 }
 
 function addEndpoints(app: Hono<Env>, run: RunEndpoint, { bodyBytesMax }: GatewaySettings): void {

@@ -22,6 +22,20 @@ export interface EmbeddingSupport {
   readonly matryoshka?: readonly number[] | 'any' | undefined;
 }
 
+/** A chat as engines render and tokenize it, in the fields of OpenAI's API. */
+export interface EngineChat {
+  readonly messages: readonly object[];
+  readonly add_generation_prompt?: boolean | undefined;
+  readonly continue_final_message?: boolean | undefined;
+  readonly chat_template_kwargs?: Readonly<Record<string, unknown>> | undefined;
+}
+
+/** External engines render, tokenize and decode. */
+export interface EngineText {
+  /** @param signal ends the call @throws ApiError */
+  chat(chat: EngineChat, signal?: AbortSignal): Promise<Int32Array>;
+}
+
 export interface ServedModel {
   readonly id: string;
   readonly createdS: number;
@@ -35,8 +49,10 @@ export interface ServedModel {
   readonly kvTokenBytes?: number | undefined;
   readonly shape?: { readonly layers: number; readonly heads: number; readonly headDim: number } | undefined;
   readonly vocabSize: number;
-  /** Undefined: the model serves token ids only. */
+  /** Undefined: the model serves token ids only, unless `engineText` is given. */
   readonly tokenizer: Tokenizer | undefined;
+  /** In place of tokenizer and template. */
+  readonly engineText?: EngineText | undefined;
   readonly chatTemplate: ChatTemplate | undefined;
   /** The template of chats with tools, if it is another. */
   readonly toolTemplate?: ChatTemplate | undefined;

@@ -102,11 +102,12 @@ export class ChoiceOutput {
     return this.#reasoningTokens;
   }
 
-  push(tokens: Int32Array, logprobs: TokenLogprobs | undefined): Delta {
+  /** @param text of all tokens, where no tokenizer decodes them here */
+  push(tokens: Int32Array, logprobs: TokenLogprobs | undefined, text = ''): Delta {
     const pieces = new Pieces();
     for (let i = 0; i < tokens.length; i++) {
       const id = tokens[i] ?? 0;
-      const piece = this.#stopIds.has(id) ? '' : (this.#detokenizer?.push(id) ?? '');
+      const piece = this.#detokenizer === undefined ? (i + 1 === tokens.length ? text : '') : this.#decode(id);
       const entry = tokenEntry(id, this.#decoded, logprobs, i);
       this.#decoded += piece.length;
       this.#pending.push({ entry, end: this.#decoded });
@@ -125,6 +126,10 @@ export class ChoiceOutput {
     const entries = this.#pending.map((pending) => this.#marked(pending));
     this.#pending = [];
     return this.#delta(pieces, entries, false);
+  }
+
+  #decode(id: number): string {
+    return this.#stopIds.has(id) ? '' : (this.#detokenizer?.push(id) ?? '');
   }
 
   /** True if a stop string ends in this piece. A stop string does not continue across a marker. */

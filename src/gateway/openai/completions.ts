@@ -69,6 +69,12 @@ export async function planCompletion(
       "Cannot complete: 'max_tokens' is 0 and 'echo' is not true: the response would be empty",
     );
   }
+  if (body.echo === true && context.model.engineText !== undefined)
+    throw badField(
+      'echo',
+      "Cannot complete: 'echo' needs the tokenizer, which this server does not have",
+      'unsupported_parameter',
+    );
   checkChoices(promptCount(body.prompt), body.n, context);
   const prompts = await completionPrompts(body, context.model, context.encode);
   const grammar = await requestGrammar(body, context.model, compilerFor(context.grammars, call.caller));

@@ -150,6 +150,9 @@ export function planChoices(
           maxTokens,
           sampling: { ...sampling, seed: choiceSeed(body.seed, i) },
           stopTokenIds: stopIds,
+          ...(context.model.engineText !== undefined && {
+            engineText: { ignoresEos: body.ignore_eos === true, keepsSpecial: body.skip_special_tokens === false },
+          }),
           ...(minTokens > 0 && { minTokens }),
           ...(grammar !== undefined && maxTokens > 0 && { grammar }),
           priority,

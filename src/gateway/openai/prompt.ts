@@ -3,9 +3,9 @@ import { setImmediate } from 'node:timers/promises';
 import { type ChatMessage, type ChatTemplate, ChatTemplateError } from '../../text/template/chat-template.ts';
 import type { Tokenizer } from '../../text/tokenizer.ts';
 import { ApiError, badField } from '../http/errors.ts';
-import type { ServedModel } from '../http/served-model.ts';
+import type { EngineText, ServedModel } from '../http/served-model.ts';
 import { type AnswerPlan, hasReasoningBegun, parsingOf, planAnswer } from './answer-plan.ts';
-import { hasToolMessages, templateMessages, templateTools } from './chat-messages.ts';
+import { hasToolMessages, templateMessages, templateTools, toolChoiceOf } from './chat-messages.ts';
 import type { ChoiceParser } from './choice-output.ts';
 import { checkGenerates, checkTokenId } from './params.ts';
 import type { ChatBody, CompletionBody } from './schema.ts';
@@ -31,6 +31,7 @@ export interface ChatPrompt {
 /** @throws ApiError 400 if the model has no tokenizer or template, or its template refuses the messages or tools */
 export async function chatPrompt(body: PromptBody, model: ServedModel, encode: Encode): Promise<ChatPrompt> {
   checkGenerates(model);
+  if (model.engineText !== undefined) return engineChatPrompt(body, model.engineText);
   if (model.tokenizer === undefined) {
     throw badField('messages', `Cannot chat: model '${model.id}' has no tokenizer; send token ids to /v1/completions`);
   }
@@ -49,6 +50,31 @@ export async function chatPrompt(body: PromptBody, model: ServedModel, encode: E
     plan: { ...answer, hasReasoningBegun: hasBegun },
     parsing: parsingOf(answer, body, hasBegun, tokenizer),
   };
+}
+
+/** The output is text: its format would be known from a template here. @throws ApiError 400 for tools */
+async function engineChatPrompt(body: PromptBody, engineText: EngineText): Promise<ChatPrompt> {
+  const refused = (field: string): Error => {
+    const reason = `'${field}' needs the chat template, which this server does not have: start it with --model`;
+    return badField(field, `Cannot accept request: ${reason}`, 'unsupported_parameter');
+  };
+  if ((body.tools ?? []).length > 0) throw refused('tools');
+  if (body.reasoning_format !== undefined && body.reasoning_format !== 'none') throw refused('reasoning_format');
+  const { messages, add_generation_prompt, continue_final_message, reasoning_effort, chat_template_kwargs } = body;
+  const variables = { ...(reasoning_effort !== undefined && { reasoning_effort }), ...chat_template_kwargs };
+  const tokens = await engineText.chat({
+    ...{ messages, add_generation_prompt, continue_final_message },
+    ...(Object.keys(variables).length > 0 && { chat_template_kwargs: variables }),
+  });
+  if (tokens.length === 0) throw badField('messages', 'Cannot chat: the messages have no tokens');
+  const plan = {
+    tools: [],
+    calls: undefined,
+    choice: toolChoiceOf(body),
+    reasoning: undefined,
+    bannedToken: undefined,
+  };
+  return { tokens, plan: { ...plan, hasReasoningBegun: false }, parsing: undefined };
 }
 
 /** @throws ApiError 400 if the template refuses the messages, or the last one cannot be continued */
@@ -152,7 +178,7 @@ function idsOf(ids: readonly number[], model: ServedModel, field: string): Int32
 
 async function encodeText(text: string, model: ServedModel, encode: Encode, field: string): Promise<Int32Array> {
   const verb = field === 'prompt' ? 'complete' : 'embed';
-  if (model.tokenizer === undefined) {
+  if (model.tokenizer === undefined && model.engineText === undefined) {
     throw badField(field, `Cannot ${verb} text: model '${model.id}' has no tokenizer; send token ids`);
   }
   refuseLongText(text, field, model);

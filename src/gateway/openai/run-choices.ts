@@ -120,7 +120,7 @@ export class RunningChoices {
         this.#handler.embedding?.(choice, event.values);
         break;
       case 'tokens':
-        this.#tokens(choice, event.tokens, event.logprobs);
+        this.#tokens(choice, event);
         break;
       case 'finished':
         this.#finish(choice, event.reason, choice.output.finish());
@@ -149,10 +149,10 @@ export class RunningChoices {
     this.usage.keptTokens = (this.usage.keptTokens ?? 0) + keptTokens;
   }
 
-  #tokens(choice: Choice, tokens: Int32Array, logprobs: TokenLogprobs | undefined): void {
+  #tokens(choice: Choice, { tokens, logprobs, text }: Extract<GenerationEvent, { kind: 'tokens' }>): void {
     this.#times.tokens(choice.index, tokens.length);
     this.usage.completionTokens += tokens.length;
-    const delta = choice.output.push(tokens, logprobs);
+    const delta = choice.output.push(tokens, logprobs, text);
     if (!delta.hasEnded) {
       this.#handler.delta(choice, delta);
       return;

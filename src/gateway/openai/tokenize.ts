@@ -50,7 +50,7 @@ async function tokensOf(
   if ((prompt === undefined) === (messages === undefined))
     throw badField('prompt', "Cannot tokenize: send one of 'prompt' and 'messages'");
   if (messages === undefined) {
-    tokenizerOf(model, 'prompt');
+    if (model.engineText === undefined) tokenizerOf(model, 'prompt');
     return tokenizeText(prompt ?? '', 'prompt', addSpecial ?? true, encode);
   }
   // A rendered template has its special tokens already.

@@ -90,6 +90,8 @@ export interface LoadGauges extends Readonly<Record<keyof EngineLoad, string>> {
 /** A part of an answer. */
 export interface StreamPiece {
   readonly tokens: Int32Array;
+  /** Of the tokens, as the engine decodes them. */
+  readonly text: string;
   readonly logprobs: TokenLogprobs | undefined;
   /** Prompt tokens that the engine found in its prefix cache; undefined: not stated. */
   readonly cachedTokens: number | undefined;

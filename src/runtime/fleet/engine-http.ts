@@ -64,6 +64,39 @@ export class EngineHttp {
     }
   }
 
+  /**
+   * Posts `body` and reads the answer.
+   * @param signal ends the call @throws Error in one line if the engine does not answer in time
+   */
+  ask(path: string, body: string, timeoutMs: number, signal?: AbortSignal): Promise<EngineAnswer> {
+    return new Promise((resolve, reject) => {
+      const end = (why: string): void => {
+        stop();
+        settle();
+        reject(new Error(why));
+      };
+      const onAbort = (): void => end('the request has ended');
+      const settle = (): void => {
+        clearTimeout(timer);
+        signal?.removeEventListener('abort', onAbort);
+      };
+      const timer = setTimeout(() => end(`no answer to ${path} in ${timeoutMs / 1000} s`), timeoutMs);
+      const stop = this.post(path, {}, body, {
+        onEvents: () => {},
+        onAnswer: (answer) => {
+          settle();
+          resolve(answer);
+        },
+        onEnd: (why = `${path} answers with a stream`) => {
+          settle();
+          reject(new Error(why));
+        },
+      });
+      signal?.addEventListener('abort', onAbort, { once: true });
+      if (signal?.aborted === true) onAbort();
+    });
+  }
+
   /** Posts `body` and reads the answer, which may be a stream of events. Returns a function that ends it, after which no call follows. */
   post(path: string, headers: Readonly<Record<string, string>>, body: string, handler: PostHandler): () => void {
     let call: ClientRequest;

@@ -8,13 +8,12 @@ import type { KvEventBatch, KvSnapshot } from '../../core/protocol/kv-events.ts'
 import type { GenerationEvent, GenerationRequest, InstanceSnapshot } from '../../core/protocol/ports.ts';
 import type { FailureCode } from '../../core/protocol/refusal-cause.ts';
 import { type Refusal, retryAfterMsMin } from '../../core/protocol/refusals.ts';
-import { oneLine } from '../../util/one-line.ts';
 import { emptySnapshot } from '../snapshots/metric-snapshots.ts';
 import { nowUs } from '../threads/alarm.ts';
 import type { EngineDescription, EngineDialect, EngineLoad, KvEventSource, StreamReader } from './engine-dialect.ts';
 import type { EngineAnswer, EngineHttp, PostHandler } from './engine-http.ts';
 import { KvEventSubscriber, type RequestSnapshot } from './kv-event-subscriber.ts';
-import { reasonOf } from './reason-of.ts';
+import { reasonOf, statedReason } from './reason-of.ts';
 
 export interface ExternalInstanceOptions {
   readonly http: EngineHttp;
@@ -53,8 +52,6 @@ interface EngineCall {
   /** Of the forward, or of the last tokens. */
   lastUs: number;
 }
-
-const reasonCharactersMax = 300;
 
 /** Statuses after which another engine may serve the request: among them answers that are no errors and no streams. */
 const isTransient = (status: number): boolean =>
@@ -272,7 +269,7 @@ export class ExternalInstance {
     const piece = call.hasFinished ? undefined : call.reader.read(data);
     if (piece === undefined) return [];
     const { request } = call;
-    const { tokens, logprobs, finished } = piece;
+    const { tokens, text, logprobs, finished } = piece;
     const events: GenerationEvent[] = [];
     if (tokens.length > 0) {
       this.#progressUs = nowUs();
@@ -280,7 +277,7 @@ export class ExternalInstance {
       const prefillUs = this.#costs.received(this.#progressUs, request.id, tokens.length);
       if (!call.hasStarted) events.push(this.#started(call, piece.cachedTokens, prefillUs));
       this.#counts.generatedTokens += tokens.length;
-      events.push({ kind: 'tokens', tokens, logprobs });
+      events.push({ kind: 'tokens', tokens, logprobs, ...(request.engineText !== undefined && { text }) });
     }
     if (finished === undefined) return events;
     if (finished === 'abort') throw new Error('the engine has aborted the request');
@@ -335,7 +332,7 @@ function priorityAt(
 }
 
 export function whyRefused({ status, body }: EngineAnswer): string {
-  return `the engine answers ${status}: ${reasonIn(body)}`;
+  return `the engine answers ${status}: ${statedReason(body)}`;
 }
 
 /** The refusal of an engine that is too loaded; undefined: it answers something else. */
@@ -373,9 +370,4 @@ function failure(why: string, code: FailureCode, retryAfterMs?: number): Refusal
 function blocksMaxOf({ capacityTokens, blockTokens }: EngineDescription): number {
   if (capacityTokens === undefined || blockTokens === undefined) return blocksMax.unstated;
   return Math.max(blocksMax.least, (blocksMax.perCapacity * capacityTokens) / blockTokens);
-}
-
-function reasonIn(body: string): string {
-  const match = /"message"\s*:\s*"((?:[^"\\]|\\.){1,300})/.exec(body);
-  return oneLine(match?.[1] ?? body, reasonCharactersMax);
 }

@@ -20,7 +20,7 @@ import { ConductorDriver, type ForwardTargets } from '../threads/conductor-drive
 import type { OutputsMessage } from '../threads/thread-protocol.ts';
 import type { EngineDescription, EngineDialect, EngineRole, HandOffDialect } from './engine-dialect.ts';
 import { drawBootstrapRoom, EngineHandOffs, type HandOffCalls, paramsIn } from './engine-hand-offs.ts';
-import type { EngineAnswer } from './engine-http.ts';
+import type { EngineAnswer, EngineHttp } from './engine-http.ts';
 import { ExternalEngine, type ExternalEngineListener, type ExternalEngineOptions } from './external-engine.ts';
 import { ExternalInstance, refusalOf, refusedConnection, unsupportedFailure, whyRefused } from './external-instance.ts';
 import { GatewaySnapshots, type OtherGateways, snapshotPath } from './gateway-snapshots.ts';
@@ -155,6 +155,11 @@ export class FleetCluster extends ConductorDriver {
     const answer = (request: Request): Response =>
       snapshots.serve(request, (url, rank) => slotOf(url, rank)?.instance?.engineSnapshot());
     return { path: snapshotPath, answer };
+  }
+
+  /** Connections to the engines that serve. */
+  get servingEngines(): readonly EngineHttp[] {
+    return [...this.#engines].filter(({ isUp, isDraining }) => isUp && !isDraining).map(({ http }) => http);
   }
 
   onFreed(listener: (url: string) => void): void {

@@ -23,3 +23,9 @@ function textOf(error: unknown): string {
 export function codeOf(error: unknown): string | undefined {
   return error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : undefined;
 }
+
+/** What an engine states in the body of an error. */
+export function statedReason(body: string): string {
+  const match = /"message"\s*:\s*"((?:[^"\\]|\\.){1,300})/.exec(body);
+  return oneLine(match?.[1] ?? body, reasonCharactersMax);
+}

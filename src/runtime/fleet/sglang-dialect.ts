@@ -53,6 +53,7 @@ const infoSchema = z.object({
 const tokenLogprob = z.tuple([z.number().nullable(), z.number()]).rest(z.unknown());
 const chunkSchema = z.object({
   error: z.object({ message: z.string() }).optional(),
+  text: z.string().nullish(),
   output_ids: z.array(z.number()).optional(),
   meta_info: z
     .object({
@@ -88,13 +89,14 @@ export const sglangDialect: EngineDialect = {
   },
 
   encode(request, { rank, priority }, extra) {
-    const { sampling, maxTokens, minTokens = 0, stopTokenIds, grammar, salt } = request;
+    const { sampling, maxTokens, minTokens = 0, stopTokenIds, grammar, salt, engineText } = request;
     const before = resumedTokens(request);
     const { topLogprobs } = sampling;
     const sampling_params = {
       max_new_tokens: maxTokens - before,
       ...(minTokens > before && { min_new_tokens: minTokens - before }),
-      ...{ ignore_eos: true, stop_token_ids: stopTokenIds, skip_special_tokens: false },
+      ...{ ignore_eos: engineText?.ignoresEos ?? true, stop_token_ids: stopTokenIds },
+      skip_special_tokens: engineText?.keepsSpecial === false,
       temperature: sampling.temperature,
       ...(sampling.temperature > 0 && { sampling_seed: seedOf(request) % 2 ** 31 }),
       ...{ top_p: sampling.topP, top_k: sampling.topK === 0 ? -1 : sampling.topK, min_p: sampling.minP },
@@ -136,13 +138,14 @@ export const sglangDialect: EngineDialect = {
 class SglangReader implements StreamReader {
   readonly #width: number | undefined;
   #received = 0;
+  #text = '';
 
   constructor(width: number | undefined) {
     this.#width = width;
   }
 
   read(data: string): StreamPiece | undefined {
-    const { error, output_ids: ids = [], meta_info: meta } = chunkSchema.parse(JSON.parse(data));
+    const { error, text, output_ids: ids = [], meta_info: meta } = chunkSchema.parse(JSON.parse(data));
     if (error !== undefined) throw new Error(error.message);
     if (meta === undefined) return undefined;
     const total = meta.completion_tokens ?? ids.length;
@@ -151,10 +154,18 @@ class SglangReader implements StreamReader {
     const tokens = Int32Array.from(fresh === 0 ? [] : ids.slice(-fresh));
     return {
       tokens,
+      text: this.#newText(text ?? '', ids.length === total),
       logprobs: this.#width === undefined || fresh === 0 ? undefined : tokenLogprobs(meta, fresh, this.#width),
       cachedTokens: meta.cached_tokens ?? undefined,
       finished: finishOf(meta),
     };
+  }
+
+  /** @param isWhole the chunk has all tokens so far */
+  #newText(text: string, isWhole: boolean): string {
+    const fresh = isWhole ? text.slice(this.#text.length) : text;
+    this.#text += fresh;
+    return fresh;
   }
 }
 

@@ -42,6 +42,7 @@ const chunkSchema = z.object({
   choices: z
     .array(
       z.object({
+        text: z.string().nullish(),
         token_ids: z.array(z.number()).nullish(),
         finish_reason: z.string().nullish(),
         logprobs: logprobsSchema.nullish(),
@@ -77,16 +78,16 @@ export const vllmDialect: EngineDialect = {
   },
 
   encode(request, { model, rank, priority }, extra) {
-    const { sampling, maxTokens, minTokens = 0, stopTokenIds, grammar, salt } = request;
+    const { sampling, maxTokens, minTokens = 0, stopTokenIds, grammar, salt, engineText } = request;
     const before = resumedTokens(request);
     const { topLogprobs } = sampling;
     const body = {
       model,
       prompt: promptOf(request),
       max_tokens: maxTokens - before,
-      ...{ stream: true, return_token_ids: true, skip_special_tokens: false },
+      ...{ stream: true, return_token_ids: true, skip_special_tokens: engineText?.keepsSpecial === false },
       // The stop tokens of the request are all: those of the engine's model are among them, unless it ignores them.
-      ...{ ignore_eos: true, stop_token_ids: stopTokenIds },
+      ...{ ignore_eos: engineText?.ignoresEos ?? true, stop_token_ids: stopTokenIds },
       ...(minTokens > before && { min_tokens: minTokens - before }),
       temperature: sampling.temperature,
       ...(sampling.temperature > 0 && { seed: seedOf(request) }),
@@ -135,11 +136,12 @@ function readChunk(data: string, { sampling: { topLogprobs } }: GenerationReques
   if (error !== undefined) throw new Error(error.message);
   const [choice] = choices;
   if (choice === undefined) return undefined;
-  const { token_ids: ids, finish_reason: reason, logprobs } = choice;
+  const { text, token_ids: ids, finish_reason: reason, logprobs } = choice;
   if (ids === undefined || ids === null)
     throw new Error('the engine does not return token ids: it needs vLLM 0.10.2 or later');
   return {
     tokens: Int32Array.from(ids),
+    text: text ?? '',
     logprobs: topLogprobs === undefined || !logprobs ? undefined : tokenLogprobs(logprobs, topLogprobs),
     cachedTokens: undefined,
     finished:

@@ -30,6 +30,8 @@ interface Call {
   readonly stops: readonly number[];
   readonly salt: string | undefined;
   readonly id: string;
+  /** The end-of-sequence tokens of the engine do not end the output. */
+  readonly ignoresEos: boolean;
   readonly priority: number | undefined;
   /** Fields of the call about a hand-off. */
   readonly handOff: Readonly<Record<string, unknown>> | undefined;
@@ -58,6 +60,8 @@ export class FakeEngine {
   readonly calls: Call[] = [];
   readonly closed: string[] = [];
   replays = 0;
+  /** Requests for /tokenize. */
+  tokenized = 0;
   /** Requests for /metrics. */
   polls = 0;
   /** Faults: tokens after which a stream breaks once; a status for all requests; batches to swallow; no tokens at all. */
@@ -165,6 +169,10 @@ export class FakeEngine {
     }
     let text = '';
     for await (const part of request) text += part;
+    if (path === '/tokenize') {
+      this.#tokenize(JSON.parse(text), response);
+      return;
+    }
     const call = this.#isVllm ? vllmCall(JSON.parse(text), request) : sglangCall(JSON.parse(text));
     this.calls.push(call);
     response.on('close', () => void (response.writableFinished || this.closed.push(call.id)));
@@ -194,6 +202,15 @@ export class FakeEngine {
     await this.#generate(call, response);
   }
 
+  /** Token ids of a text are its character codes. */
+  #tokenize({ prompt, messages }: Record<string, unknown>, response: ServerResponse): void {
+    this.tokenized++;
+    const text = typeof prompt === 'string' ? prompt : JSON.stringify(messages);
+    const tokens = Array.from(text, (character) => character.codePointAt(0) ?? 0);
+    response.writeHead(this.status, { 'content-type': 'application/json' });
+    response.end(JSON.stringify({ tokens, count: tokens.length, max_model_len: 4096 }));
+  }
+
   async #generate({ prompt, maxTokens, stops, salt, id }: Call, response: ServerResponse): Promise<void> {
     const { prefillMs } = this.#options;
     if (prefillMs !== undefined) await new Promise((resolve) => setTimeout(resolve, prefillMs));
@@ -214,10 +231,10 @@ export class FakeEngine {
       const chunk = this.#isVllm
         ? {
             object: 'text_completion',
-            choices: [{ index: 0, text: '', token_ids: [token], finish_reason: reason ?? null }],
+            choices: [{ index: 0, text: ` ${token}`, token_ids: [token], finish_reason: reason ?? null }],
           }
         : {
-            ...{ text: '', output_ids: output },
+            ...{ text: output.map((each) => ` ${each}`).join(''), output_ids: output },
             meta_info: {
               finish_reason: reason === undefined ? null : { type: reason },
               ...{ cached_tokens: cachedTokens, completion_tokens: output.length },
@@ -341,8 +358,10 @@ function vllmCall(body: Record<string, never>, { headers }: IncomingMessage): Ca
     kv_transfer_params,
     stream,
     priority,
+    ignore_eos: ignoresEos,
   } = body;
   return {
+    ignoresEos,
     prompt,
     maxTokens,
     stops,
@@ -364,9 +383,9 @@ function sglangCall(body: Record<string, never>): Call {
     bootstrap_room: room,
     priority,
   } = body;
-  const { max_new_tokens: maxTokens, stop_token_ids: stops } = sampling_params as Record<string, never>;
+  const { max_new_tokens: maxTokens, stop_token_ids: stops, ignore_eos } = sampling_params as Record<string, never>;
   const handOff = room === undefined ? undefined : { host: body.bootstrap_host, port: body.bootstrap_port, room };
-  return { prompt, maxTokens, stops, salt, priority, id, handOff, stream };
+  return { prompt, maxTokens, stops, salt, priority, id, handOff, stream, ignoresEos: ignore_eos };
 }
 
 const vllmMetrics = (blockTokens: number): string => `# TYPE vllm:cache_config_info gauge

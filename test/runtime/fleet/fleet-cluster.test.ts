@@ -278,6 +278,33 @@ describe('FleetCluster', () => {
     ]);
   });
 
+  it.each(engineKinds)(
+    'passes on the text that %s decodes, also over a broken stream, where no tokenizer is here',
+    async (kind) => {
+      const engines = await Promise.all([engine({ kind }), engine({ kind })]);
+      const cluster = await fleetOf(engines);
+      for (const each of engines) each.breakAfter = 3;
+      const prompt = promptOf(1, 40);
+      const texts: (string | undefined)[] = [];
+      await new Promise<void>((resolve) => {
+        const engineText = { ignoresEos: false, keepsSpecial: false };
+        cluster.submit({ ...request('a', prompt), maxTokens: 8, engineText }, (event) => {
+          if (event.kind === 'tokens') texts.push(event.text);
+          if (event.kind === 'finished') resolve();
+        });
+      });
+      expect(texts.join('')).toBe(
+        expectedTokens(prompt, 8)
+          .map((token) => ` ${token}`)
+          .join(''),
+      );
+      const calls = engines.flatMap((each) => each.calls);
+      expect([calls.length > 1, calls.some(({ ignoresEos }) => ignoresEos)]).toEqual([true, false]);
+      await run(cluster, 'b', prompt);
+      expect(engines.flatMap((each) => each.calls).at(-1)?.ignoresEos).toBe(true);
+    },
+  );
+
   it('passes the priority of a request on in the order of the engine, and none to an engine that takes none', async () => {
     const sent = async (options: FakeEngineOptions, priorityScheduling?: boolean): Promise<unknown> => {
       const only = await engine(options);

@@ -21,7 +21,8 @@ export const grammarWorker = new URL('./grammar-worker.js', import.meta.url);
 export interface TextSide {
   readonly model: ServedModel;
   readonly encode: Encode;
-  readonly grammars: GrammarCompiler;
+  /** Undefined: no grammar can constrain the output. */
+  readonly grammars: GrammarCompiler | undefined;
   /** What the start-up lines say about the model's configuration. */
   readonly notes: readonly string[];
   /** Reads the vocabulary of grammars, so that the first request with one does not wait for it. */
