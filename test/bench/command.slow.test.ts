@@ -100,7 +100,8 @@ test('soak: a model beside an address is bad usage', () => {
 });
 
 test('fleet: the engine itself, a bare proxy and the gateway in front of it', () => {
-  const { code, json, err } = bench('fleet', '--rate', '20', '--seconds', '1', '--rounds', '1', '--json');
+  const load = ['--rate', '20', '--seconds', '1', '--rounds', '1', '--warm-up', '3'];
+  const { code, json, err } = bench('fleet', ...load, '--json');
   expect(code).toBe(0);
   expect(err).toContain('round 1 of 1');
   expect(json()).toMatchObject({

@@ -1,11 +1,13 @@
 // `kvasir bench fleet`: what a stream takes through the gateway beyond the engine itself, beside a bare proxy, in turns.
 import { percentile, round } from '../statistics.ts';
-import { type StreamLoad, type StreamTimes, timedStreams } from './timed-streams.ts';
+import { type StreamLoad, type StreamTimes, saturatingStreams, timedStreams } from './timed-streams.ts';
 
 export interface ConductorOverheadOptions extends Omit<StreamLoad, 'url'> {
   /** Servers by name, the engine itself first. */
   readonly servers: readonly (readonly [name: string, url: string])[];
   readonly rounds: number;
+  /** Untimed requests to each server: V8 compiles what runs often, and the first thousands take three times as long. */
+  readonly warmUp: number;
   readonly onProgress?: ((line: string) => void) | undefined;
 }
 
@@ -26,15 +28,15 @@ interface Percentiles {
   readonly p99: number;
 }
 
-/** Of the untimed round: V8 compiles what runs often. */
-const warmUpSeconds = 10;
+/** Streams at once before the first round. */
+const warmUpLanes = 32;
 
 /** @throws Error if a request fails */
 export async function benchConductorOverhead(options: ConductorOverheadOptions): Promise<readonly ServerRow[]> {
-  const { servers, rounds, onProgress } = options;
+  const { servers, rounds, warmUp, onProgress } = options;
   const measured = servers.map(([through, url]) => ({ through, url, times: [] as StreamTimes[], cpuS: 0 }));
   for (const [name, url] of servers) {
-    await timedStreams({ ...options, url, seconds: Math.min(options.seconds, warmUpSeconds) });
+    await saturatingStreams({ ...options, url }, warmUp, warmUpLanes);
     onProgress?.(`${name} is warm`);
   }
   for (let i = 1; i <= rounds; i++) {

@@ -46,6 +46,20 @@ export async function timedStreams(load: StreamLoad): Promise<readonly StreamTim
   }
 }
 
+/** Sends `count` requests, some at once, each when another one has ended. @throws Error if a request fails */
+export async function saturatingStreams(load: StreamLoad, count: number, lanes: number): Promise<void> {
+  const connections = new Connections(load.url);
+  let sent = 0;
+  const lane = async (): Promise<void> => {
+    while (sent < count) await connections.send(requestOf(load, sent++ % prompts));
+  };
+  try {
+    await Promise.all(Array.from({ length: lanes }, lane));
+  } finally {
+    connections.close();
+  }
+}
+
 function requestOf({ url, model, prompt, generate }: StreamLoad, i: number): string {
   const ids = Array.from({ length: prompt }, (_, at) => 1000 + ((i * 7919 + at * 13) % 3000));
   const body = JSON.stringify({ model, prompt: ids, max_tokens: generate, temperature: 0, stream: true });

@@ -141,9 +141,13 @@ export interface EngineDialect {
 /** Data-parallel ranks of an engine. */
 export const ranksMax = 1024;
 
-/** The prompt of an attempt: with the output that the client has. */
-export function promptOf({ prompt, resumed }: GenerationRequest): number[] {
-  return [...prompt, ...(resumed?.tokens ?? [])];
+/**
+ * The body of a call: `fields`, and as `promptField` the prompt of the attempt, with the output that the client has. Its
+ * ids are joined, since `JSON.stringify` takes three times as long.
+ */
+export function callBody(fields: Fields, promptField: string, { prompt, resumed }: GenerationRequest): string {
+  const ids = resumed === undefined ? prompt.join() : [prompt.join(), ...resumed.tokens].join();
+  return `${JSON.stringify(fields).slice(0, -1)},"${promptField}":[${ids}]}`;
 }
 
 export function resumedTokens({ resumed }: GenerationRequest): number {

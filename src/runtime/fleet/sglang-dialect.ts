@@ -5,13 +5,13 @@ import type { TokenLogprobs } from '../../core/protocol/ports.ts';
 import {
   atRank,
   type BootstrapRendezvous,
+  callBody,
   type EngineDescription,
   type EngineDialect,
   engineRoles,
   type KvEventSource,
   type LoadSource,
   logprobsOf,
-  promptOf,
   ranksMax,
   resumedTokens,
   type StreamPiece,
@@ -107,13 +107,13 @@ export const sglangDialect: EngineDialect = {
       ...(grammar && grammarOf(grammar)),
     };
     const body = {
-      ...{ rid: request.id, input_ids: promptOf(request), sampling_params, stream: true },
+      ...{ rid: request.id, sampling_params, stream: true },
       ...(topLogprobs !== undefined && { return_logprob: true, top_logprobs_num: topLogprobs }),
       ...(salt !== '' && { cache_salt: salt }),
       ...(priority !== undefined && { priority }),
       ...(rank !== undefined && { routed_dp_rank: rank, data_parallel_rank: rank }),
     };
-    return { headers: {}, body: JSON.stringify({ ...body, ...extra }) };
+    return { headers: {}, body: callBody({ ...body, ...extra }, 'input_ids', request) };
   },
 
   // Both engines use one room of the prefill engine's bootstrap server.

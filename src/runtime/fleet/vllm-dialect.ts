@@ -4,12 +4,12 @@ import type { Grammar } from '../../core/protocol/grammar.ts';
 import type { GenerationRequest, TokenLogprobs } from '../../core/protocol/ports.ts';
 import {
   type BootstrapRendezvous,
+  callBody,
   type EngineDescription,
   type EngineDialect,
   type HandOffDialect,
   type KvEventSource,
   logprobsOf,
-  promptOf,
   ranksMax,
   reachable,
   readSamples,
@@ -83,7 +83,6 @@ export const vllmDialect: EngineDialect = {
     const { topLogprobs } = sampling;
     const body = {
       model,
-      prompt: promptOf(request),
       max_tokens: maxTokens - before,
       ...{ stream: true, return_token_ids: true, skip_special_tokens: engineText?.keepsSpecial === false },
       // The stop tokens of the request are all: those of the engine's model are among them, unless it ignores them.
@@ -104,7 +103,7 @@ export const vllmDialect: EngineDialect = {
     };
     const headers: Record<string, string> = { 'x-request-id': request.id };
     if (rank !== undefined) headers['x-data-parallel-rank'] = String(rank);
-    return { headers, body: JSON.stringify(body) };
+    return { headers, body: callBody(body, 'prompt', request) };
   },
 
   // NixlConnector: the answer of the prefill engine says where its blocks are.

@@ -30,7 +30,13 @@ test('a row for each server, with what it adds to the engine itself', async () =
   const [engine, proxy] = await engineAndProxy();
   const servers = [['engine', engine] as const, ['proxy', proxy] as const];
   const lines: string[] = [];
-  const rows = await benchConductorOverhead({ ...load, servers, rounds: 2, onProgress: (line) => lines.push(line) });
+  const rows = await benchConductorOverhead({
+    ...load,
+    servers,
+    rounds: 2,
+    warmUp: 3,
+    onProgress: (line) => lines.push(line),
+  });
   expect(lines).toEqual(['engine is warm', 'proxy is warm', 'round 1 of 2', 'round 2 of 2']);
   expect(rows.map(({ through, n }) => [through, n])).toEqual([
     ['engine', 20],

@@ -19,6 +19,7 @@ const fleetSchema = z.object({
   rounds: count(3),
   prompt: count(1000),
   generate: count(8),
+  warmUp: count(5000),
 });
 
 export function fleetCommand(): Command {
@@ -28,6 +29,7 @@ export function fleetCommand(): Command {
     .option('--rounds <n>', 'Measure this number of rounds (default: 3)')
     .option('--prompt <tokens>', 'Send prompts of this length (default: 1000)')
     .option('--generate <tokens>', 'Stream this number of tokens per request (default: 8)')
+    .option('--warm-up <n>', 'Send this number of untimed requests to each server first (default: 5000)')
     .option('--json', 'Print one JSON object')
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const options = readOptions(fleetSchema, flags);
