@@ -85,7 +85,7 @@ describe.skipIf(loadNative() === undefined)('attention workers at addresses (nee
     await last.stop();
     // A thread of the last connection may still be waiting for its end.
     await until(async () => held().every((count, i) => count <= before[i] + 2));
-  }, 120_000);
+  });
 
   it('lose a worker that stops for longer than the deadline, and use it again when it continues', async () => {
     const workers = await startWorkers();
@@ -105,7 +105,7 @@ describe.skipIf(loadNative() === undefined)('attention workers at addresses (nee
     expect(await metricSum(server, 'kvasir_attention_worker_up')).toBe(2);
     expect(await metric(server, 'kvasir_kv_pages_used')).toBe(0);
     await server.stop();
-  }, 120_000);
+  });
 
   it('share the KV heads of one that does not return, with the tokens of an undisturbed run', async () => {
     const workers = await startWorkers();
@@ -125,5 +125,5 @@ describe.skipIf(loadNative() === undefined)('attention workers at addresses (nee
     expect(left).toBe(Math.floor(pages / 2));
     expect(await streamOf(server)).toEqual(expected);
     await server.stop();
-  }, 120_000);
+  });
 });

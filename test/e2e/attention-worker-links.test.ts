@@ -86,5 +86,5 @@ describe.skipIf(loadNative() === undefined)('an attention worker in another proc
       freeModel(loaded, backend);
       backend.close();
     }
-  }, 60_000);
+  });
 });

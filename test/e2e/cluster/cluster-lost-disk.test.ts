@@ -13,7 +13,7 @@ const kinds = [1, 2, 3];
 const longTokens = 300;
 const runs = loadNative() !== undefined && (natsInstalled || process.env.CI !== undefined);
 
-describe.skipIf(!runs)('a NATS server that lost its disk (needs nats-server)', { timeout: 120_000 }, () => {
+describe.skipIf(!runs)('a NATS server that lost its disk (needs nats-server)', () => {
   let nats: NatsServer;
   let bus: Bus;
   let gateway: RunningServer;
