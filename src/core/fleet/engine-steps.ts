@@ -50,11 +50,6 @@ export class EngineSteps {
         const steps = this.#steps.get(event.instance);
         steps?.received(nowUs, event.id, 1);
         steps?.ended(event.id);
-        const { decodeAt, promptTokens } = this.#handedOff.get(event.id) ?? {};
-        this.#handedOff.delete(event.id);
-        // The decode engine computes the last token of the prompt.
-        if (decodeAt !== undefined && promptTokens !== undefined)
-          this.#of(decodeAt).forwarded(nowUs, event.id, promptTokens, promptTokens - 1);
         break;
       }
       case 'released':
@@ -86,8 +81,19 @@ export class EngineSteps {
   #generated(nowUs: number, instance: InstanceIndex, id: RequestId, event: GenerationEvent): void {
     const steps = this.#steps.get(instance);
     if (event.kind === 'started') steps?.started(id, event.cachedTokens);
-    else if (event.kind === 'tokens') steps?.received(nowUs, id, event.tokens.length);
+    else if (event.kind === 'tokens') this.#received(nowUs, instance, id, event.tokens.length);
     else if (event.kind === 'finished' || event.kind === 'failed') this.cancelled(id);
+  }
+
+  /** The first tokens of a decode engine end the hand-off. */
+  #received(nowUs: number, instance: InstanceIndex, id: RequestId, tokens: number): void {
+    const { decodeAt, promptTokens } = this.#handedOff.get(id) ?? {};
+    if (decodeAt !== instance || promptTokens === undefined) {
+      this.#steps.get(instance)?.received(nowUs, id, tokens);
+      return;
+    }
+    this.#handedOff.delete(id);
+    this.#of(instance).handedOff(nowUs, id, promptTokens, tokens);
   }
 
   #of(instance: InstanceIndex): StreamSteps {

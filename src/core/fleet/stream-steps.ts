@@ -58,6 +58,11 @@ export class StreamSteps {
     this.#streams.set(id, { forwardedUs: nowUs, promptTokens, cachedTokens, outputs: 0 });
   }
 
+  /** The first tokens of a request have arrived that another engine has prefilled: its rows begin with the next ones. */
+  handedOff(nowUs: number, id: RequestId, promptTokens: number, tokens: number): void {
+    this.#streams.set(id, { forwardedUs: nowUs, promptTokens, cachedTokens: promptTokens, outputs: tokens });
+  }
+
   /** The engine states the cached tokens of the prompt. */
   started(id: RequestId, cachedTokens: number): void {
     const stream = this.#streams.get(id);

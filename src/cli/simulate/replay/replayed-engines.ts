@@ -15,8 +15,8 @@ import { UsageError } from '../../usage-error.ts';
 import type { ReplaySettings } from './replay-settings.ts';
 
 const sequencesMax = 256;
-/** The first step of a decode engine is recorded from the end of the prefill: it contains the transfer. */
-const nic: InstanceSpec['nic'] = { bytesPerSecond: 1e15, us: 0 };
+/** Without a hand-off the rate has no effect. */
+const bytesPerSecondMax = 1e15;
 
 const unboundedUs = Number.MAX_SAFE_INTEGER;
 const unbounded = {
@@ -27,24 +27,27 @@ const unbounded = {
 
 /** @param specs of the instances, with their step times @throws UsageError for tables that fit no engine */
 export function replayedEngines(
-  { header, instances }: Recording,
+  recording: Recording,
   { engines }: ReplaySettings,
   specs: readonly InstanceSpec[],
 ): Pick<SimulationConfig, 'instances' | 'external'> {
+  const { header, instances } = recording;
   const machineOf = engines && measuredMachines(engines, header.blockTokens);
+  const bytesPerSecond = handOffRate(recording);
   const own = instances.map((instance, i): InstanceSpec => {
-    const { nic: measuredNic = nic, machine = specs[i].machine } = machineOf?.(instance) ?? {};
+    const { nic = { bytesPerSecond, us: 0 }, machine = specs[i].machine } = machineOf?.(instance) ?? {};
     const { cost, limits } = machineOf === undefined ? { cost: machine.cost, limits: unbounded } : machine;
     const { blocks, blockTokens, eviction } = specs[i].machine;
     const receiveTokens = (blocks ?? 0) * blockTokens;
     return {
-      ...{ role: instance.role, nic: measuredNic },
+      ...{ role: instance.role, nic },
       machine: {
         ...{ cost, limits, blocks, blockTokens, eviction, coalesce: false, reportsAll: true },
         // Predictions would take the times of recorded steps that have not run.
         learns: machineOf === undefined,
         ignoresPriorities: instance.takesPriorities !== true,
-        handOff: { layerWise: true, rechecksAdmission: false, receiveTokens },
+        // A recorded hand-off begins when the prefill engine has answered.
+        handOff: { layerWise: machineOf !== undefined, rechecksAdmission: false, receiveTokens },
       },
     };
   });
@@ -70,4 +73,15 @@ function measuredMachines(
     if (place < 0) throw new UsageError(`Cannot replay: ${fleet} has no engine ${name}`);
     return specs[place];
   };
+}
+
+/** Median rate at which the prompts of hand-offs become ready to decode; their own bytes do not pass the gateway. */
+function handOffRate({ header: { kvTokenBytes }, requests }: Recording): number {
+  const rates = requests.flatMap(({ request: { inputTokens }, recorded }) => {
+    const { instance, decodeInstance, prefilledMs, firstTokenMs } = recorded;
+    if (prefilledMs === undefined || firstTokenMs === undefined || instance === decodeInstance) return [];
+    return [(1000 * inputTokens * kvTokenBytes) / Math.max(0.001, firstTokenMs - prefilledMs)];
+  });
+  rates.sort((a, b) => a - b);
+  return rates[rates.length >> 1] ?? bytesPerSecondMax;
 }
