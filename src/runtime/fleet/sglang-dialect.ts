@@ -138,7 +138,7 @@ export const sglangDialect: EngineDialect = {
 class SglangReader implements StreamReader {
   readonly #width: number | undefined;
   #received = 0;
-  #text = '';
+  #characters = 0;
 
   constructor(width: number | undefined) {
     this.#width = width;
@@ -163,8 +163,8 @@ class SglangReader implements StreamReader {
 
   /** @param isWhole the chunk has all tokens so far */
   #newText(text: string, isWhole: boolean): string {
-    const fresh = isWhole ? text.slice(this.#text.length) : text;
-    this.#text += fresh;
+    const fresh = isWhole ? text.slice(this.#characters) : text;
+    this.#characters += fresh.length;
     return fresh;
   }
 }
