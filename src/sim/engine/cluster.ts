@@ -54,6 +54,8 @@ export class Cluster implements ClusterHost {
   readonly #timers: readonly Timer[];
   /** (instances): next wake. */
   readonly #wakeUs: Float64Array;
+  /** (instances): 1: the next heartbeat has something new. */
+  readonly #heartbeats: Uint8Array;
 
   constructor(config: SimulationConfig) {
     this.config = config;
@@ -66,6 +68,7 @@ export class Cluster implements ClusterHost {
     this.instances = instances.map((_, index) => this.#create(index, 0));
     this.#effects = new EffectRunner(this);
     this.#wakeUs = new Float64Array(instances.length).fill(Number.POSITIVE_INFINITY);
+    this.#heartbeats = new Uint8Array(instances.length);
     this.#timers = instances.map((_, index) => queue.timer(() => this.#timerFired(index)));
     this.executors = instances.map(
       ({ machine }, index) => new SimulatedExecutor(machine, queue, this.#timers[index], index, config.stepListener),
@@ -148,9 +151,21 @@ export class Cluster implements ClusterHost {
 
   /** The conductor learns from the instance's snapshot, with its next messages. */
   #observe(index: InstanceIndex): void {
-    const sent = this.network.sentBy(this.queue.nowUs, index);
-    const snapshot = { ...this.instances[index].snapshot(), sent };
-    this.delivery.withTurn(index, () => this.gateways.observe(index, snapshot));
+    const { heartbeatUs } = this.config.threads ?? {};
+    if (heartbeatUs === undefined) {
+      const snapshot = this.#learnedOf(index);
+      this.delivery.withTurn(index, () => this.gateways.observe(index, snapshot));
+    } else if (this.#heartbeats[index] === 0) {
+      this.#heartbeats[index] = 1;
+      this.queue.at((Math.floor(this.queue.nowUs / heartbeatUs) + 1) * heartbeatUs, () => {
+        this.#heartbeats[index] = 0;
+        this.gateways.observe(index, this.#learnedOf(index));
+      });
+    }
+  }
+
+  #learnedOf(index: InstanceIndex) {
+    return { ...this.instances[index].snapshot(), sent: this.network.sentBy(this.queue.nowUs, index) };
   }
 
   #timerFired(index: InstanceIndex): void {

@@ -39,6 +39,9 @@ export class ConductorDriver {
   constructor(host: ConductorHost) {
     this.#host = host;
     this.#learned = host.config.learned;
+    // A live instance reports its initial guess of step times when it joins.
+    if (this.#learned !== undefined)
+      for (const [i, instance] of host.instances.entries()) this.observe(i, instance.snapshot());
     this.#conductor = this.#create(false);
   }
 

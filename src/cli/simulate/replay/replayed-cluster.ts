@@ -6,6 +6,7 @@ import type { StepCostModel } from '../../../core/cost/roofline.ts';
 import { LearnedTransfers } from '../../../core/router/placement/learned-transfers.ts';
 import { PrefillObserver } from '../../../core/router/placement/prefill-observer.ts';
 import { batchLimitsWith } from '../../../core/scheduler/executor/token-limits.ts';
+import { heartbeatMs } from '../../../runtime/processes/peer-session.ts';
 import { LearnedCost } from '../../../sim/engine/learned-cost.ts';
 import type { InstanceSpec, SimulationConfig } from '../../../sim/engine/simulation.ts';
 import { messageDelays } from '../../../sim/replay/message-delay.ts';
@@ -23,6 +24,8 @@ const bytesPerSecondGuess = 2e9;
 const ssdBytesPerSecondGuess = 1e9;
 /** Between processes, a prompt may be handed off this much earlier or later than in the recording. */
 export const matchedWithinUs = 100_000;
+/** Processes report what they have learned in heartbeats. */
+const heartbeatUs = heartbeatMs * 1000;
 /** Rows between members of a group are 32-bit floats. */
 const activationBytes = 4;
 
@@ -74,7 +77,7 @@ export function replayedCluster(
     placement: { kind: 'cache-aware', seed: [0, 0], balancingThreshold: settings.balancingThreshold },
     admission: admissionSettings(settings),
     ...(!ofEngines && { learned }),
-    threads: hasJobs || settings.check ? undefined : times,
+    threads: hasJobs || settings.check ? undefined : { ...times, ...(settings.processes && { heartbeatUs }) },
     checking: settings.check,
   };
 }
