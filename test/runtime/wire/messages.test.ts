@@ -25,6 +25,7 @@ const submit = {
   request: { ...liveRequest('r1', [1, 2, 3], 7), grammar: { kind: 'regex', text: 'a+' } },
   decodeAt: { name: 'b', incarnation: 3, session: 1 },
   prefix: { name: 'c', incarnation: 4, blocks: 5, patienceUs: 6.5 },
+  offer: { name: 'd', incarnation: 6, blocks: 2 },
   group: {
     members: [
       { name: 'a', incarnation: 2, session: 1 },
