@@ -84,7 +84,10 @@ export class EngineHandOffs<Params> {
 
   /** An event of an engine, before the conductor takes it. */
   observe(instance: InstanceIndex, id: RequestId, event: GenerationEvent): void {
-    if (this.#running.get(id)?.to !== instance) return;
+    const { from, to } = this.#running.get(id) ?? {};
+    // The prefill instance fails a request that no engine can compute.
+    if (from === instance && event.kind === 'failed') this.step(id, { kind: 'cancelled' });
+    if (to !== instance) return;
     if (event.kind === 'tokens') this.step(id, { kind: 'decoding' });
     if (event.kind === 'finished' || event.kind === 'failed') this.step(id, { kind: 'decodeEnded', why: undefined });
   }

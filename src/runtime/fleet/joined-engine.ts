@@ -229,6 +229,11 @@ class EngineRank {
 
   /** Its part of a hand-off. The gateway carries out the others. */
   #callPart(request: GenerationRequest, part: EngineCallPart): void {
+    const refused = unsupportedFailure(request);
+    if (refused !== undefined) {
+      this.#later({ events: [[request.id, refused]] });
+      return;
+    }
     const rendezvous = { port: undefined, ...part.rendezvous };
     const cached = this.#cachedTokens(request);
     if (part.leg === 'prefill') {

@@ -7,7 +7,7 @@ const port = z.int().min(0).max(65_535);
 const host = z.string().max(300);
 /** The parameters of an engine for another one name each block of a prompt. */
 export const engineParamsMax = 2 ** 20;
-const params = z.string().max(engineParamsMax);
+const params = z.string().max(engineParamsMax).refine(isJson, 'no JSON');
 
 /** How an engine hands prompts off, as it announces. */
 export interface EngineHandOffInfo {
@@ -58,3 +58,12 @@ export const prefillAnswer = z.discriminatedUnion('kind', [
   z.strictObject({ kind: z.literal('prefilled'), params: params.exactOptional() }),
   z.strictObject({ kind: z.literal('failed'), why: z.string().max(65_536), overloaded: z.boolean() }),
 ]);
+
+function isJson(text: string): boolean {
+  try {
+    JSON.parse(text);
+    return true;
+  } catch {
+    return false;
+  }
+}

@@ -8,6 +8,7 @@ import type { EngineRole } from '../../../src/runtime/fleet/engine-dialect.ts';
 import { JoinedEngine } from '../../../src/runtime/fleet/joined-engine.ts';
 import { agreeOn } from '../../../src/runtime/processes/agree.ts';
 import { ClusterGateway } from '../../../src/runtime/processes/cluster-gateway.ts';
+import { engineCallPart } from '../../../src/runtime/wire/engine-messages.ts';
 import { faultyBus } from '../processes/faulty-bus.ts';
 import { admitAll, answerOf, liveRequest } from '../threads/instances.ts';
 import { FakeEngine, type FakeEngineOptions, nextToken } from './fake-engine.ts';
@@ -149,6 +150,21 @@ describe.each(engineKinds)('prefill and decode over %s engines of a cluster', (k
     expect([gateway.handOffs, gateway.inFlight.attempts]).toEqual([0, 0]);
     const [placement] = gateway.requestTrace('a')?.placements ?? [];
     expect([placement?.instance, placement?.decodeAt]).toEqual([0, 1]);
+  });
+
+  it('refuses what engines do not compute, and a part of a hand-off that is unreadable', async () => {
+    const { gateway, engines } = await cluster(['prefill', 'decode']);
+    const sampling = { ...liveRequest('a', [], 1).sampling, promptLogprobs: true };
+    const end = new Promise<GenerationEvent>((resolve) => {
+      gateway.submit(
+        { ...liveRequest('a', promptOf(3), 6), sampling },
+        (event) => event.kind === 'failed' && resolve(event),
+      );
+    });
+    expect(await end).toMatchObject({ code: 'UNSUPPORTED_REQUEST' });
+    expect([gateway.handOffs, engines.flatMap(({ calls }) => calls).length]).toEqual([0, 0]);
+    const rendezvous = { host: 'h', bootstrapRoom: 1 };
+    expect(() => engineCallPart.parse({ leg: 'decode', rendezvous, receiving: false, params: '{' })).toThrow('no JSON');
   });
 
   it('completes every request once while messages are lost, doubled and late', async () => {

@@ -73,6 +73,12 @@ describe('JoinedHandOffs', () => {
     expect(open('queried').take()).toEqual(['0 reports a', '1 prefilled', '1 submit']);
   });
 
+  it('ends with a request that the prefill instance fails', () => {
+    const { handOffs, take } = open('concurrent');
+    handOffs.observe(0, 'a', { kind: 'failed', code: 'UNSUPPORTED_REQUEST', message: 'no', retryAfterMs: undefined });
+    expect([take().slice(2), handOffs.size]).toEqual([['0 cancel', '1 cancel'], 0]);
+  });
+
   it('drops the hand-offs of an instance that leaves, but not those whose prompt it has handed off', () => {
     const { handOffs, take } = open();
     handOffs.onPrefillAnswer(0, 'a', prefilled);
