@@ -1,7 +1,7 @@
 // A run replayed from its records: equal inputs alone give equal decisions.
 import { expect, it } from 'vitest';
 import type { Calibration } from '../../src/bench/fidelity/fit.ts';
-import type { DeliveredStep, Past } from '../../src/bench/fidelity/history.ts';
+import type { Past } from '../../src/bench/fidelity/history.ts';
 import { replayTrace, type SimulatedCluster } from '../../src/bench/fidelity/simulated-run.ts';
 import type { PlacementTrace } from '../../src/core/protocol/request-trace.ts';
 import { LearnedTransfers } from '../../src/core/router/placement/learned-transfers.ts';
@@ -9,6 +9,7 @@ import { balancingThresholdDefault } from '../../src/core/router/placement/place
 import { PrefillObserver } from '../../src/core/router/placement/prefill-observer.ts';
 import { batchLimits } from '../../src/core/scheduler/executor/token-limits.ts';
 import { Simulation } from '../../src/sim/engine/simulation.ts';
+import type { DeliveredStep } from '../../src/sim/replay/message-times.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';
 import { scramble } from '../../src/util/scramble.ts';
 import { pageTokens } from '../../src/util/step.ts';

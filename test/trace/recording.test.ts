@@ -58,9 +58,9 @@ it('returns settings as written, instances in their first role, and steps by tim
   const reader = new RecordingReader(recordingLine(header), 1);
   const instance = { name: 'a', role: 'prefill', blocks: 8, stepCost: [1, 2, 3, 4, 5] } as const;
   const steps = [
-    [0, 300, 50, 1, 9, 1, 9, 1],
-    [0, 100, 150, 2, 3, 0, 0, 1],
-    [0, 200, 60, 1, 9, 1, 9, 1],
+    [0, 300, 50, 1, 9, 1, 9, 1, 7],
+    [0, 100, 150, 2, 3, 0, 0, 1, 7],
+    [0, 200, 60, 1, 9, 1, 9, 1, 7],
   ] as const;
   for (const one of [{ atMs: 1, instances: [instance] }, { steps }, { omitted: 3 }]) reader.take(recordingLine(one), 2);
   reader.take(recordingLine({ atMs: 2, instances: [{ ...instance, role: 'decode', blocks: 9 }] }), 3);
@@ -100,7 +100,7 @@ it.each([
 function recordingOf(lines: readonly RecordedLine[]) {
   const reader = new RecordingReader(recordingLine(header), 1);
   const instances = [{ name: 'a' }, { name: 'b', blocks: 8 }].map((each) => ({ ...each, role: 'mixed' as const }));
-  const steps = [[1, 100, 5, 1, 9, 1, 9, 1] as const];
+  const steps = [[1, 100, 5, 1, 9, 1, 9, 1, 7] as const];
   for (const one of [{ atMs: 1, instances }, { steps }, ...lines]) reader.take(recordingLine(one), 2);
   return reader.end();
 }

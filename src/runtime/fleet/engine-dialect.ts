@@ -1,4 +1,5 @@
 // What differs between the kinds of engines: how they describe themselves, take requests, stream tokens and report load.
+import type { EngineLoad } from '../../core/fleet/engine-load.ts';
 import type { HandOffOrder } from '../../core/fleet/hand-off.ts';
 import type { EngineKind, InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { GenerationRequest, TokenLogprobs } from '../../core/protocol/ports.ts';
@@ -72,14 +73,6 @@ export interface HandOffDialect {
   decode(rendezvous: BootstrapRendezvous, params: unknown): Fields;
   /** What the prefill engine states for the decode engine; undefined: nothing. @param body of its answer */
   paramsOf(body: string): unknown;
-}
-
-/** Load of one rank. */
-export interface EngineLoad {
-  readonly running: number;
-  readonly waiting: number;
-  /** Share of KV memory in use. */
-  readonly usage: number;
 }
 
 /** Names of the gauges of an engine's load, and of the label that tells its ranks apart. */

@@ -1,10 +1,10 @@
 // An external engine by its URL: what it is, whether it is healthy, how loaded, and its data-parallel ranks as instances.
+import type { EngineLoad } from '../../core/fleet/engine-load.ts';
 import type { EngineKind } from '../../core/protocol/instance-report.ts';
 import {
   atRank,
   type EngineDescription,
   type EngineDialect,
-  type EngineLoad,
   type EngineRole,
   type KvEventSource,
   type LoadSource,

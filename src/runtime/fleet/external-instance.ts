@@ -1,16 +1,18 @@
 // One data-parallel rank of an external engine as an instance: requests as streams over HTTP, its blocks from KV events.
 import { EngineBlocks, type EngineBlocksConfig } from '../../core/fleet/engine-blocks.ts';
 import type { EngineKvBatch, EngineKvEvent } from '../../core/fleet/engine-kv-event.ts';
+import { type EngineLoad, OthersLoad } from '../../core/fleet/engine-load.ts';
 import type { EngineSnapshot, SequencePosition } from '../../core/fleet/event-sequence.ts';
 import { StreamCosts } from '../../core/fleet/stream-costs.ts';
 import type { RequestId } from '../../core/protocol/ids.ts';
+import type { PlacedLoad } from '../../core/protocol/instance-report.ts';
 import type { KvEventBatch, KvSnapshot } from '../../core/protocol/kv-events.ts';
 import type { GenerationEvent, GenerationRequest, InstanceSnapshot } from '../../core/protocol/ports.ts';
 import type { FailureCode } from '../../core/protocol/refusal-cause.ts';
 import { type Refusal, retryAfterMsMin } from '../../core/protocol/refusals.ts';
 import { emptySnapshot } from '../snapshots/metric-snapshots.ts';
 import { nowUs } from '../threads/alarm.ts';
-import type { EngineDescription, EngineDialect, EngineLoad, KvEventSource, StreamReader } from './engine-dialect.ts';
+import type { EngineDescription, EngineDialect, KvEventSource, StreamReader } from './engine-dialect.ts';
 import type { EngineAnswer, EngineHttp, PostHandler } from './engine-http.ts';
 import { KvEventSubscriber, type RequestSnapshot } from './kv-event-subscriber.ts';
 import { reasonOf, statedReason } from './reason-of.ts';
@@ -47,6 +49,8 @@ interface EngineCall {
   abort: () => void;
   hasStarted: boolean;
   hasFinished: boolean;
+  /** Tokens received. */
+  outputs: number;
   /** Closes the stream after its last token. */
   closeTimer?: NodeJS.Timeout;
   /** Of the forward, or of the last tokens. */
@@ -73,11 +77,13 @@ export class ExternalInstance {
   readonly #costs = new StreamCosts();
   readonly #calls = new Map<RequestId, EngineCall>();
   readonly #counts = { promptTokens: 0, cachedTokens: 0, generatedTokens: 0, evictedBlocks: 0 };
+  readonly #others: OthersLoad;
   #load: EngineLoad = { running: 0, waiting: 0, usage: 0 };
   #progressUs = nowUs();
 
   constructor(options: ExternalInstanceOptions) {
     this.#options = options;
+    this.#others = new OthersLoad(options.description.capacityTokens ?? 0);
     this.#blocks = new EngineBlocks({ ...options.blocks, blocksMax: blocksMaxOf(options.description) });
     const source = options.description.sources[options.rank];
     this.#subscriber = source && this.#subscribe(source);
@@ -178,9 +184,10 @@ export class ExternalInstance {
     this.#costs.forwarded(nowUs(), request.id, request.prompt.length + (request.resumed?.tokens.length ?? 0));
     const call: EngineCall = {
       ...{ request, cachedTokens, reader: dialect.reader(request), abort: () => {} },
-      ...{ hasStarted: false, hasFinished: false, lastUs: nowUs() },
+      ...{ hasStarted: false, hasFinished: false, outputs: 0, lastUs: nowUs() },
     };
     this.#calls.set(request.id, call);
+    this.#others.called(this.#calls.size);
     call.abort = http.post(dialect.path, headers, body, handlerOf(call));
   }
 
@@ -202,8 +209,17 @@ export class ExternalInstance {
     }
   }
 
-  observe(load: EngineLoad): void {
+  /** Takes what the engine reports. Returns the load of other gateways and clients in it. */
+  observe(load: EngineLoad): PlacedLoad {
     this.#load = load;
+    const own = { calls: this.#calls.size, unstarted: 0, startedTokens: 0, promptTokens: 0 };
+    for (const { request, hasStarted, outputs } of this.#calls.values()) {
+      const promptTokens = request.prompt.length + (request.resumed?.tokens.length ?? 0);
+      own.promptTokens += promptTokens;
+      if (hasStarted) own.startedTokens += promptTokens + outputs;
+      else own.unstarted++;
+    }
+    return this.#others.beside(load, own);
   }
 
   /**
@@ -276,6 +292,7 @@ export class ExternalInstance {
       call.lastUs = this.#progressUs;
       const prefillUs = this.#costs.received(this.#progressUs, request.id, tokens.length);
       if (!call.hasStarted) events.push(this.#started(call, piece.cachedTokens, prefillUs));
+      call.outputs += tokens.length;
       this.#counts.generatedTokens += tokens.length;
       events.push({ kind: 'tokens', tokens, logprobs, ...(request.engineText !== undefined && { text }) });
     }

@@ -1,5 +1,6 @@
 // An inference port over external engines: the conductor runs on this thread, and each rank of an engine is an instance.
 import { webcrypto } from 'node:crypto';
+import type { EngineLoad } from '../../core/fleet/engine-load.ts';
 import { EngineSteps } from '../../core/fleet/engine-steps.ts';
 import type { PublishedBlocks } from '../../core/fleet/published-blocks.ts';
 import type { BlockRoot } from '../../core/kvcache/block-hash.ts';
@@ -125,7 +126,7 @@ export class FleetCluster extends ConductorDriver {
       onUp: (engine, dialect, description) => this.#onUp(engine, dialect, description),
       onDown: (engine, why) => this.#onDown(engine, why),
       onPolled: (engine) => this.#onPolled(engine),
-      onLoad: (engine, rank, load) => this.#slotAt(engine, rank)?.instance?.observe(load),
+      onLoad: (engine, rank, load) => this.#onLoad(engine, rank, load),
       log: (message) => this.log(message),
     };
     for (const engine of options.engines) {
@@ -349,8 +350,10 @@ export class FleetCluster extends ConductorDriver {
     }
   }
 
-  #slotAt(engine: ExternalEngine, rank: number): Slot | undefined {
-    return this.#slots.find((slot) => slot.engine === engine && slot.rank === rank);
+  #onLoad(engine: ExternalEngine, rank: number, load: EngineLoad): void {
+    const instance = this.#slots.findIndex((slot) => slot.engine === engine && slot.rank === rank);
+    const others = this.#slots[instance]?.instance?.observe(load);
+    if (others !== undefined) this.feed({ kind: 'othersLoad', instance, others });
   }
 
   #onPolled(engine: ExternalEngine): void {

@@ -1,4 +1,6 @@
 // An external engine as instances of a NATS cluster: each data-parallel rank speaks the protocol of own instances.
+
+import type { EngineLoad } from '../../core/fleet/engine-load.ts';
 import { rootDigest } from '../../core/kvcache/block-hash.ts';
 import { PrefixIndex } from '../../core/kvcache/events/prefix-index.ts';
 import type { Agreement } from '../../core/membership/agreement.ts';
@@ -14,7 +16,7 @@ import type { ClusterProcess } from '../processes/peer-session.ts';
 import { nowUs } from '../threads/alarm.ts';
 import type { BlockRoot, OutputsMessage, ToThread } from '../threads/thread-protocol.ts';
 import { type EngineCallPart, engineParamsMax } from '../wire/engine-messages.ts';
-import type { EngineDescription, EngineDialect, EngineLoad, HandOffDialect } from './engine-dialect.ts';
+import type { EngineDescription, EngineDialect, HandOffDialect } from './engine-dialect.ts';
 import { paramsIn } from './engine-hand-offs.ts';
 import type { EngineAnswer } from './engine-http.ts';
 import { ExternalEngine, type ExternalEngineOptions } from './external-engine.ts';

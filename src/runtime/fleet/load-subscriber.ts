@@ -1,8 +1,9 @@
 // Subscribes to the load that SGLang pushes for one data-parallel rank.
 import { z } from 'zod';
+import type { EngineLoad } from '../../core/fleet/engine-load.ts';
 import { LoadSequence } from '../../core/fleet/load-sequence.ts';
 import { nowUs } from '../threads/alarm.ts';
-import type { EngineLoad, LoadSource } from './engine-dialect.ts';
+import type { LoadSource } from './engine-dialect.ts';
 import { decodeMsgpack } from './msgpack.ts';
 import { reasonOf } from './reason-of.ts';
 import { ZmtpSubscription } from './zmtp-subscription.ts';

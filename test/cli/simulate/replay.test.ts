@@ -81,7 +81,7 @@ function record(
         }),
     threads: { toInstanceUs: () => toInstanceUs, receivedUs: (nowUs) => nowUs + deliveryUs },
     stepListener: (instance, at, { rows, keyRows, decodeRows, decodeKeys, logitRows }, [us]) => {
-      steps.push([instance, at + skewUs, us, rows, keyRows, decodeRows, decodeKeys, logitRows]);
+      steps.push([instance, at + skewUs, us, rows, keyRows, decodeRows, decodeKeys, logitRows, deliveryUs]);
     },
     requestListener: recorder,
   });

@@ -1,7 +1,7 @@
 // The load that SGLang pushes: readings that its own publisher sent, readings that are wrong, and polling in their place.
 import { readFileSync } from 'node:fs';
 import { afterEach, expect, it } from 'vitest';
-import type { EngineLoad } from '../../../src/runtime/fleet/engine-dialect.ts';
+import type { EngineLoad } from '../../../src/core/fleet/engine-load.ts';
 import { ExternalEngine, type ExternalEngineOptions } from '../../../src/runtime/fleet/external-engine.ts';
 import { LoadSubscriber, readLoadStat } from '../../../src/runtime/fleet/load-subscriber.ts';
 import { encodeMsgpack, type Packed } from '../../../src/runtime/fleet/msgpack.ts';
