@@ -8,6 +8,7 @@ it('two bundlings at the same moment leave one bundle, and remove what an ended 
   const tree = scriptTree();
   for (const entry of [
     'cli/main',
+    'cli/bench/fleet/peer',
     'cli/serve/instance-worker',
     'cli/serve/model/tokenizer-worker',
     'cli/serve/model/grammar-worker',

@@ -137,7 +137,10 @@ describe('a simulated run', () => {
     expect(outcome.hitBlocks).toBe(10);
     expect(outcome.missReasons.elsewhere).toBe(0);
     // Five blocks of the family are on both; the last full block of each prompt is unique.
-    expect(outcome.replication).toEqual({ blocks: 5 + 5 + 4, onSeveral: 5, copies: 19 });
+    expect(outcome.replication).toEqual({
+      ...{ blocks: 5 + 5 + 4, onSeveral: 5, copies: 19 },
+      ...{ fetched: 5, proactive: 0 },
+    });
     const alone = run(trace, { placement: { ...config.placement, kind: 'local-cache-only' } }).outcome;
     expect(alone.bytesMoved.prefix).toBe(0);
     expect(outcome.ttftUs.mean).toBeLessThan(alone.ttftUs.mean);

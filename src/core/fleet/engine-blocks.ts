@@ -170,8 +170,11 @@ export class EngineBlocks {
       if (block === undefined) {
         const own = tokens.subarray(i * blockTokens, (i + 1) * blockTokens);
         const extraKey = extraKeys?.[i] ?? '';
-        const source = { parent: i === 0 ? parent : hashes[i - 1], tokens: own, extraKey };
-        block = this.#append(before, own, extraKey, this.#keepsTokens ? source : undefined);
+        // A copy: a part of the event's array would keep the tokens of all its blocks.
+        const source = this.#keepsTokens
+          ? { parent: i === 0 ? parent : hashes[i - 1], tokens: own.slice(), extraKey }
+          : undefined;
+        block = this.#append(before, own, extraKey, source);
         this.#blocks.set(hash, block);
       }
       this.#setMedia(block, block.media | mediumBits[medium]);

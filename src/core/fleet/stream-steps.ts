@@ -118,7 +118,7 @@ export class StreamSteps {
     if (open === undefined) return;
     this.#open = undefined;
     this.#endedUs = open.endedUs;
-    this.#held.push(...stepsOf(open));
+    for (const step of stepsOf(open)) this.#held.push(step);
     for (const [id, stream] of open.prompts) this.#spread(id, stream);
     if (open.prompts.length > 0) this.#promptUs = open.endedUs;
     const isPromptPending = [...this.#streams.values()].some(({ outputs }) => outputs === 0);
@@ -163,6 +163,6 @@ function stepsOf({ startedUs, endedUs, single }: OpenStep): readonly HeldStep[] 
     startedUs: Math.round(startedUs + i * us),
     endedUs: Math.round(startedUs + (i + 1) * us),
     // The last rows of all streams are of the last step.
-    rows: lists.flatMap((rows) => rows.filter((_, row) => rows.length - row === count - i)),
+    rows: lists.flatMap((rows) => rows.slice(i - count, i - count + 1 || undefined)),
   }));
 }

@@ -202,17 +202,19 @@ export function readSamples(text: string, names: ReadonlySet<string>): readonly 
   return samples;
 }
 
-/** (ranks); a gauge that is not there is 0. @param text in the text format of Prometheus */
+/** (ranks); a gauge that is not there, or no finite number from 0 on, is 0. @param text in the text format of Prometheus */
 export function readLoads(text: string, ranks: number, gauges: LoadGauges): readonly EngineLoad[] {
   const { running, waiting, usage, rankLabel } = gauges;
   const samples = readSamples(text, new Set([running, waiting, usage]));
-  const of = (rank: number, name: string): number =>
-    samples.find((sample) => sample.name === name && (ranks === 1 || sample.labels[rankLabel] === String(rank)))
-      ?.value ?? 0;
+  const of = (rank: number, name: string): number => {
+    const isOf = (labels: Readonly<Record<string, string>>) => ranks === 1 || labels[rankLabel] === String(rank);
+    const { value = 0 } = samples.find((sample) => sample.name === name && isOf(sample.labels)) ?? {};
+    return Number.isFinite(value) && value >= 0 ? value : 0;
+  };
   return Array.from({ length: ranks }, (_, rank) => ({
     running: of(rank, running),
     waiting: of(rank, waiting),
-    usage: of(rank, usage),
+    usage: Math.min(1, of(rank, usage)),
   }));
 }
 

@@ -169,7 +169,8 @@ export class ExternalEngine {
 
   #asConfigured(kind: EngineKind, stated: EngineDescription): EngineDescription {
     const { bootstrap, load } = this.#options;
-    if (load !== undefined && kind !== 'sglang') throw new Error('load is of SGLang: that of vLLM is polled');
+    if (load !== undefined && load !== 'off' && kind !== 'sglang')
+      throw new Error('load is of SGLang: that of vLLM is polled');
     if (bootstrap !== undefined && kind !== 'vllm') throw new Error('bootstrap is of vLLM: SGLang states its own');
     const description = {
       ...{ ...stated, handOff: bootstrap === undefined ? stated.handOff : mooncakeHandOff(bootstrap) },

@@ -35,6 +35,8 @@ export class GatewaySnapshots {
   readonly #options: OtherGateways;
   readonly #log: (message: string) => void;
   #served = 0;
+  /** Requests follow each other: all ranks begin at once, and a peer sends only a few snapshots at a time. */
+  #lastRequest: Promise<unknown> = Promise.resolve();
 
   constructor(options: OtherGateways, log: (message: string) => void) {
     this.#options = options;
@@ -45,7 +47,18 @@ export class GatewaySnapshots {
    * The blocks of an engine's rank from the first other gateway whose position fits. Does not reject.
    * @param engine its URL
    */
-  async request(
+  request(
+    engine: string,
+    rank: number,
+    fits: (position: SequencePosition) => boolean,
+    signal: AbortSignal,
+  ): Promise<EngineSnapshot | undefined> {
+    const snapshot = this.#lastRequest.then(() => this.#requestNow(engine, rank, fits, signal));
+    this.#lastRequest = snapshot;
+    return snapshot;
+  }
+
+  async #requestNow(
     engine: string,
     rank: number,
     fits: (position: SequencePosition) => boolean,
@@ -87,7 +100,8 @@ export class GatewaySnapshots {
     const events: EngineKvEvent[] = [];
     for await (const frame of framesOf(response.body)) {
       if (position !== undefined) {
-        events.push(...reader.read(frame).events);
+        // A snapshot only stores: events of another kind could be many in few bytes.
+        for (const event of reader.read(frame).events) if (event.kind === 'stored') events.push(event);
         continue;
       }
       position = positionOf(frame);
@@ -102,11 +116,11 @@ export class GatewaySnapshots {
     const [scheme, key = ''] = (request.headers.get('authorization') ?? '').split(' ');
     if (scheme.toLowerCase() !== 'bearer' || !timingSafeEqual(digestOf(key), digestOf(this.#options.key)))
       return refusal(401, 'Cannot list blocks: the key is not that of the gateways');
+    if (this.#served >= served.most)
+      return refusal(503, `Cannot list blocks: ${this.#served} snapshots are being sent`);
     const query = new URL(request.url).searchParams;
     const snapshot = snapshotOf(query.get('engine') ?? '', Number(query.get('rank') ?? 0));
     if (snapshot === undefined) return refusal(404, 'Cannot list blocks: the blocks of this engine are not known here');
-    if (this.#served >= served.most)
-      return refusal(503, `Cannot list blocks: ${this.#served} snapshots are being sent`);
     this.#served++;
     return new Response(
       streamOf(framesFor(snapshot), () => {

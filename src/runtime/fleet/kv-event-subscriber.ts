@@ -40,6 +40,8 @@ export class KvEventSubscriber {
   readonly #subscription: ZmtpSubscription;
   readonly #requestSnapshot: RequestSnapshot | undefined;
   readonly #closing = new AbortController();
+  /** Aborts the last request for a snapshot. */
+  #superseded = new AbortController();
   #replay: ZmtpConnection | undefined;
   #replayTimer: NodeJS.Timeout | undefined;
   #isClosed = false;
@@ -111,8 +113,13 @@ export class KvEventSubscriber {
 
   async #takeSnapshot(): Promise<void> {
     const fits = (position: SequencePosition): boolean => this.#sequence.fits(position);
-    const snapshot = await this.#requestSnapshot?.(fits, this.#closing.signal);
-    if (!this.#isClosed) this.#carryOut(this.#sequence.snapshotEnded(snapshot));
+    // After a new connection another snapshot may be requested while the answer to this request is on its way.
+    this.#superseded.abort();
+    const superseded = new AbortController();
+    this.#superseded = superseded;
+    const signal = AbortSignal.any([this.#closing.signal, superseded.signal]);
+    const snapshot = await this.#requestSnapshot?.(fits, signal);
+    if (!this.#isClosed && !superseded.signal.aborted) this.#carryOut(this.#sequence.snapshotEnded(snapshot));
   }
 
   #startReplay(from: number): void {

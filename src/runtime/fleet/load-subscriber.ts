@@ -62,5 +62,5 @@ export class LoadSubscriber {
 export function readLoadStat(payload: Uint8Array, capacityTokens: number | undefined): EngineLoad {
   const { running, waiting, tokens, capacityTokens: stated } = loadStat.parse(decodeMsgpack(payload));
   const total = stated || capacityTokens;
-  return { running, waiting, usage: total === undefined ? 0 : Math.min(1, tokens / total) };
+  return { running, waiting, usage: !total ? 0 : Math.min(1, tokens / total) };
 }

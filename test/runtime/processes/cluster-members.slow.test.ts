@@ -100,9 +100,12 @@ describe('a cluster over a bus', () => {
     for (const [i, prompt] of prompts.entries()) {
       const { cachedTokens } = await answerOf(late, liveRequest(`r${i}`, prompt, 2));
       const [placed] = late.requestTrace(`r${i}`)?.placements ?? [];
-      const matched = placed?.candidates.map(({ matchedTokens }) => matchedTokens) ?? [];
-      expect(Math.max(...matched)).toBe(Math.floor((prompt.length - 1) / 32) * 32);
-      expect(cachedTokens).toBe(Math.floor((prompt.length - 1) / 32) * 32);
+      const candidates = placed?.candidates ?? [];
+      const matched = Math.max(...candidates.map(({ matchedTokens }) => matchedTokens));
+      expect(matched).toBe(Math.floor((prompt.length - 1) / 32) * 32);
+      // The other instance may be predicted to compute a short prompt sooner than this one finds it.
+      const chosen = candidates.find(({ instance }) => instance === placed?.instance);
+      expect(cachedTokens).toBe(chosen?.matchedTokens);
     }
   });
 

@@ -35,7 +35,9 @@ export async function openEngineText(
   const tokenize = (input: TokenizeInput, field: string, signal: AbortSignal | undefined): Promise<Int32Array> =>
     tokenizer.tokenize(input, signal).catch((error: unknown) => {
       const message = error instanceof Error ? error.message : String(error);
-      if (error instanceof EnginesUnavailable) throw new ApiError(503, message, { code: 'not_ready', retryAfterMs });
+      // Addresses of engines are for the operator, whose log has their outages.
+      if (error instanceof EnginesUnavailable)
+        throw new ApiError(503, 'Cannot tokenize: no engine answers', { code: 'not_ready', retryAfterMs });
       throw badField(field, message);
     });
   const served: ServedModel = {
