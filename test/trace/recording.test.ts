@@ -1,7 +1,7 @@
 // Recordings of a server: lines, their order, and what is left out.
 import { expect, it } from 'vitest';
 import { TraceParser } from '../../src/trace/parser.ts';
-import { RecordingReader } from '../../src/trace/recording/reader.ts';
+import { engineBlockTokens, RecordingReader } from '../../src/trace/recording/reader.ts';
 import { type RecordedLine, type RecordingHeader, recordingLine } from '../../src/trace/recording/recording.ts';
 import { withoutUnreported } from '../../src/trace/recording/reported-instances.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';
@@ -109,6 +109,14 @@ it('keeps the hashes of a request in its blocks alone', () => {
   const [{ request, recorded }] = recordingOf([line(1)]).requests;
   expect(request.blocks.length).toBe(3);
   expect(Object.keys(recorded).filter((name) => /hash/i.test(name))).toEqual([]);
+});
+
+it('takes the block size of engines that reported their memory', () => {
+  const recording = recordingOf([]);
+  const [away, here] = recording.instances;
+  const sizeOf = (...instances: typeof recording.instances) => engineBlockTokens({ ...recording, instances });
+  expect(sizeOf(away, { ...here, engineBlockTokens: 64 })).toBe(64);
+  expect(sizeOf({ ...here, engineBlockTokens: 32 }, { ...here, engineBlockTokens: 64 })).toBeUndefined();
 });
 
 it('leaves out an instance that reported no memory, unless a request was there', () => {

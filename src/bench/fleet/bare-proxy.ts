@@ -6,7 +6,7 @@ import { cpuSample } from './fake-engine.ts';
 export function bareProxy(engine: string): Server {
   const { hostname, port } = new URL(engine);
   const agent = new Agent({ keepAlive: true, maxFreeSockets: 256 });
-  return createServer((incoming, outgoing) => {
+  const server = createServer((incoming, outgoing) => {
     const { url: path, method, headers } = incoming;
     if (path === '/metrics') {
       outgoing.end(cpuSample());
@@ -20,4 +20,7 @@ export function bareProxy(engine: string): Server {
     passed.setNoDelay(true);
     incoming.pipe(passed);
   });
+  // Longer than any pause between rounds.
+  server.keepAliveTimeout = 75_000;
+  return server;
 }

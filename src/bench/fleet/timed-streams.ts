@@ -1,4 +1,4 @@
-// Streamed completions at a steady rate, over connections of their own reading: what the client takes is in every figure.
+// Streamed completions at a steady rate, over raw sockets; all figures include the client's own time.
 import { connect, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 
@@ -25,7 +25,7 @@ const endOfChunks = '\r\n0\r\n\r\n';
 /** Prompts repeat after so many. */
 const prompts = 64;
 
-/** (requests). @throws Error if a request fails */
+/** Returns the times of each request, in the order of sending. @throws Error if a request fails */
 export async function timedStreams(load: StreamLoad): Promise<readonly StreamTimes[]> {
   const requests = Array.from({ length: prompts }, (_, i) => requestOf(load, i));
   const connections = new Connections(load.url);
@@ -84,21 +84,29 @@ class Connections {
       let firstMs: number | undefined;
       let text = '';
       const fail = (why: string): void => {
-        this.#all.delete(socket.destroy());
+        stop();
+        socket.destroy();
         reject(new Error(`Cannot bench the fleet: a completion failed: ${why}`));
       };
-      socket.on('data', (piece: string) => {
+      const onData = (piece: string): void => {
         text += piece;
         const nowMs = performance.now() - startMs;
         if (firstMs === undefined && text.includes('\ndata: {')) firstMs = nowMs;
         if (!text.endsWith(endOfChunks)) return;
-        socket.removeAllListeners();
-        if (firstMs === undefined || !text.includes('data: [DONE]')) return fail(text.slice(0, 300));
+        if (firstMs === undefined || !text.includes('data: [DONE]')) {
+          fail(text.slice(0, 300));
+          return;
+        }
+        stop();
         this.#idle.push(socket);
         resolve({ firstMs, wholeMs: nowMs });
-      });
-      socket.on('error', ({ message }) => fail(message));
-      socket.on('close', () => fail(text === '' ? 'the connection closed' : text.slice(0, 300)));
+      };
+      const onError = ({ message }: Error): void => fail(message);
+      const onClose = (): void => fail(text === '' ? 'the connection closed' : text.slice(0, 300));
+      const stop = (): void => {
+        socket.off('data', onData).off('error', onError).off('close', onClose);
+      };
+      socket.on('data', onData).on('error', onError).on('close', onClose);
       socket.write(request);
     });
   }
@@ -106,10 +114,16 @@ class Connections {
   #open(): Socket {
     const socket = connect({ host: this.#url.hostname, port: Number(this.#url.port), noDelay: true });
     this.#all.add(socket.setEncoding('latin1'));
-    return socket;
+    // The server may close an idle connection.
+    const drop = (): void => {
+      this.#all.delete(socket);
+      const at = this.#idle.indexOf(socket);
+      if (at !== -1) this.#idle.splice(at, 1);
+    };
+    return socket.on('error', drop).on('close', drop);
   }
 
   close(): void {
-    for (const socket of this.#all) socket.removeAllListeners().destroy();
+    for (const socket of this.#all) socket.destroy();
   }
 }

@@ -61,8 +61,8 @@ export interface CallerUsageOptions {
 }
 
 /**
- * Limits at one gateway; those a minute are charged for other gateways too. The queue is shared by dynamic thresholds (Choudhury and Hahne, 1998): a caller may hold as
- * many places as are free, so that any number of greedy callers leaves places for others.
+ * Limits at one gateway. Per-minute limits also count what other gateways charge. The queue is shared by dynamic thresholds (Choudhury and
+ * Hahne, 1998): a caller may hold as many places as are free, so that any number of greedy callers leaves places for others.
  */
 export class CallerUsage {
   readonly #options: CallerUsageOptions;

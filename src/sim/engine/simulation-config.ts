@@ -82,7 +82,7 @@ export interface SentTurn {
 export interface ThreadTimes {
   /** Time until an instance receives what the conductor sends at `nowUs`; messages to it keep their order. */
   readonly toInstanceUs: (nowUs: number, instance: InstanceIndex, request: RequestId | undefined) => number;
-  /** Time until an instance has a prompt whose last bytes leave the sender at `nowUs`, if not that of any message. */
+  /** Time until an instance has a prompt whose last bytes leave the sender at `nowUs`; undefined: the usual latency. */
   readonly handOffUs?: (nowUs: number, to: InstanceIndex, request: RequestId) => number;
   /** Instances report what they have learned so often, in heartbeats; undefined: with every message. */
   readonly heartbeatUs?: number;

@@ -38,7 +38,7 @@ export function deliveredAtUs(
   return tokensUs ?? (started === undefined ? undefined : startedUs(started)) ?? nowUs + deliveryUs;
 }
 
-/** Every message takes the median: steps of external engines are derived from their streams, so that they contain the rest. */
+/** Every message takes the median: steps of external engines are derived from their streams, so they contain HTTP and the engine's loop. */
 export function usualTimes({ toInstanceUs, deliveryUs }: MessageDelays): ThreadTimes {
   return { toInstanceUs: () => toInstanceUs, receivedUs: (nowUs) => nowUs + deliveryUs };
 }

@@ -35,9 +35,10 @@ export function isOfEngines({ instances }: Recording): boolean {
   return instances.some(({ engine }) => engine !== undefined);
 }
 
-/** The size of the blocks of all engines; undefined: they have several, or a smaller one than the recording. */
+/** The size of the blocks of all engines that reported any; undefined: they have several, or a smaller one than the recording. */
 export function engineBlockTokens({ header, instances }: Recording): number | undefined {
-  const [size, ...others] = new Set(instances.map((each) => each.engineBlockTokens));
+  const reported = instances.filter(({ blocks }) => blocks !== undefined);
+  const [size, ...others] = new Set(reported.map((each) => each.engineBlockTokens));
   return size === undefined || others.length > 0 || size % header.blockTokens !== 0 ? undefined : size;
 }
 

@@ -29,7 +29,7 @@ afterEach(async () => {
 
 type Recorded = Parameters<typeof openRecording>[1];
 const model = { id: 'fake', kvTokenBytes: 3072, shape: { layers: 6, heads: 4, headDim: 16 } } as Recorded['model'];
-const options = { queue: 64, eviction: 'lru', pinMemory: 0, admission: 'none' };
+const options = { queue: 64, eviction: 'lru', pinMemory: 0, admission: 'none', copyHotPrefixes: true };
 
 async function engine(own: FakeEngineOptions): Promise<FakeEngine> {
   const started = await FakeEngine.start(own);
@@ -100,6 +100,7 @@ it('replays a fleet with its placements and hits, without text', async () => {
   await until(() => engines.every(({ hasSubscriber }) => hasSubscriber));
   const path = await record(cluster, 'fleet', engines);
   const lines = linesOf(path);
+  expect(lines[0].settings).toMatchObject({ queue: 64, copyHotPrefixes: true });
   expect(lines.find(({ instances }) => instances !== undefined)?.instances).toMatchObject([
     { name: urls[0], role: 'mixed', engine: 'vllm', takes_priorities: false, blocks: 4096 },
     { name: urls[1], role: 'mixed', engine: 'sglang', blocks: 2048 },

@@ -4,7 +4,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
 import { replayRecording } from '../../../src/cli/simulate/replay/replay-run.ts';
-import { replayFlags } from '../../../src/cli/simulate/replay/replay-settings.ts';
+import { replayFlags, replaySettings } from '../../../src/cli/simulate/replay/replay-settings.ts';
+import { replayedCluster } from '../../../src/cli/simulate/replay/replayed-cluster.ts';
+import { readRecording } from '../../../src/cli/simulate/trace-file.ts';
 import { LearnedTransfers } from '../../../src/core/router/placement/learned-transfers.ts';
 import { PrefillObserver } from '../../../src/core/router/placement/prefill-observer.ts';
 import { batchLimits } from '../../../src/core/scheduler/executor/token-limits.ts';
@@ -126,6 +128,15 @@ it('notes that the clocks of instances may differ from that of the gateway', asy
   expect(await notesOf(0)).toEqual([]);
   expect(await notesOf(-60e6)).toEqual([expect.stringContaining('No recorded step matches')]);
   expect(await notesOf(60e6)).toEqual([expect.stringContaining('ms after arrivals')]);
+});
+
+it.each([true, false])('copies hot prefixes as the server did: %j', async (copyHotPrefixes) => {
+  const flags = replayFlags({ replay: record(['mixed'], 1) });
+  const { header, ...rest } = await readRecording(flags.replay);
+  const own = copyHotPrefixes ? { ...header.settings, copyHotPrefixes } : header.settings;
+  const recording = { ...rest, header: { ...header, settings: own } };
+  const { placement } = replayedCluster(recording, replaySettings(recording, flags), () => 0);
+  expect(placement.copiesHotPrefixes).toBe(copyHotPrefixes);
 });
 
 it('refuses flags that the recording determines', () => {

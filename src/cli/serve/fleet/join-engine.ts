@@ -81,6 +81,6 @@ async function engineHost(
   log: (message: string) => void,
 ): Promise<string | undefined> {
   const { hostname } = new URL(options.engine);
-  const isBeside = hostname === 'localhost' || isLoopbackAddress(hostname);
-  return options.pagesHost === undefined && !isBeside ? undefined : pagesHost(options, nats, log);
+  const isLoopback = hostname === 'localhost' || isLoopbackAddress(hostname.replace(/^\[|\]$/g, ''));
+  return options.pagesHost === undefined && !isLoopback ? undefined : pagesHost(options, nats, log);
 }

@@ -77,7 +77,7 @@ export async function openRecording(
 /** The options that the simulator has too, in the notation of its flags. */
 function recordedSettings(options: Omit<ServeOptions, 'record'>): Readonly<Record<string, unknown>> {
   const { ttftSlo, tbtSlo, sloClasses, admission, forecast, td, refusalProbabilityMax, inlineTokens } = options;
-  const { roleSwitch, roleDwell, queue, stepMs, eviction, pinMemory } = options;
+  const { roleSwitch, roleDwell, queue, stepMs, eviction, pinMemory, copyHotPrefixes } = options;
   const { borrow, lendShare, lowWater, remoteAttentionShare, lookAheadMs, leaseMs, borrowAhead } = options;
   const { settle, settleMs, settleMin, remoteCacheMs, lendHost } = options;
   const others = (['cppGroup', 'sparse', 'dop'] as const).filter((name) => options[name] !== undefined).map(toFlag);
@@ -93,6 +93,7 @@ function recordedSettings(options: Omit<ServeOptions, 'record'>): Readonly<Recor
       eviction,
       pinMemory,
       balancingThreshold: balancingThresholdDefault,
+      copyHotPrefixes,
     },
     ...{ admission, forecast, td, refusalProbabilityMax, inlineTokens, roleSwitch, roleDwell },
     ...{ ttftSlo: ttftSlo && boundText(ttftSlo), tbtSlo: tbtSlo && boundText(tbtSlo) },

@@ -22,6 +22,7 @@ const recordedSchema = z.object({
   eviction: z.enum(evictionKinds as readonly EvictionKind[]),
   pinMemory: share,
   balancingThreshold: z.number().min(1),
+  copyHotPrefixes: z.boolean().default(false),
   /** Flags of the server that a recording does not describe. */
   others: z.array(z.string()).default([]),
   ...servedSloFields,

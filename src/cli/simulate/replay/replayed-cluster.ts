@@ -74,7 +74,10 @@ export function replayedCluster(
     linkBytesPerSecond: undefined,
     blockTokens: header.blockTokens,
     queueMax: settings.queue,
-    placement: { kind: 'cache-aware', seed: [0, 0], balancingThreshold: settings.balancingThreshold },
+    placement: {
+      ...{ kind: 'cache-aware', seed: [0, 0], balancingThreshold: settings.balancingThreshold },
+      copiesHotPrefixes: settings.copyHotPrefixes,
+    },
     admission: admissionSettings(settings),
     ...(!ofEngines && { learned }),
     threads: hasJobs || settings.check ? undefined : { ...times, ...(settings.processes && { heartbeatUs }) },

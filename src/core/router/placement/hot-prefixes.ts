@@ -34,8 +34,8 @@ interface Copy extends PrefixOffer {
 
 /**
  * A prompt that waits at the instance that has its prefix would start sooner at a free instance with a copy. Each run of blocks adds up
- * these waits. A prefix is copied once they exceed its transfer (ski rental: copies cost at most as much as the waits before them). Prompts
- * that fetch or compute their prefix elsewhere copy it themselves and add nothing.
+ * these waits. A prefix is copied once they exceed its transfer (ski rental). Prompts that fetch or compute their prefix elsewhere copy it
+ * themselves and add nothing.
  */
 export class HotPrefixes {
   readonly #runs = new PrefixTree();
@@ -54,7 +54,7 @@ export class HotPrefixes {
     const untilUs = nowUs + copy.transferUs;
     this.#busyUntilUs.set(decision.instance, untilUs);
     this.#busyUntilUs.set(target, untilUs);
-    // The waits have paid for this copy; the next one needs waits of its own.
+    // The waits have paid for this copy and those of shorter prefixes; longer ones keep theirs.
     for (let run: PrefixRun | undefined = copy.run; run !== undefined; run = run.parent) run.waitedUs = 0;
     return { to: target, blocks: copy.blocks, fromBlocks: matches.blocks[target] };
   }
@@ -86,7 +86,7 @@ export class HotPrefixes {
   }
 }
 
-/** The instance where the prompt would start first if it had the prefix; undefined: the one that has it. */
+/** The instance where the prompt would start first if it had the prefix; undefined: no other instance starts it sooner. */
 function soonest({ tokens, blockTokens, decision, matches, view, costs }: HotPrompt): number | undefined {
   const { instance, localBlocks, waitUs, prefillUs } = decision;
   let best: number | undefined;
