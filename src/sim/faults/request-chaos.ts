@@ -6,10 +6,10 @@ import { Simulation } from '../engine/simulation.ts';
 import type { ChaosCounts, ChaosKind } from './chaos-counts.ts';
 import { chaosUs, preemptingWorld, type RequestWorld } from './request-worlds.ts';
 
-/** After the faults, until all requests have ended. */
-const restUs = 12_000_000;
-const lendingRestUs = 35_000_000;
-/** Then, until instances have cancelled lost attempts and released orphans. */
+/** After the faults, some request receives a token or ends at least this often. */
+const stallUs = 5_000_000;
+const stepUs = 100_000;
+/** At the end, until instances have cancelled lost attempts and released orphans. */
 const orphansUs = 2_000_000;
 /** The same with stores, which release lost blocks later. */
 const storeReleaseUs = 13_000_000;
@@ -66,16 +66,30 @@ export function runWorld({ config, trace }: RequestWorld, seed: number): Simulat
   }
   simulation.advance(chaosUs);
   cluster.faults?.heal();
-  let untilUs = chaosUs;
-  const endUs = chaosUs + (config.lending === undefined ? restUs : lendingRestUs);
-  for (; simulation.unfinished > 0 && untilUs < endUs; untilUs += 100_000) simulation.advance(untilUs);
+  advanceToEnd(simulation, chaosUs + (config.faults?.times.timeoutUs ?? 0));
   const hasStores = config.instances.some(({ role }) => role === 'store');
-  simulation.advance(untilUs + (hasStores ? storeReleaseUs : orphansUs));
+  simulation.advance(simulation.nowUs + (hasStores ? storeReleaseUs : orphansUs));
   simulation.checks?.checkAtRest();
   simulation.lending?.checkAtRest();
   if (simulation.lending?.hasNoLoans === false)
     throw new Error('Lending broken: blocks are lent, and no request is left');
   return simulation;
+}
+
+/** Runs until all requests have ended, at most until the last one exceeds its timeout. @throws Error at a stall */
+function advanceToEnd(simulation: Simulation, endUs: number): void {
+  let progress = '';
+  let progressUs = simulation.nowUs;
+  for (let untilUs = simulation.nowUs; simulation.unfinished > 0 && untilUs < endUs; untilUs += stepUs) {
+    simulation.advance(untilUs);
+    const outputs = [...simulation.cluster.clients.requests].reduce((sum, [, request]) => sum + request.outputs, 0);
+    const reached = `${simulation.unfinished} ${outputs}`;
+    if (progress !== reached) [progress, progressUs] = [reached, untilUs];
+    else if (untilUs - progressUs > stallUs)
+      throw new Error(
+        `Requests broken: none of ${simulation.unfinished} requests has progressed for ${stallUs / 1e6} s`,
+      );
+  }
 }
 
 /** Every request has enough time. */
