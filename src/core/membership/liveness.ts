@@ -47,7 +47,7 @@ interface Process {
 }
 
 /** Processes that are not alive and still remembered, at most: an older one counts as new. */
-const rememberedMax = 1024;
+export const rememberedMax = 1024;
 
 /**
  * Announcements may be lost, late and duplicated: a lower incarnation or number changes nothing, and only several lost

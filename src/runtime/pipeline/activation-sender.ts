@@ -140,6 +140,13 @@ export class ActivationSender {
     for (const outgoing of this.#chunks.values()) if (outgoing.to === other) this.#drop(outgoing);
   }
 
+  /** A member is lost, and its index is never used again. The process cancels chunks that are announced to it later. */
+  onPeerEnded(other: InstanceIndex): void {
+    this.onPeerLost(other);
+    this.#lost.delete(other);
+    this.#links.forget(other);
+  }
+
   /** True if a computed chunk with a receive buffer waits for a send buffer; its release causes no event. */
   get waitsForBuffer(): boolean {
     for (const { computed, sent, receiveBuffer } of this.#chunks.values())

@@ -91,6 +91,12 @@ export class ActivationTransfer {
     this.#sender.onPeerLost(other);
   }
 
+  /** A member is lost, and its index is never used again. */
+  onPeerEnded(other: InstanceIndex): void {
+    this.#receiver.onPeerLost(other);
+    this.#sender.onPeerEnded(other);
+  }
+
   /** Time of the next `poll`, if nothing happens before. */
   get nextUs(): number {
     if (this.#receiver.hasEvents || this.#isUnblocked) return 0;

@@ -129,6 +129,11 @@ export class PipelineRunner {
     this.#transfer?.onPeerLost(other);
   }
 
+  /** Another instance is lost, and its index is never used again. */
+  onPeerEnded(other: InstanceIndex): void {
+    this.#transfer?.onPeerEnded(other);
+  }
+
   /** Releases the chunks of requests that are no longer computed here. */
   sweep(machine: Pick<TokenInstance, 'components'>): void {
     this.#transfer?.sweep((id) => machine.components.pipeline.has(id));

@@ -161,7 +161,8 @@ export class RemotePipeline implements PeerHandler<PeerAnnouncement> {
     const index = this.#indexOfPeer(peer);
     if (index === undefined) return;
     this.#members.delete(index);
-    this.#forward(index, { kind: 'gone' });
+    this.#context.names.delete(index);
+    this.#forward(index, { kind: 'ended' });
     for (const [id, { members }] of this.#shares)
       if (members.includes(index))
         this.#context.thread.send({ kind: 'streamBroken', id, to: index, ofActivations: true });

@@ -43,7 +43,7 @@ import {
   readStatus,
 } from '../wire/messages.ts';
 import type { NamedGroup, SessionName } from '../wire/names.ts';
-import { indexedLinks } from './peer-links.ts';
+import { departedAfterUs, indexedLinks } from './peer-links.ts';
 import { type ClusterProcess, type Peer, type PeerHandler, PeerSession, silentUs } from './peer-session.ts';
 
 /** Instances that a gateway can use at once. */
@@ -72,9 +72,6 @@ export interface ClusterGatewayOptions extends ClusterProcess {
   /** Traces are collected: instances report their steps. */
   readonly traces?: boolean;
 }
-
-/** A lost instance is shown for this time. */
-const departedAfterUs = 600_000_000;
 
 const noOutputs = { events: [], prefilled: [], released: [], pins: [], kvEvents: [], kvSnapshot: undefined };
 

@@ -505,8 +505,7 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
     const { lending, links, activationLinks, ...rest } = this.#snapshot;
     const snapshot = {
       ...rest,
-      ...(links && { links: this.#peers.named(links) }),
-      ...(activationLinks && { activationLinks: this.#peers.named(activationLinks) }),
+      ...this.#peers.named({ ...(links && { links }), ...(activationLinks && { activationLinks }) }),
       ...(lending && { lending: { ...lending, isManager: this.#options.isManager() === true } }),
     };
     const kvEventNumber = this.#kvEventNumber;

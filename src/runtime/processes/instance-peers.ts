@@ -3,8 +3,9 @@
 import type { PipelineGroup, PrefixFetch, PrefixOffer } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
-import type { LinkSnapshot } from '../../core/protocol/ports.ts';
+import type { InstanceSnapshot } from '../../core/protocol/ports.ts';
 import { RemotePipeline } from '../pipeline/remote-pipeline.ts';
+import { nowUs } from '../threads/alarm.ts';
 import type { PeerWire } from '../transfer/live-hand-offs.ts';
 import type { PeerContext } from '../transfer/peer-context.ts';
 import { isPrefixPeerWire, RemotePrefixes } from '../transfer/remote-prefixes.ts';
@@ -12,7 +13,7 @@ import { RemotePromptsIn } from '../transfer/remote-prompts-in.ts';
 import { RemotePromptsOut } from '../transfer/remote-prompts-out.ts';
 import type { InstanceCommand, NamedOffer, NamedPrefix } from '../wire/messages.ts';
 import type { SessionName } from '../wire/names.ts';
-import { namedLinks } from './peer-links.ts';
+import { PeerLinks } from './peer-links.ts';
 
 export interface InstancePeersOptions extends Omit<PeerContext, 'names'> {
   readonly role: InstanceRole;
@@ -32,6 +33,8 @@ export interface PeerTargets {
   readonly offer: PrefixOffer | undefined;
 }
 
+type ThreadLinks = Pick<InstanceSnapshot, 'links' | 'activationLinks'>;
+
 export class InstancePeers {
   /** Undefined: the instance decodes its own prompts. */
   readonly #promptsOut: RemotePromptsOut | undefined;
@@ -41,8 +44,11 @@ export class InstancePeers {
   readonly #pipeline: RemotePipeline | undefined;
   /** Undefined: prefixes are not fetched. */
   readonly #prefixes: RemotePrefixes | undefined;
-  /** By the thread's index, all peers that ever joined: their link counters remain after they leave. */
+  /** By the thread's index, the peers that are connected or awaited. */
   readonly #names = new Map<InstanceIndex, string>();
+  /** Of prompts and prefixes. */
+  readonly #links = new PeerLinks(this.#names);
+  readonly #activationLinks = new PeerLinks(this.#names);
 
   constructor(options: InstancePeersOptions) {
     const { process, thread, requests, role, canSwitchRole, fetchesPrefixes, stageLayers: layers } = options;
@@ -115,9 +121,13 @@ export class InstancePeers {
     return to === undefined ? undefined : { to, blocks };
   }
 
-  /** The thread's links, with the names of their peers. */
-  named(links: readonly LinkSnapshot[]): readonly LinkSnapshot[] {
-    return namedLinks(links, (to) => this.#names.get(to));
+  /** The snapshot's links with the names of their peers. */
+  named({ links, activationLinks }: ThreadLinks): ThreadLinks {
+    const atUs = nowUs();
+    return {
+      ...(links && { links: this.#links.named(atUs, links) }),
+      ...(activationLinks && { activationLinks: this.#activationLinks.named(atUs, activationLinks) }),
+    };
   }
 }
 

@@ -5,6 +5,7 @@ import {
   type LossReason,
   Membership,
   type MembershipEvent,
+  rememberedMax,
 } from '../../core/membership/liveness.ts';
 import { type ChannelEffect, type ChannelEvent, ReliableChannel } from '../../core/membership/reliable-channel.ts';
 import { assertNever } from '../../util/assert-never.ts';
@@ -39,6 +40,18 @@ export interface Peer<Theirs extends Announcement> {
   readonly member: Theirs;
   /** Numbered by the leading side. A new session shares no state with earlier ones. */
   readonly session: number;
+}
+
+/** What a process remembers of another one beyond their sessions. */
+interface KnownProcess {
+  /** The incarnation of the last session. */
+  readonly incarnation?: number;
+  /** The number of the last session; the same incarnation never has a lower one. */
+  readonly session?: number;
+  /** The wire version that both sides have. */
+  readonly version?: number;
+  /** The last incarnation without a common wire version. */
+  readonly foreign?: number;
 }
 
 interface Session<Theirs extends Announcement> extends Peer<Theirs> {
@@ -91,13 +104,9 @@ export class PeerSession<Theirs extends Announcement> {
   readonly #members = new Map<string, Theirs>();
   /** By name. */
   readonly #sessions = new Map<string, Session<Theirs>>();
-  /** By name: the last session number, and the incarnation that it was with. */
-  readonly #lastSessions = new Map<string, { readonly incarnation: number; readonly session: number }>();
+  /** By name, what outlives sessions. */
+  readonly #known = new Map<string, KnownProcess>();
   readonly #versions: WireVersions;
-  /** By name: the wire version that both sides have. */
-  readonly #common = new Map<string, number>();
-  /** By name: the last incarnation without a common wire version. */
-  readonly #foreign = new Map<string, number>();
   readonly #alarm = new Alarm(() => this.#wake());
   readonly #stops: (() => void)[] = [];
   #heartbeat: NodeJS.Timeout | undefined;
@@ -225,14 +234,14 @@ export class PeerSession<Theirs extends Announcement> {
     const { name, incarnation, ...theirs } = readAnyAnnouncement(bytes);
     const common = commonVersion(theirs, this.#versions);
     if (common !== undefined) {
-      this.#common.set(name, common);
+      this.#remember(name, { version: common });
       return false;
     }
-    if (this.#foreign.get(name) !== incarnation)
+    if (this.#known.get(name)?.foreign !== incarnation)
       this.#process.log(
         `Refused ${name}: its wire version is ${describeVersions(theirs)}, that of this process ${describeVersions(statedVersions(this.#versions))}`,
       );
-    this.#foreign.set(name, incarnation);
+    this.#remember(name, { foreign: incarnation });
     return true;
   }
 
@@ -267,16 +276,37 @@ export class PeerSession<Theirs extends Announcement> {
   #removeMember(name: string, why: LossReason): void {
     this.#members.delete(name);
     this.#end(name, why);
+    const known = this.#known.get(name);
+    this.#known.delete(name);
+    // An incarnation that has left never returns. The map is in the order of the latest change.
+    if (known !== undefined && why !== 'left') this.#known.set(name, known);
   }
 
   #lastSession({ name, incarnation }: Announcement): number {
-    const last = this.#lastSessions.get(name);
-    return last?.incarnation === incarnation ? last.session : 0;
+    const { incarnation: last, session = 0 } = this.#known.get(name) ?? {};
+    return last === incarnation ? session : 0;
+  }
+
+  #remember(name: string, change: KnownProcess): void {
+    const known = this.#known.get(name);
+    if (known === undefined) this.#forgetOldest();
+    this.#known.set(name, { ...known, ...change });
+  }
+
+  /** Of the processes without a session, as many stay as the membership remembers. */
+  #forgetOldest(): void {
+    let over = this.#known.size - this.#members.size + 1 - rememberedMax;
+    for (const name of this.#known.keys()) {
+      if (over <= 0) return;
+      if (this.#members.has(name)) continue;
+      this.#known.delete(name);
+      over--;
+    }
   }
 
   #begin(member: Theirs, session: number): Session<Theirs> {
     const current = { member, session, channel: new ReliableChannel() };
-    this.#lastSessions.set(member.name, { incarnation: member.incarnation, session });
+    this.#remember(member.name, { incarnation: member.incarnation, session });
     this.#sessions.set(member.name, current);
     this.#handler.onJoined(current);
     return current;
@@ -364,7 +394,7 @@ export class PeerSession<Theirs extends Announcement> {
     const { bus, name, incarnation } = this.#process;
     bus.publish(
       `${roles[this.#role].sends}.${member.name}.${member.incarnation}.${name}.${incarnation}`,
-      encodeFrame(frame, this.#common.get(member.name)),
+      encodeFrame(frame, this.#known.get(member.name)?.version),
     );
   }
 }

@@ -235,6 +235,7 @@ export class InstanceLoop {
 
   #onPeerMessage(from: InstanceIndex, wire: PeerWire): void {
     if (wire.kind === 'gone') this.#pipeline?.onPeerLost(from);
+    if (wire.kind === 'ended') this.#pipeline?.onPeerEnded(from);
     if (isActivationWire(wire)) this.#pipeline?.onMessage(from, wire);
     else for (const event of this.#handOffs?.onMessage(from, wire) ?? []) this.#feed(event);
   }

@@ -221,6 +221,6 @@ export class InstanceThread {
 
 function reasonOf(message: ToThread): InterruptReason | undefined {
   if (message.kind === 'submit') return message.request.batch === true ? undefined : 'request';
-  const isGone = message.kind === 'peerMessage' && message.wire.kind === 'gone';
+  const isGone = message.kind === 'peerMessage' && (message.wire.kind === 'gone' || message.wire.kind === 'ended');
   return message.kind === 'cancel' || isGone ? 'cancelOrLoss' : undefined;
 }

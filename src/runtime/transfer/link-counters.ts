@@ -62,6 +62,16 @@ export class LinkCounters {
     known.bytes += bytes;
   }
 
+  /** The instance is lost, and its index is never used again. */
+  forget(to: InstanceIndex): void {
+    const link = this.#links.get(to);
+    if (link === undefined) return;
+    this.#changes++;
+    this.#links.delete(to);
+    for (const [stream, known] of this.#streams) if (known.link === link) this.streamEnded(stream);
+    this.#meter.forget(to);
+  }
+
   /** The stream has arrived or was stopped: its bytes leave the backlog. */
   streamEnded(stream: string): void {
     const known = this.#streams.get(stream);

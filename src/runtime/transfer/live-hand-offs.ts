@@ -27,8 +27,10 @@ export type PeerWire =
   | { readonly kind: 'message'; readonly message: PeerMessage; readonly receiveBuffer: ReceiveBufferHandle | undefined }
   /** The first events for the client, to be emitted once the prompt has been received. */
   | { readonly kind: 'firstEvents'; readonly id: RequestId; readonly events: readonly GenerationEvent[] }
-  /** The sender is lost. */
-  | { readonly kind: 'gone' };
+  /** The sender is lost, and may return under its index. */
+  | { readonly kind: 'gone' }
+  /** The sender is lost, and its index is never used again. */
+  | { readonly kind: 'ended' };
 
 /** One sender's part of an expected prompt. */
 interface Part {
@@ -242,12 +244,16 @@ export class LiveHandOffs {
 
   /** Handles a message of a peer; returns the events for the state machine. */
   onMessage(from: InstanceIndex, wire: Exclude<PeerWire, ActivationWire>): readonly InstanceEvent[] {
-    if (wire.kind === 'gone') return this.prefixes.onPeerLost(from);
+    if (wire.kind === 'ended') this.#links.forget(from);
+    if (wire.kind === 'gone' || wire.kind === 'ended') return this.prefixes.onPeerLost(from);
     const event = this.#eventOf(from, wire);
     return event === undefined ? [] : [event];
   }
 
-  #eventOf(from: InstanceIndex, wire: Exclude<PeerWire, { kind: 'gone' } | ActivationWire>): InstanceEvent | undefined {
+  #eventOf(
+    from: InstanceIndex,
+    wire: Exclude<PeerWire, { kind: 'gone' | 'ended' } | ActivationWire>,
+  ): InstanceEvent | undefined {
     if (wire.kind === 'firstEvents') {
       const part = this.#expected.get(wire.id)?.parts.get(from);
       if (part === undefined) return undefined;

@@ -22,6 +22,6 @@ export interface PeerContext {
   readonly process: ClusterProcess;
   readonly thread: Pick<InstanceThread, 'send'>;
   readonly requests: RequestRegistry;
-  /** By the thread's index, the name of every instance that has ever been a peer. */
+  /** By the thread's index, the names of the peers that are connected or awaited. */
   readonly names: Map<InstanceIndex, string>;
 }

@@ -84,7 +84,8 @@ export class RemotePrefixes implements PeerHandler<FetcherAnnouncement> {
     const remote = this.#remoteOf(peer);
     if (remote === undefined) return;
     this.#remotes.delete(remote.index);
-    this.#forward(remote.index, { kind: 'gone' });
+    this.#context.names.delete(remote.index);
+    this.#forward(remote.index, { kind: 'ended' });
     if (peer.member.isStore) this.#reportStores();
   }
 

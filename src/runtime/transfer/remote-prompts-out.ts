@@ -116,7 +116,9 @@ export class RemotePromptsOut implements PeerHandler<PeerAnnouncement> {
 
   #end(destination: Destination): void {
     this.#destinations.delete(destination.index);
+    this.#context.names.delete(destination.index);
     for (const id of [...destination.prompts.keys()]) this.#break(destination, id);
+    this.#forward(destination, { kind: 'ended' });
   }
 
   #await(name: string, incarnation: number): Destination {

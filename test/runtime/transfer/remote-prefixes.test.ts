@@ -27,10 +27,11 @@ class RecordingThread {
 function member(hub: MemoryHub, name: string, incarnation = 1, isStore = false) {
   const thread = new RecordingThread();
   const process = { bus: hub.connect(), name, incarnation, log: () => {} };
-  const prefixes = new RemotePrefixes({ process, thread, names: new Map() }, isStore);
+  const names = new Map<number, string>();
+  const prefixes = new RemotePrefixes({ process, thread, names }, isStore);
   closing.push(() => prefixes.close());
   prefixes.start();
-  return { thread, prefixes };
+  return { thread, names, prefixes };
 }
 
 const chain = { blocks: 1, words: Uint32Array.of(1, 2, 3, 4) };
@@ -86,7 +87,8 @@ describe('prefixes between processes', () => {
     const { a, b, toB, toA } = await pair();
     b.prefixes.close();
     await settled();
-    expect(a.thread.receivedMessages).toEqual([{ kind: 'peerMessage', from: toB, wire: { kind: 'gone' } }]);
+    expect(a.thread.receivedMessages).toEqual([{ kind: 'peerMessage', from: toB, wire: { kind: 'ended' } }]);
+    expect([...a.names]).toEqual([]);
     expect(a.prefixes.indexOf({ name: 'b', incarnation: 2 })).toBeUndefined();
     a.prefixes.send(toB, fetchOf('g.1.1/r'));
     expect(a.thread.receivedMessages.at(-1)).toEqual({

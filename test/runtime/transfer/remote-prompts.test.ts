@@ -34,9 +34,10 @@ function prefillSide(hub: MemoryHub) {
   const released: RequestId[] = [];
   const process = { bus: hub.connect(), name: 'p', incarnation: 3, log: () => {} };
   const requests = { register: () => undefined, onReceived: () => {}, release: (id: RequestId) => released.push(id) };
-  const out = new RemotePromptsOut({ process, thread, requests, names: new Map() });
+  const names = new Map<number, string>();
+  const out = new RemotePromptsOut({ process, thread, requests, names });
   closing.push(() => out.close());
-  return { out, thread, released };
+  return { out, thread, released, names };
 }
 
 function decodeSide(hub: MemoryHub, isKnown = true) {
@@ -153,7 +154,11 @@ describe('prompts between processes', () => {
     await settled();
     expect(d.thread.receivedMessages).toMatchObject([{ wire: { message: { kind: 'reserve', id: 'g.1.2/r' } } }]);
     await vi.advanceTimersByTimeAsync(3_500);
-    expect(p.thread.receivedMessages).toEqual([{ kind: 'streamBroken', id: 'g.1.1/s', to: nowhere }]);
+    expect(p.thread.receivedMessages).toEqual([
+      { kind: 'streamBroken', id: 'g.1.1/s', to: nowhere },
+      { kind: 'peerMessage', from: nowhere, wire: { kind: 'ended' } },
+    ]);
+    expect([...p.names]).toEqual([[to, 'd']]);
   });
 
   it('end on both sides when one of them leaves: received prompts continue, others are cancelled', async () => {
@@ -177,6 +182,9 @@ describe('prompts between processes', () => {
     const to = q.out.add(leaving('r'), decoder);
     e.into.close();
     await settled();
-    expect(q.thread.receivedMessages).toEqual([{ kind: 'streamBroken', id: 'g.1.1/r', to }]);
+    expect(q.thread.receivedMessages).toEqual([
+      { kind: 'streamBroken', id: 'g.1.1/r', to },
+      { kind: 'peerMessage', from: to, wire: { kind: 'ended' } },
+    ]);
   });
 });
