@@ -500,6 +500,27 @@ export interface KeyUsage {
   readonly tokens: number;
 }
 
+/** What a key has open at one gateway now. */
+export interface KeyOpen {
+  /** As of KeyUsage. */
+  readonly owner: string;
+  readonly open: {
+    /** Requests that generate. */
+    readonly requests: number;
+    /** Those of them without a first token. */
+    readonly queued: number;
+    readonly connections: number;
+  };
+}
+
+/** Of one gateway. */
+export interface SharedUsage {
+  /** Keys that are not idle. */
+  readonly charged: readonly KeyUsage[];
+  /** Keys that have something open. */
+  readonly open: readonly KeyOpen[];
+}
+
 /** The other gateways of a cluster, each of which has files, batches and contexts of its own. */
 export interface GatewayPeers {
   /** Names this gateway in ids: 8 hexadecimal digits. With a data folder it survives a restart. */
@@ -514,7 +535,8 @@ export interface GatewayPeers {
    */
   onRequest(answer: (request: ForwardedRequest, cancelled: Cancelled) => Promise<ForwardedResponse>): void;
   /**
-   * Every gateway receives `own()` twice a second from now on, and what the others send goes to `onOther`. @param onOther `from` is one object for each connection to a gateway
+   * Every gateway receives `own()` twice a second from now on, and what the others send goes to `onOther`. A gateway that is lost has nothing open.
+   * @param onOther `from` is one object for each connection to a gateway
    */
-  shareUsage(own: () => readonly KeyUsage[], onOther: (from: object, usage: readonly KeyUsage[]) => void): void;
+  shareUsage(own: () => SharedUsage, onOther: (from: object, usage: SharedUsage) => void): void;
 }

@@ -12,8 +12,8 @@ import { answerForwarded, Forwarding, forwardedCaller } from '../forwarding/forw
 import { GatewayIds } from '../forwarding/gateway-ids.ts';
 import { type ApiKeys, authorizationOf, requireAdmin } from '../keys/api-keys.ts';
 import { anyCaller, type Caller } from '../keys/caller.ts';
-import { CallerConnections, CallerUsage } from '../keys/caller-usage.ts';
-import { shareUsage } from '../keys/shared-usage.ts';
+import { CallerConnections, CallerUsage, OpenElsewhere } from '../keys/caller-usage.ts';
+import { shareUsage, type UsageParts } from '../keys/shared-usage.ts';
 import { GatewayMetrics } from '../metrics/metrics.ts';
 import { type ModelParts, modelNameOf, OneModel, type ServedModels, unknownModel } from '../models/served-models.ts';
 import { Contexts } from '../openai/contexts.ts';
@@ -126,8 +126,8 @@ export function createApp(
 ): Hono<Env> {
   const { logger } = options;
   const models = servedModelsOf(options);
-  const { keys, choicesMax: queueMax } = options;
-  const usage = new CallerUsage({ nowMs: () => performance.now(), queueMax, sharesQueue: () => keys.areSeveral });
+  const { keys } = options;
+  const { usage, connections } = usageOf(options);
   const ids = new GatewayIds(options.peers?.key);
   const contexts = new Contexts(ids);
   const forwarding = new Forwarding(options.peers, keys);
@@ -147,7 +147,7 @@ export function createApp(
     });
   }
   if (options.corsOrigins.length > 0) app.use(allowOrigins(options.corsOrigins));
-  identifyCallers(app, keys, connectionsOf(options));
+  identifyCallers(app, keys, connections);
   for (const [path, what] of adminRoutes) {
     app.use(path, async (c, next) => {
       requireAdmin(c.get('caller'), what);
@@ -171,10 +171,7 @@ export function createApp(
     errorResponse(c, new ApiError(404, `Cannot find ${c.req.method} ${c.req.path}`, { code: 'unknown_url' }), logger),
   );
   app.onError((error, c) => errorResponse(c, error, logger));
-  if (options.peers !== undefined) {
-    shareUsage(options.peers, keys, usage);
-    answerForwarded(options.peers, keys, (request, env) => app.fetch(request, env));
-  }
+  if (options.peers !== undefined) answerForwarded(options.peers, keys, (request, env) => app.fetch(request, env));
   return app;
 }
 
@@ -212,9 +209,16 @@ function claimConnection(
   }
 }
 
-/** With several keys, each may have half of all connections. */
-function connectionsOf({ keys, connectionsMax = connectionsMaxDefault }: GatewaySettings): CallerConnections {
-  return new CallerConnections(() => (keys.areSeveral ? Math.ceil(connectionsMax / 2) : undefined));
+/** With several keys, each may have half of all connections. Other gateways of the cluster count what is used here, and the reverse. */
+function usageOf(options: GatewaySettings): Pick<UsageParts, 'usage' | 'connections'> {
+  const { keys, choicesMax: queueMax, connectionsMax = connectionsMaxDefault, peers } = options;
+  const elsewhere = new OpenElsewhere();
+  const each = (): number | undefined => (keys.areSeveral ? Math.ceil(connectionsMax / 2) : undefined);
+  const connections = new CallerConnections(each, elsewhere);
+  const sharesQueue = (): boolean => keys.areSeveral;
+  const usage = new CallerUsage({ nowMs: () => performance.now(), queueMax, sharesQueue, elsewhere });
+  if (peers !== undefined) shareUsage(peers, keys, { usage, connections, elsewhere });
+  return { usage, connections };
 }
 
 function addClusterRoutes(app: Hono<Env>, options: ServedOptions, models: ServedModels): void {

@@ -1,4 +1,5 @@
 // What callers use now, against the limits of their keys.
+import type { KeyOpen } from '../../core/protocol/ports.ts';
 import { ApiError } from '../http/errors.ts';
 import type { Caller } from './caller.ts';
 
@@ -41,6 +42,36 @@ class CallerState {
   charged: { requests: number; tokens: number; atMs: number } | undefined;
 }
 
+/** What a caller has open. */
+export type OpenUse = KeyOpen['open'];
+
+const nothingOpen: OpenUse = { requests: 0, queued: 0, connections: 0 };
+
+/** What callers have open at the other gateways of a cluster, as each has reported last. */
+export class OpenElsewhere {
+  /** By connection to a gateway, then by caller. */
+  readonly #gateways = new Map<object, ReadonlyMap<string, OpenUse>>();
+
+  /** @param callers by name; empty: the gateway is lost, or has nothing open */
+  report(from: object, callers: ReadonlyMap<string, OpenUse>): void {
+    if (callers.size === 0) this.#gateways.delete(from);
+    else this.#gateways.set(from, callers);
+  }
+
+  of({ name }: Caller): OpenUse {
+    let sum = nothingOpen;
+    for (const callers of this.#gateways.values()) {
+      const { requests, queued, connections } = callers.get(name) ?? nothingOpen;
+      sum = {
+        requests: sum.requests + requests,
+        queued: sum.queued + queued,
+        connections: sum.connections + connections,
+      };
+    }
+    return sum;
+  }
+}
+
 /** One generating HTTP request. */
 export interface RequestUse {
   /** Its first token was generated. */
@@ -58,10 +89,12 @@ export interface CallerUsageOptions {
   readonly queueMax: number;
   /** True if callers can be told apart: then each may hold as many places of the queue as are free. */
   readonly sharesQueue: () => boolean;
+  /** Undefined: the gateway is alone. */
+  readonly elsewhere?: OpenElsewhere;
 }
 
 /**
- * Limits at one gateway. Per-minute limits also count what other gateways charge. The queue is shared by dynamic thresholds (Choudhury and
+ * Limits of keys. They also count what other gateways charge and have open; the queue is that of this gateway. It is shared by dynamic thresholds (Choudhury and
  * Hahne, 1998): a caller may hold as many places as are free, so that any number of greedy callers leaves places for others.
  */
 export class CallerUsage {
@@ -82,9 +115,11 @@ export class CallerUsage {
       throw exceeded(caller, 'requests_per_minute', requestsPerMinute, state.requests.waitMs(1, requestsPerMinute));
     if (tokensPerMinute !== undefined && state.tokens.level(tokensPerMinute, nowMs) <= 0)
       throw exceeded(caller, 'tokens_per_minute', tokensPerMinute, state.tokens.waitMs(1, tokensPerMinute));
-    if (concurrentRequests !== undefined && state.concurrent >= concurrentRequests)
+    if (concurrentRequests === undefined && queuedRequests === undefined) return;
+    const { requests, queued } = this.#options.elsewhere?.of(caller) ?? nothingOpen;
+    if (concurrentRequests !== undefined && state.concurrent + requests >= concurrentRequests)
       throw exceeded(caller, 'concurrent_requests', concurrentRequests, 1000);
-    if (queuedRequests !== undefined && state.queued >= queuedRequests)
+    if (queuedRequests !== undefined && state.queued + queued >= queuedRequests)
       throw exceeded(caller, 'queued_requests', queuedRequests, 1000);
   }
 
@@ -131,6 +166,12 @@ export class CallerUsage {
       state.charged = undefined;
       return [];
     });
+  }
+
+  /** By name, what callers have open here. */
+  get open(): ReadonlyMap<string, Pick<OpenUse, 'requests' | 'queued'>> {
+    const busy = [...this.#states].filter(([, { concurrent }]) => concurrent > 0);
+    return new Map(busy.map(([name, { concurrent, queued }]) => [name, { requests: concurrent, queued }]));
   }
 
   /** Another gateway has charged the caller. */
@@ -188,22 +229,32 @@ export class CallerConnections {
   readonly #owners = new WeakMap<Connection, string>();
   readonly #counts = new Map<string, number>();
   readonly #each: () => number | undefined;
+  readonly #elsewhere: OpenElsewhere | undefined;
 
-  /** @param each limit of keys without one of their own */
-  constructor(each: () => number | undefined) {
+  /** @param each limit of keys without one of their own, at this gateway */
+  constructor(each: () => number | undefined, elsewhere?: OpenElsewhere) {
     this.#each = each;
+    this.#elsewhere = elsewhere;
   }
 
   /** @throws ApiError 429 if the caller has as many other connections as its key may have */
   use(caller: Caller, connection: Connection): void {
     const owner = this.#owners.get(connection);
     if (owner === caller.name) return;
-    const limit = caller.limits.connections ?? this.#each();
-    if (limit !== undefined && this.countOf(caller) >= limit) throw exceeded(caller, 'connections', limit, 1000);
+    const { connections: own } = caller.limits;
+    const limit = own ?? this.#each();
+    const elsewhere = own === undefined ? 0 : (this.#elsewhere?.of(caller).connections ?? 0);
+    if (limit !== undefined && this.countOf(caller) + elsewhere >= limit)
+      throw exceeded(caller, 'connections', limit, 1000);
     if (owner === undefined) connection.once('close', () => this.#add(this.#owners.get(connection), -1));
     this.#add(owner, -1);
     this.#owners.set(connection, caller.name);
     this.#add(caller.name, 1);
+  }
+
+  /** By name of the caller. */
+  get open(): ReadonlyMap<string, number> {
+    return this.#counts;
   }
 
   countOf({ name }: Caller): number {

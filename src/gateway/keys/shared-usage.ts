@@ -1,17 +1,46 @@
-// Limits a minute over all gateways of a cluster: what each has charged a key is charged at the others.
-import type { GatewayPeers, KeyUsage } from '../../core/protocol/ports.ts';
+// Limits of keys over all gateways of a cluster: each charges what the others have charged, and counts what is open there.
+import type { GatewayPeers, KeyOpen, KeyUsage, SharedUsage } from '../../core/protocol/ports.ts';
 import type { ApiKeys } from './api-keys.ts';
-import type { CallerUsage } from './caller-usage.ts';
+import type { CallerConnections, CallerUsage, OpenElsewhere } from './caller-usage.ts';
+
+/** Of one gateway. */
+export interface UsageParts {
+  readonly usage: CallerUsage;
+  readonly connections: CallerConnections;
+  readonly elsewhere: OpenElsewhere;
+}
 
 /** From now on. */
-export function shareUsage(peers: Pick<GatewayPeers, 'shareUsage'>, keys: ApiKeys, usage: CallerUsage): void {
+export function shareUsage(peers: Pick<GatewayPeers, 'shareUsage'>, keys: ApiKeys, parts: UsageParts): void {
+  const { usage, elsewhere } = parts;
   const charges = new ChargesElsewhere((owner, requests, tokens) => {
     const caller = keys.callerWithOwner(owner);
     if (caller !== undefined) usage.chargeElsewhere(caller, requests, tokens);
   });
-  const own = (): readonly KeyUsage[] =>
-    usage.charged().map(({ name, requests, tokens }) => ({ owner: keys.ownerOf(name), requests, tokens }));
-  peers.shareUsage(own, (from, others) => charges.received(from, others));
+  const own = (): SharedUsage => ({
+    charged: usage.charged().map(({ name, requests, tokens }) => ({ owner: keys.ownerOf(name), requests, tokens })),
+    open: openHere(keys, parts),
+  });
+  peers.shareUsage(own, (from, { charged, open }) => {
+    charges.received(from, charged);
+    const known = open.flatMap(({ owner, open: use }) => {
+      const caller = keys.callerWithOwner(owner);
+      return caller === undefined ? [] : [[caller.name, use] as const];
+    });
+    elsewhere.report(from, new Map(known));
+  });
+}
+
+/** Of the keys that have a limit of it. */
+function openHere(keys: ApiKeys, { usage, connections }: UsageParts): readonly KeyOpen[] {
+  const requests = usage.open;
+  return [...new Set([...requests.keys(), ...connections.open.keys()])].flatMap((name) => {
+    const { limits } = keys.callerNamed(name);
+    if ((limits.concurrentRequests ?? limits.queuedRequests ?? limits.connections) === undefined) return [];
+    const { requests: running, queued } = requests.get(name) ?? { requests: 0, queued: 0 };
+    const open = { requests: running, queued, connections: connections.open.get(name) ?? 0 };
+    return [{ owner: keys.ownerOf(name), open }];
+  });
 }
 
 type Counts = Pick<KeyUsage, 'requests' | 'tokens'>;

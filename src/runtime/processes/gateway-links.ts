@@ -2,7 +2,7 @@
 // the other one pulls. Each call waits for one message at a time, and every wait has a time-out.
 
 import type { LossReason } from '../../core/membership/liveness.ts';
-import type { ForwardedRequest, ForwardedResponse, GatewayPeers, KeyUsage } from '../../core/protocol/ports.ts';
+import type { ForwardedRequest, ForwardedResponse, GatewayPeers, SharedUsage } from '../../core/protocol/ports.ts';
 import { assertNever } from '../../util/assert-never.ts';
 import { encode } from '../wire/codec.ts';
 import {
@@ -13,7 +13,7 @@ import {
   readForward,
   readForwarder,
   readUsage,
-  sharedKeysMax,
+  usageEntries,
 } from '../wire/forward-messages.ts';
 import { type ClusterProcess, type Peer, type PeerHandler, PeerSession } from './peer-session.ts';
 
@@ -25,6 +25,8 @@ const pullMs = 30_000;
 const callsMax = 64;
 /** Lost gateways whose names are remembered. */
 const lostMax = 256;
+
+const noUsage: SharedUsage = { charged: [], open: [] };
 
 type Forwarder = Peer<ForwarderAnnouncement>;
 type AnswerForwarded = Parameters<GatewayPeers['onRequest']>[0];
@@ -62,8 +64,8 @@ export class GatewayLinks implements PeerHandler<ForwarderAnnouncement>, Gateway
   readonly readAnnouncement = readForwarder;
   #calls = 0;
   #answer: AnswerForwarded | undefined;
-  #ownUsage: () => readonly KeyUsage[] = () => [];
-  #onUsage: (from: object, usage: readonly KeyUsage[]) => void = () => {};
+  #ownUsage: () => SharedUsage = () => noUsage;
+  #onUsage: (from: object, usage: SharedUsage) => void = () => {};
 
   constructor(process: ClusterProcess, key: string) {
     this.key = key;
@@ -89,14 +91,14 @@ export class GatewayLinks implements PeerHandler<ForwarderAnnouncement>, Gateway
     this.#answer = answer;
   }
 
-  shareUsage(own: () => readonly KeyUsage[], onOther: (from: object, usage: readonly KeyUsage[]) => void): void {
+  shareUsage(own: () => SharedUsage, onOther: (from: object, usage: SharedUsage) => void): void {
     this.#ownUsage = own;
     this.#onUsage = onOther;
   }
 
   /** With each ack: counts since some time, so that a lost one is repeated by the next. */
   status(): Uint8Array {
-    return encode(this.#ownUsage().slice(0, sharedKeysMax));
+    return encode(usageEntries(this.#ownUsage()));
   }
 
   onStatus(peer: Forwarder, bytes: Uint8Array): void {
@@ -136,6 +138,7 @@ export class GatewayLinks implements PeerHandler<ForwarderAnnouncement>, Gateway
   onLost(peer: Forwarder, why: LossReason): void {
     const { key } = peer.member;
     this.#drop(peer);
+    this.#onUsage(peer, noUsage);
     if (this.#peers.get(key) === peer) {
       this.#peers.delete(key);
       this.#lost.set(key, `${describe(peer)} is not in the cluster any more: it ${lossText[why]}`);

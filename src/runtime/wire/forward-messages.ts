@@ -6,7 +6,9 @@ import {
   type ForwardedResponse,
   forwardedBodyBytesMax,
   isForwardedPath,
+  type KeyOpen,
   type KeyUsage,
+  type SharedUsage,
 } from '../../core/protocol/ports.ts';
 import { memberFields, reader } from './messages.ts';
 
@@ -65,10 +67,16 @@ export interface ForwarderAnnouncement extends Announcement {
 
 export const gatewayKeyPattern = /^[0-9a-f]{8}$/;
 
-/** Keys whose usage a gateway sends at most. */
+/** Keys whose usage a gateway sends at most, of each kind. */
 export const sharedKeysMax = 8192;
 const countOf = z.number().int().min(-Number.MAX_SAFE_INTEGER).max(Number.MAX_SAFE_INTEGER);
-const keyUsage = z.strictObject({ owner: z.string().max(64), requests: countOf, tokens: countOf });
+const owner = z.string().max(64);
+const keyUsage = z.strictObject({ owner, requests: countOf, tokens: countOf });
+const openCount = z.number().int().min(0).max(Number.MAX_SAFE_INTEGER);
+const keyOpen = z.strictObject({
+  owner,
+  open: z.strictObject({ requests: openCount, queued: openCount, connections: openCount }),
+});
 
 /** Each throws an Error that names the invalid field. */
 export const readForward = reader<ForwardWire>("a gateway's message", forwardWire);
@@ -76,4 +84,20 @@ export const readForwarder = reader<ForwarderAnnouncement>(
   "a gateway's announcement",
   z.object({ ...memberFields, key: z.string().regex(gatewayKeyPattern) }),
 );
-export const readUsage = reader<readonly KeyUsage[]>("a gateway's usage of keys", z.array(keyUsage).max(sharedKeysMax));
+const readEntries = reader<readonly (KeyUsage | KeyOpen)[]>(
+  "a gateway's usage of keys",
+  z.array(z.union([keyUsage, keyOpen])).max(2 * sharedKeysMax),
+);
+
+/** One list: gateways that share charges alone send it too. */
+export function usageEntries({ charged, open }: SharedUsage): readonly (KeyUsage | KeyOpen)[] {
+  return [...charged.slice(0, sharedKeysMax), ...open.slice(0, sharedKeysMax)];
+}
+
+export function readUsage(bytes: Uint8Array): SharedUsage {
+  const entries = readEntries(bytes);
+  return {
+    charged: entries.filter((each) => 'tokens' in each),
+    open: entries.filter((each) => 'open' in each),
+  };
+}

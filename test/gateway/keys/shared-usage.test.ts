@@ -1,8 +1,9 @@
-// Limits a minute of keys over several gateways: each charges what the others have charged, once.
+// Limits of keys over several gateways: each charges what the others have charged, once, and counts what is open there.
+import { EventEmitter } from 'node:events';
 import { afterEach, expect, it, vi } from 'vitest';
 import type { GatewayPeers } from '../../../src/core/protocol/ports.ts';
 import { ApiKeys } from '../../../src/gateway/keys/api-keys.ts';
-import { CallerUsage } from '../../../src/gateway/keys/caller-usage.ts';
+import { CallerConnections, CallerUsage, OpenElsewhere } from '../../../src/gateway/keys/caller-usage.ts';
 import { parseKeys } from '../../../src/gateway/keys/keys-file.ts';
 import { ChargesElsewhere, shareUsage } from '../../../src/gateway/keys/shared-usage.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
@@ -15,18 +16,29 @@ const keysFile = (name: string) => `
 keys:
   - { name: ${name}, sha256: ${'ab'.repeat(32)}, limits: { requests_per_minute: 6, tokens_per_minute: 600 } }
   - { name: free, sha256: ${'cd'.repeat(32)} }
+  - { name: few-${name}, sha256: ${'ef'.repeat(32)}, limits: { concurrent_requests: 3, queued_requests: 2, connections: 2 } }
 `;
 
 /** A gateway whose file names the limited key so. */
 function gateway(peers: Pick<GatewayPeers, 'shareUsage'>, name: string, clock: { ms: number }) {
   const keys = new ApiKeys({ users: [], admins: [] }, parseKeys(keysFile(name)));
-  const usage = new CallerUsage({ nowMs: () => clock.ms, queueMax: 100, sharesQueue: () => true });
-  shareUsage(peers, keys, usage);
-  const [limited, free] = [keys.callerNamed(name), keys.callerNamed('free')];
-  return { usage, limited, free, serve: (tokens: number) => usage.begin(limited, 1, tokens).ended(0) };
+  const elsewhere = new OpenElsewhere();
+  const usage = new CallerUsage({ nowMs: () => clock.ms, queueMax: 100, sharesQueue: () => true, elsewhere });
+  const connections = new CallerConnections(() => undefined, elsewhere);
+  shareUsage(peers, keys, { usage, connections, elsewhere });
+  const [limited, free, few] = [keys.callerNamed(name), keys.callerNamed('free'), keys.callerNamed(`few-${name}`)];
+  return {
+    usage,
+    connections,
+    limited,
+    free,
+    few,
+    serve: (tokens: number) => usage.begin(limited, 1, tokens).ended(0),
+  };
 }
 
-it('charges requests and tokens of a key at every gateway, over the bus', async () => {
+/** Three gateways of one cluster. */
+async function cluster() {
   vi.useFakeTimers({ toFake: ['setTimeout', 'setInterval', 'performance'] });
   const hub = new MemoryHub();
   const log = (line: string): void => expect.unreachable(line);
@@ -43,6 +55,39 @@ it('charges requests and tokens of a key at every gateway, over the bus', async 
     }
   };
   await pass(2000);
+  return { a, b, c, links, clock, pass };
+}
+
+it('counts the requests and connections of a key at every gateway, and no more those of a gateway that is lost', async () => {
+  const { a, b, c, links, pass } = await cluster();
+  const [first] = [a.usage.begin(a.few, 1, 5), a.usage.begin(a.free, 1, 5)];
+  const second = b.usage.begin(b.few, 1, 5);
+  first.started();
+  b.connections.use(b.few, new EventEmitter());
+  await pass(1000);
+  // One request here has started, and one waits.
+  const third = c.usage.begin(c.few, 1, 5);
+  await pass(1000);
+  for (const each of [a, b, c]) expect(() => each.usage.check(each.few)).toThrow('concurrent_requests of 3');
+  first.ended(3);
+  await pass(1000);
+  for (const each of [a, b, c]) expect(() => each.usage.check(each.few)).toThrow('queued_requests of 2');
+  c.connections.use(c.few, new EventEmitter());
+  await pass(1000);
+  expect(() => a.connections.use(a.few, new EventEmitter())).toThrow('connections of 2');
+  for (const each of [a, b, c]) each.usage.check(each.free);
+  // It reports nothing any more: its requests and connections have ended with it.
+  links[1]?.close();
+  await pass(1000);
+  a.usage.check(a.few);
+  a.connections.use(a.few, new EventEmitter());
+  third.ended(1);
+  second.ended(1);
+  for (const each of links) each.close();
+});
+
+it('charges requests and tokens of a key at every gateway, over the bus', async () => {
+  const { a, b, c, links, clock, pass } = await cluster();
   for (let i = 0; i < 3; i++) a.serve(100);
   b.serve(100);
   await pass(1000);
@@ -121,8 +166,9 @@ it('ignores keys that are not configured here', () => {
   };
   const { usage, limited } = gateway({ shareUsage: keep }, 'team', { ms: 0 });
   const from = {};
-  receive(from, []);
-  receive(from, [{ owner: 'unknown', requests: 100, tokens: 100 }]);
+  receive(from, { charged: [], open: [] });
+  const open = { requests: 9, queued: 9, connections: 9 };
+  receive(from, { charged: [{ owner: 'unknown', requests: 100, tokens: 100 }], open: [{ owner: 'unknown', open }] });
   usage.check(limited);
   expect(usage.charged()).toEqual([]);
 });
