@@ -5,7 +5,8 @@ import { readFileSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { expect, test } from 'vitest';
 import { createGgufTokenizer } from '../../src/text/vocabulary/gguf-tokenizer.ts';
-import { preTokenizer, preTokenizerNames } from '../../src/text/vocabulary/pre-tokenizers.ts';
+import { createPreTokenizer } from '../../src/text/vocabulary/hugging-face-pre-tokenizer.ts';
+import { preTokenizer, preTokenizerNames, splitPieces } from '../../src/text/vocabulary/pre-tokenizers.ts';
 import { pairVocabulary } from '../../tools/peer-llama/pair-vocabulary.mjs';
 
 interface Case {
@@ -39,6 +40,21 @@ test.each([...rows.values()])('%s', (pre, ...others) => {
     const got = tokenizer.encode(text, { addSpecial: false, parseSpecial: false }).join(' ');
     for (const name of [pre, ...others]) expect(got, `${name} ${JSON.stringify(text)}`).toBe(idsOf(ids, name));
   }
+});
+
+test.each([...rows.values()])('a megabyte of one character is split in linear time: %s', (pre) => {
+  // Each ends a run of the others; a quadratic pattern takes more than half an hour.
+  for (const unit of [' ', 'A', '!', '7']) {
+    const text = `${unit.repeat(2 ** 20)}漢`;
+    expect(splitPieces(text, preTokenizer(pre).passes).join('')).toBe(text);
+  }
+});
+
+test('a run at the end of a text is split off in linear time by a tokenizer.json too', () => {
+  const split = createPreTokenizer({ type: 'Split', pattern: { Regex: '\\s+$' }, behavior: 'Isolated' });
+  expect(split?.(' a  b \u3000')).toEqual([' a  b', ' \u3000']);
+  const text = `${' '.repeat(2 ** 20)}漢`;
+  expect(split?.(text)).toEqual([text]);
 });
 
 function idsOf(ids: Case['ids'], pre: string): string | undefined {

@@ -175,7 +175,8 @@ function fixedLength(length: number): Split {
 export function patternOf(pattern: unknown): RegExp {
   const regex = isObject(pattern) ? pattern.Regex : undefined;
   const text = isObject(pattern) ? pattern.String : pattern;
-  const source = typeof regex === 'string' ? { Regex: withoutPossessives(regex) } : { String: String(text) };
+  const source =
+    typeof regex === 'string' ? { Regex: withRunsFromTheirStart(withoutPossessives(regex)) } : { String: String(text) };
   const compiled = new SplitPreTokenizer({ type: 'Split', pattern: source, behavior: 'Isolated', invert: true })
     .pattern;
   if (compiled === null) throw new Error('a Split has no pattern');
@@ -210,6 +211,15 @@ function withoutPossessives(regex: string): string {
     out += part;
   }
   return out;
+}
+
+/**
+ * DeepSeek's `\s+$`, and other runs of one atom at the end of the text. They are tried at the first character of a run
+ * alone: from each of them a long run inside the text takes quadratic time.
+ */
+function withRunsFromTheirStart(regex: string): string {
+  const [atom, ...rest] = tokensOf(regex);
+  return rest.join('') === '+$' ? `(?<!${atom})${regex}` : regex;
 }
 
 /** Atoms, brackets and quantifiers; a character class is one part. */

@@ -64,7 +64,8 @@ const deepseek = row([
   separates('[\\r\\n]'),
   separates(`${space}?${deepseekLetters}`),
   separates(`${space}?[!-\\/:-~\\uff01-\\uff0f\\uff1a-\\uff5e\\u2018-\\u201f\\u3001\\u3002]+`),
-  separates(`${space}+$`),
+  // Tried at the first space of a run alone: from each of them it would take quadratic time.
+  separates(`(?<!${space})${space}+$`),
   separates(eastAsian),
   separates('\\p{N}+'),
 ]);
