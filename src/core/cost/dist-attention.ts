@@ -95,7 +95,12 @@ export function distributedUs(localUs: number, localAttentionUs: number, remoteU
   return Math.round(localUs + Math.max(0, remoteUs - localAttentionUs));
 }
 
-/** Time of a creditor's own step while remote attention takes this share of its time. */
-export function withRemoteAttentionUs(us: number, remoteAttentionPermille: number): number {
-  return Math.round((us * 1000) / (1000 - remoteAttentionPermille));
+/** Time of a creditor's step while attention for debtors takes this share of it. @param us of its own work alone */
+export function withServedAttentionUs(us: number, permille: number): number {
+  return permille === 0 ? us : (us * 1000) / (1000 - permille);
+}
+
+/** The inverse: the time that the creditor's own work takes alone. */
+export function withoutServedAttentionUs(us: number, permille: number): number {
+  return permille === 0 ? us : (us * (1000 - permille)) / 1000;
 }

@@ -1,6 +1,7 @@
 // The components of an instance that serves requests. One line registers a component.
 
 import { AttentionWorkers, type AttentionWorkersConfig } from '../attention-workers/attention-workers.ts';
+import type { CreditorSteps } from '../cost/creditor-steps.ts';
 import { Borrower } from '../lending/debtor/borrower.ts';
 import type { BorrowingConfig } from '../lending/debtor/borrower-config.ts';
 import { type PipelineConfig, PipelinePrefill } from '../pipeline/pipeline-prefill.ts';
@@ -15,6 +16,7 @@ import { type MigrationConfig, RequestMigrator } from '../transfer/migration/req
 import { type PrefixFetchConfig, PrefixFetches } from '../transfer/prefix-fetch/prefix-fetches.ts';
 
 export interface ComponentsConfig extends PrefixFetchConfig, PipelineConfig {
+  readonly cost: CreditorSteps;
   /** Undefined: the instance hands off no request. */
   readonly handOff?: Omit<HandOffConfig, 'reservesFirst'> | undefined;
   /** The instance lends memory to other instances and borrows theirs; only for models of one layer group without a window. */
@@ -46,7 +48,7 @@ export function createComponents<Request extends Identified, S extends RunningRe
   const { sparsity } = context.config;
   const handOff = new HandOffs(context, handOffConfig(config));
   return {
-    borrower: borrowing && new Borrower(context, borrowing),
+    borrower: borrowing && new Borrower(context, borrowing, config.cost),
     handOff,
     pipeline: new PipelinePrefill(context, handOff.sender, config),
     prefixes: new PrefixFetches(context, config),

@@ -1,5 +1,6 @@
 // An instance without an engine, for simulators: its steps are only timed.
 
+import { CreditorSteps } from '../cost/creditor-steps.ts';
 import type { HostLink } from '../cost/host-link.ts';
 import { ModelPredictor } from '../cost/model-predictor.ts';
 import type { StepCostModel } from '../cost/roofline.ts';
@@ -82,7 +83,7 @@ export function createLengthInstance({
   const machine: ServingConfig = {
     ...config,
     ...memoryOf(blocks ?? Math.floor(cost.kvCapacityTokens / config.blockTokens), cost.layers, sparsity),
-    cost: learns ? new StepCost(cost.layers) : new ModelPredictor(cost),
+    cost: new CreditorSteps(learns ? new StepCost(cost.layers) : new ModelPredictor(cost)),
     incarnation: config.incarnation ?? 0,
   };
   return new Instance(

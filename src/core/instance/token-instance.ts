@@ -1,6 +1,7 @@
 // An instance with an engine: token ids in, engine steps out.
 
 import { pageTokens, type Step, type StepResult } from '../../util/step.ts';
+import { CreditorSteps } from '../cost/creditor-steps.ts';
 import { StepCost } from '../cost/step-cost.ts';
 import type { GenerationRequest } from '../protocol/ports.ts';
 import type { Sequence } from '../scheduler/batching/sequence.ts';
@@ -25,7 +26,7 @@ export type TokenInstance = Instance<
 
 export function createTokenInstance(config: TokenInstanceConfig): TokenInstance {
   const layers = config.groups.reduce((sum, group) => sum + group.layers, 0);
-  const machine = { ...config, blockTokens: pageTokens, cost: new StepCost(layers) };
+  const machine = { ...config, blockTokens: pageTokens, cost: new CreditorSteps(new StepCost(layers)) };
   return new Instance(
     instanceConfig(machine),
     (context) => createComponents(context, machine),

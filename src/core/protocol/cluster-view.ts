@@ -10,4 +10,6 @@ export interface ClusterView {
   readonly queueUs: Float64Array;
   /** Instances of one kind compute at one speed. */
   readonly kind: Uint8Array;
+  /** Factor on prefill times: the instance computes attention for debtors too. 1: it does not. */
+  readonly slowness: Float64Array;
 }

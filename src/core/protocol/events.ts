@@ -246,6 +246,8 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
   | { readonly kind: 'creditorCut'; readonly creditor: InstanceIndex }
   /** Share of a creditor's steps that attention for this instance took. */
   | { readonly kind: 'remoteAttentionLoad'; readonly creditor: InstanceIndex; readonly permille: number }
+  /** Share of this instance's steps that attention for debtors takes from now on. Lost: the next one counts. */
+  | { readonly kind: 'servedAttention'; readonly permille: number }
   /** Another instance failed, and what it held is lost. Duplicate: ignored. Lost: its loans end with their leases. */
   | { readonly kind: 'instanceFailed'; readonly instance: InstanceIndex }
   /**
@@ -346,6 +348,11 @@ export type ConductorEvent<Request = GenerationRequest> =
   | { readonly kind: 'report'; readonly instance: InstanceIndex; readonly report: InstanceReport }
   /** The load of other conductors on an instance has changed. Late or lost: the next report has the load again. */
   | { readonly kind: 'othersLoad'; readonly instance: InstanceIndex; readonly others: PlacedLoad }
+  /**
+   * The share of an instance's steps that attention for its debtors takes has changed. 0 after it joins or fails. Late
+   * or lost: the next one counts.
+   */
+  | { readonly kind: 'servedAttention'; readonly instance: InstanceIndex; readonly permille: number }
   /**
    * An instance has released a request, which can continue elsewhere. With a refusal, no later attempt of the request
    * goes to this instance, and the refusal ends the request when no other instance can serve it. Lost: no report names

@@ -257,8 +257,10 @@ export interface InstanceSnapshot {
   readonly blocks?: { readonly total: number; readonly tokens: number };
   /** Of an external engine. */
   readonly engine?: EngineIdentity;
-  /** Learned coefficients of the step time (`StepCost`). */
+  /** Learned coefficients of the step time (`StepCost`), without attention for debtors. */
   readonly stepCost?: readonly number[];
+  /** Share of steps that attention for debtors takes, in thousandths; undefined: 0. */
+  readonly servedAttentionPermille?: number;
   /** Pages held by sequences, integrated over time. */
   readonly usedPageSeconds: number;
   /** Tiers of the prefix cache below device memory. */

@@ -70,7 +70,7 @@ export function layersBetween(layers: number, range: LayerRange): LayerSpan {
 /** Predicts the step that a batcher is about to plan. */
 export interface StepPredictor {
   /** Learned coefficients, if any. */
-  readonly coefficients?: readonly number[];
+  readonly coefficients?: readonly number[] | undefined;
   predictUs(shape: StepShape): number;
   /** Time of one range of the layers; the last one includes the head. */
   predictStageUs(shape: StepShape, range: LayerRange): number;

@@ -80,6 +80,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       case 'unreachable':
       case 'report':
       case 'othersLoad':
+      case 'servedAttention':
       case 'instanceDraining':
       case 'released':
       case 'wake':

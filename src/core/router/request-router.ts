@@ -89,6 +89,13 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
     this.#admission.setOthers(instance, others);
   }
 
+  /** The share of an instance's steps that attention for its debtors takes. */
+  observeServedAttention(instance: InstanceIndex, permille: number): void {
+    if (!this.#context.instances.isUp(instance)) return;
+    this.#placer.setServedAttention(instance, permille);
+    this.#admission.setServedAttention(instance, permille);
+  }
+
   /** True when the prefix index has the block of the digest at `words[at..at+4]` for the instance. */
   indexHas(instance: InstanceIndex, words: Uint32Array, at: number): boolean {
     return this.#placer.indexHas(instance, words, at);

@@ -122,6 +122,7 @@ export class Instance<
       case 'moved':
       case 'moveBroken':
       case 'remoteAttentionLoad':
+      case 'servedAttention':
       case 'lenders':
       case 'links':
       case 'activations':

@@ -3,10 +3,9 @@
 
 import { linkDistance } from '../../core/cost/links/link-distance.ts';
 import { LinkMeter } from '../../core/cost/links/link-meter.ts';
-import type { AttentionShare, Creditor } from '../../core/lending/creditor/creditor.ts';
+import type { Creditor } from '../../core/lending/creditor/creditor.ts';
 import type { Borrower } from '../../core/lending/debtor/borrower.ts';
 import type { Debtor } from '../../core/lending/debtor/debtor.ts';
-import { unboundedPermille } from '../../core/lending/lending-policy.ts';
 import type { InstanceEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { BlocksToMove, BorrowerEffect, FilledBlocks } from '../../core/protocol/lending-effects.ts';
@@ -17,6 +16,7 @@ import { assertNever } from '../../util/assert-never.ts';
 import { nowUs } from '../threads/alarm.ts';
 import { LinkRates } from '../transfer/link-rates.ts';
 import type { Messenger, PageTransport, ReceiveBufferHandle } from '../transfer/messenger.ts';
+import { DebtorLoads, ServedShare } from './debtor-loads.ts';
 import type { LenderRoutes, LendingWire } from './lending-wire.ts';
 import { LentBlocks } from './lent-blocks.ts';
 
@@ -81,7 +81,7 @@ interface ActiveMove extends BlocksToMove {
   waiting: Outgoing[];
 }
 
-/** Interval between checks of unreachable peers, and of the load by remote attention. */
+/** Interval between checks of unreachable peers. */
 const checkUs = 1_000_000;
 /** Interval between checks whether moved pages are still read. */
 const releaseUs = 1000;
@@ -102,6 +102,7 @@ export class LiveLending {
   readonly #loads: DebtorLoads;
   readonly #meter = new LinkMeter();
   readonly #rates: LinkRates;
+  readonly #served: ServedShare;
   /** The links that the state machine received last, and when. */
   #reportedLinks = '[]';
   #reportedLinksUs = 0;
@@ -110,6 +111,7 @@ export class LiveLending {
     this.#options = options;
     const { host, messenger, layers } = options;
     this.#lent = new LentBlocks(messenger, layers.length);
+    this.#served = new ServedShare(() => options.servers.remoteAttentionCounts(options.server).seconds);
     this.#loads = new DebtorLoads((debtor) => host.loanCounts(debtor));
     this.#rates = new LinkRates(messenger, this.#meter);
   }
@@ -399,7 +401,7 @@ export class LiveLending {
 
   /** Events of moves that have completed or failed since the last call. */
   poll(atUs: number): readonly InstanceEvent[] {
-    const events = [...this.#received(), ...this.#released(), ...this.#changedLinks(atUs)];
+    const events = [...this.#received(), ...this.#released(), ...this.#changedLinks(atUs), ...this.#served.changed()];
     if (atUs < this.nextUs) return events;
     this.#checkedUs = atUs;
     return [...events, ...this.#unreachable()];
@@ -450,12 +452,19 @@ export class LiveLending {
     return events;
   }
 
+  /** A step of the instance begins. */
+  onStepBegins(): void {
+    if (this.#counters.hasLent) this.#served.stepBegins();
+  }
+
   /**
    * Counts a step. Once a second the remote attention server receives the debtors' shares, and each debtor whose queries
    * would exceed its share without the limit receives its load.
    */
   onStepRan(nowUs: number, stepUs: number, { attentionShares }: Pick<Creditor, 'attentionShares'>): void {
+    if (this.#counters.hasLent) this.#served.stepEnded(stepUs);
     if (!this.#loads.onStepRan(nowUs, stepUs)) return;
+    this.#served.endWindow();
     const { servers, server } = this.#options;
     for (const { debtor, permille } of attentionShares) servers.setRemoteAttentionShare(server, debtor, permille);
     for (const { debtor, permille } of this.#loads.beyond(attentionShares, nowUs))
@@ -469,42 +478,6 @@ function measuredLink({ roundTripUs, bytesPerSecond, ...report }: LinkReport): P
     ...(bytesPerSecond !== undefined && { bytesPerSecond }),
     distance: linkDistance([{ ...report, roundTripUs, bytesPerSecond }]),
   };
-}
-
-type LoanTimes = Pick<LendingSnapshot['servedAttention'], 'seconds' | 'restSeconds'>;
-
-/** Remote attention by debtor since the last look, once a second. */
-class DebtorLoads {
-  readonly #counts: (debtor: InstanceIndex) => LoanTimes | undefined;
-  readonly #last = new Map<InstanceIndex, LoanTimes>();
-  #readUs = 0;
-  #stepUs = 0;
-
-  constructor(counts: (debtor: InstanceIndex) => LoanTimes | undefined) {
-    this.#counts = counts;
-  }
-
-  /** True if the loads are to be read now. */
-  onStepRan(nowUs: number, stepUs: number): boolean {
-    this.#stepUs += stepUs;
-    return nowUs - this.#readUs >= checkUs;
-  }
-
-  /** Debtors with a load above their share. It matters only while steps run most of the time. */
-  beyond(shares: readonly AttentionShare[], nowUs: number): readonly AttentionShare[] {
-    const elapsedUs = nowUs - this.#readUs;
-    const isBusy = this.#stepUs * 2 >= elapsedUs;
-    this.#readUs = nowUs;
-    this.#stepUs = 0;
-    return shares.flatMap(({ debtor, permille: bound }) => {
-      const { seconds, restSeconds } = this.#counts(debtor) ?? { seconds: 0, restSeconds: 0 };
-      const last = this.#last.get(debtor) ?? { seconds: 0, restSeconds: 0 };
-      this.#last.set(debtor, { seconds, restSeconds });
-      const [attentionUs, restUs] = [1e6 * (seconds - last.seconds), 1e6 * (restSeconds - last.restSeconds)];
-      const permille = unboundedPermille(attentionUs, restUs, elapsedUs);
-      return isBusy && permille > bound ? [{ debtor, permille }] : [];
-    });
-  }
 }
 
 /** Counters of one other lender. */
@@ -524,6 +497,10 @@ class LendingCounters {
     const counts = this.#countsOf(peer);
     counts.movedBytes += bytes;
     if (transport !== undefined) counts.transport = transport;
+  }
+
+  get hasLent(): boolean {
+    return this.#debtors.size > 0;
   }
 
   /** True for the debtor's first loan. */

@@ -446,6 +446,7 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
     if (instance === undefined) return;
     const { snapshot, number, kvEventNumber, requests, others, unreachable = [] } = readStatus(bytes);
     const slot = this.#slots[instance];
+    this.servedAttention(instance, slot.snapshot, snapshot);
     slot.snapshot = withEarlier(slot.earlier, this.#withLinkIndices(snapshot));
     this.admission.observe(instance, snapshot);
     this.placement.observe(instance, snapshot);

@@ -257,6 +257,13 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
     for (const [id, state] of pins) this.feed({ kind: 'pinUpdated', instance, id, state });
   }
 
+  /** The conductor receives the share of attention for debtors of a new snapshot. */
+  protected servedAttention(instance: InstanceIndex, before: InstanceSnapshot, now: InstanceSnapshot): void {
+    const { servedAttentionPermille: permille = 0 } = now;
+    if (permille > 0 || before.servedAttentionPermille !== undefined)
+      this.feed({ kind: 'servedAttention', instance, permille });
+  }
+
   /** To be called before `onOutputs` of the same iteration. */
   protected recordSteps(instance: InstanceIndex, steps: OutputsMessage['steps']): void {
     if (steps.length > 0) for (const listener of this.#stepListeners) listener(instance, steps);

@@ -264,6 +264,7 @@ export class InstanceLoop {
     this.#interrupt.stepBegins({ background: step.background, waiting: (step.range?.index ?? 0) > 0 });
     this.#tracer?.begin(this.#machine);
     this.#tiers?.stepBegins();
+    this.#lending?.onStepBegins();
     this.#progress.stepBegins(step.predictedUs);
     const startedUs = nowUs();
     const result = this.#execute(step);

@@ -327,6 +327,7 @@ export class LiveCluster extends ConductorDriver {
     const { snapshot } = message;
     if (snapshot !== undefined) {
       const member = this.#member(instance);
+      this.servedAttention(instance, member.snapshot, snapshot);
       member.snapshot = withEarlier(member.earlier, snapshot);
       this.admission.observe(instance, snapshot);
       this.placement.observe(instance, snapshot);

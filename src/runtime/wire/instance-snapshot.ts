@@ -109,6 +109,7 @@ export const instanceSnapshot = z.strictObject({
   blocks: z.strictObject({ total: count, tokens: count }).exactOptional(),
   engine: z.strictObject({ kind: z.enum(engineKinds), takesPriorities: z.boolean() }).exactOptional(),
   stepCost: z.array(figure).length(5).exactOptional(),
+  servedAttentionPermille: count.max(999).exactOptional(),
   usedPageSeconds: figure,
   tiers: z
     .strictObject({

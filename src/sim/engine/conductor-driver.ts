@@ -69,7 +69,8 @@ export class ConductorDriver {
   /** Learns from an instance's snapshot. */
   observe(
     instance: InstanceIndex,
-    snapshot: Parameters<LearnedPredictors['transfers']['observe']>[1] & Pick<InstanceSnapshot, 'stepCost'>,
+    snapshot: Parameters<LearnedPredictors['transfers']['observe']>[1] &
+      Pick<InstanceSnapshot, 'stepCost' | 'servedAttentionPermille'>,
   ): void {
     this.#learned?.prefills.observe(instance, snapshot);
     if (snapshot.stepCost !== undefined) this.#learned?.steps?.[instance].setCoefficients(snapshot.stepCost);

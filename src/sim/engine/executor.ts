@@ -1,6 +1,6 @@
 // An instance's engine in the simulator: a step takes the time that its cost model predicts.
 
-import { attentionUs, distributedUs, withRemoteAttentionUs } from '../../core/cost/dist-attention.ts';
+import { attentionUs, distributedUs, withServedAttentionUs } from '../../core/cost/dist-attention.ts';
 import type { HostLink } from '../../core/cost/host-link.ts';
 import type { StepCostModel } from '../../core/cost/roofline.ts';
 import type { LengthEvent } from '../../core/instance/length-instance.ts';
@@ -47,7 +47,7 @@ export class SimulatedExecutor {
   /** Times of the steps of the run. */
   readonly #stepUs: number[] = [];
   /** Share of every step that attention for debtors takes, in thousandths, from the next step on. */
-  remoteAttentionPermille = 0;
+  servedAttentionPermille = 0;
   readonly #shape = { rows: 0, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: 0 };
   readonly #waits = new LayerWaits();
   /** Places of the step in flight without an answer of attention workers. */
@@ -257,7 +257,7 @@ export class SimulatedExecutor {
       let us = this.#cost.stepUs(later);
       if (this.slowness !== 1) us = Math.round(us * this.slowness);
       if (remote !== undefined) us = distributedUs(us, attentionUs(this.#cost, now), remote.remoteUs);
-      if (this.remoteAttentionPermille > 0) us = withRemoteAttentionUs(us, this.remoteAttentionPermille);
+      if (this.servedAttentionPermille > 0) us = Math.round(withServedAttentionUs(us, this.servedAttentionPermille));
       this.#stepUs[i] = us;
       total += us;
     }

@@ -173,6 +173,18 @@ describe('the decode pool', () => {
     pool.check();
   });
 
+  it('counts the attention that a member computes for debtors in its steps, until it fails', () => {
+    const pool = new DecodePool([member, member]);
+    for (const at of [0, 1]) pool.decodeStarted(0, pool.add(0, arrival(at, 500, 0)));
+    pool.countNow(0);
+    const alone = pool.load(0, 0).tbtUs;
+    expect(pool.choose(100)).toBe(0);
+    pool.setServedAttention(0, 250);
+    expect(pool.choose(100)).toBe(1);
+    expect(pool.load(0, 0).tbtUs).toBe(alone / 0.75);
+    expect(pool.load(1, 0).tbtUs).toBe(alone);
+  });
+
   it('counts the requests that decode now, and those that will decode at a later time', () => {
     const pool = new DecodePool([member]);
     const old = pool.add(0, arrival(0, 100, 0));

@@ -50,6 +50,7 @@ function world() {
       requests: new Int32Array(blocks.length),
       queueUs: Float64Array.from(queueUs),
       kind: new Uint8Array(blocks.length),
+      slowness: new Float64Array(blocks.length).fill(1),
     };
     const tokens = chain.blocks * blockTokens + 1;
     const decision = new Placement({ kind: 'cache-aware', seed: [1, 2], balancingThreshold: 1 }, costs).choose(

@@ -61,6 +61,7 @@ function viewOf(instances: readonly InstanceState[]): ClusterView {
     requests: Int32Array.from(instances, ({ requests }) => requests),
     queueUs: Float64Array.from(instances, ({ queueUs }) => queueUs),
     kind: Uint8Array.from(instances, ({ kind }) => kind),
+    slowness: new Float64Array(instances.length).fill(1),
   };
 }
 
@@ -152,6 +153,21 @@ describe('placement', () => {
       expect(choose([0, 10], [0, 0], [100, 9_000], 400)).toMatchObject({ transferUs: 800, readyUs: 400, waitUs: 400 });
       expect(choose([0, 10], [0, 0], [100, 9_000], 2_000)).toMatchObject({ transferUs: 800, readyUs: 0, waitUs: 100 });
     });
+  });
+
+  test('counts the attention that an instance computes for debtors, in its own part of the time alone', () => {
+    const idle = { up: 1, requests: 0, queueUs: 0, kind: 0, own: 0 };
+    const query = { number: 0, tokens: 50, blockTokens, matches: matchesOf([0, 3, 0]) };
+    const choose = (slowness: readonly number[], queueUs = [0, 0, 0]) =>
+      placement('local-cache-only').choose(query, {
+        ...viewOf(queueUs.map((us) => ({ ...idle, queueUs: us }))),
+        slowness: Float64Array.from(slowness),
+      });
+    expect(choose([1, 1, 1])).toMatchObject({ instance: 1, prefillUs: 400 });
+    expect(choose([1, 2, 1])).toMatchObject({ instance: 1, prefillUs: 800 });
+    // 1,000 us for the whole prompt.
+    expect(choose([1, 3, 2])).toMatchObject({ instance: 0, prefillUs: 1_000 });
+    expect(choose([1, 3, 2], [300, 0, 0])).toMatchObject({ instance: 1, prefillUs: 1_200 });
   });
 
   test('among equals takes the instance with fewer requests, then the first', () => {

@@ -27,7 +27,7 @@ class ScriptedServers implements RemoteAttentionServers {
     return { queries: 0, bytesOut: 0, bytesIn: 0, waitSeconds: 0 };
   }
   remoteAttentionCounts() {
-    return countsOf({ seconds: 0, restSeconds: 0 });
+    return countsOf({ seconds: this.loans.reduce((sum, { seconds }) => sum + seconds, 0), restSeconds: 0 });
   }
   countsOf(debtor: number) {
     return countsOf(this.loans[debtor - 1] ?? { seconds: 0, restSeconds: 0 });
@@ -108,6 +108,25 @@ it('of two equal debtors is reported to each as its own, and bounded by the shar
     [1, 100],
     [2, 100],
   ]);
+});
+
+it('has its share of steps reported to the own machine once a second, without the attention between steps', () => {
+  const { lending, servers } = creditor();
+  const shares = () => lending.poll(0).filter(({ kind }) => kind === 'servedAttention');
+  const step = (at: number, us: number, beside: number, before: number) => {
+    const [loan] = servers.loans;
+    if (loan !== undefined) loan.seconds += before;
+    lending.onStepBegins();
+    if (loan !== undefined) loan.seconds += beside;
+    lending.onStepRan(at * 1e6, us, halves);
+    return shares();
+  };
+  step(10, 1e5, 0, 0);
+  expect(step(10.5, 200_000, 0.03, 5)).toEqual([]);
+  expect(step(11, 200_000, 0.05, 5)).toEqual([{ kind: 'servedAttention', permille: 200 }]);
+  expect(shares()).toEqual([]);
+  expect(step(12, 200_000, 0, 5)).toEqual([{ kind: 'servedAttention', permille: 0 }]);
+  expect(step(13, 200_000, 0, 0)).toEqual([]);
 });
 
 it('is measured when steps have run', async () => {

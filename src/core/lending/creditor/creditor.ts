@@ -331,7 +331,7 @@ export class Creditor {
     return remoteAttentionPermille(loan.blocks.size, lent, this.#sharePermille);
   }
 
-  /** The instance runs a step of its own. @param stepUs predicted @param tbtUsMax strictest objective of its requests */
+  /** The instance runs a step of its own. @param stepUs predicted, without attention for debtors @param tbtUsMax strictest objective of its requests */
   stepRuns(stepUs: number, tbtUsMax: number): void {
     const permille = slackPermille(stepUs, tbtUsMax, this.#policy);
     // Averaged over some steps: a single step with a chunk of a prompt changes little.

@@ -2,12 +2,14 @@
 // lost or recalled.
 
 import { assertNever } from '../../../util/assert-never.ts';
+import type { CreditorSteps } from '../../cost/creditor-steps.ts';
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import { LendingMemory } from '../../kvcache/lending-memory.ts';
 import type { InstanceEvent } from '../../protocol/events.ts';
 import type { InstanceIndex, LoanNumber } from '../../protocol/ids.ts';
 import type { RemoteWork } from '../../protocol/lending-effects.ts';
 import type { Envelope, LendingEffect, RManagerEvent } from '../../protocol/lending-messages.ts';
+import type { InstanceSnapshot } from '../../protocol/ports.ts';
 import type { Batcher } from '../../scheduler/batching/batcher.ts';
 import { firstReserving } from '../../scheduler/batching/free-capacity.ts';
 import type { OffloadState, OverflowMemory, RemotePrefix } from '../../scheduler/batching/overflow-memory.ts';
@@ -40,6 +42,7 @@ export class Borrower extends InstanceComponent<Identified, never> implements Ov
   readonly stalls = new Stalls();
   readonly #context: InstanceContext<Identified, RunningRequest>;
   readonly #config: BorrowingConfig;
+  readonly #steps: CreditorSteps;
   readonly #cache: BlockCache;
   readonly #host: LendingMemory;
   readonly #mover: RemoteBlockMover;
@@ -48,8 +51,10 @@ export class Borrower extends InstanceComponent<Identified, never> implements Ov
   readonly #admissionHold = new AdmissionHold();
   readonly #borrowLimit: BorrowLimit;
 
-  constructor(context: InstanceContext<Identified, RunningRequest>, config: BorrowingConfig) {
+  /** @param steps predicts the steps of the instance */
+  constructor(context: InstanceContext<Identified, RunningRequest>, config: BorrowingConfig, steps: CreditorSteps) {
     super();
+    this.#steps = steps;
     const { instance, times, stagingBlocks } = config;
     const { kvCache: cache } = context;
     const policy = { ...config.policy, unitBlocks: config.rangeBlocks };
@@ -77,6 +82,11 @@ export class Borrower extends InstanceComponent<Identified, never> implements Ov
 
   get #scheduler(): Batcher {
     return this.#context.scheduler;
+  }
+
+  override snapshot(): Partial<InstanceSnapshot> {
+    const { servedPermille } = this.#steps;
+    return servedPermille === 0 ? {} : { servedAttentionPermille: servedPermille };
   }
 
   override get overflow(): OverflowMemory {
@@ -141,6 +151,9 @@ export class Borrower extends InstanceComponent<Identified, never> implements Ov
         return 'shared';
       case 'remoteAttentionLoad':
         this.#limitRemoteAttention(event);
+        return 'replan';
+      case 'servedAttention':
+        this.#steps.servedPermille = Math.min(event.permille, this.#config.policy.remoteAttentionPermilleMax);
         return 'replan';
       case 'links':
         this.#applyToRManager(event);
@@ -217,8 +230,9 @@ export class Borrower extends InstanceComponent<Identified, never> implements Ov
 
   override launched(flight: InFlight<RunningRequest> | undefined): void {
     const { creditor } = this.rmanager;
+    this.#steps.begin();
     if (flight !== undefined && creditor.totals.length > 0)
-      creditor.stepRuns(flight.predictedUs, this.#context.requests.tbtUsMax(Number.POSITIVE_INFINITY));
+      creditor.stepRuns(this.#steps.ownUs(flight.shape), this.#context.requests.tbtUsMax(Number.POSITIVE_INFINITY));
     if (this.#reportDemand(flight)) this.#context.limitToOneStep();
   }
 
@@ -371,6 +385,7 @@ export class Borrower extends InstanceComponent<Identified, never> implements Ov
         break;
       case 'reclaimed':
         this.#lentPages.reclaimed(effect);
+        if (this.rmanager.creditor.totals.length === 0) this.#steps.servedPermille = 0;
         break;
       case 'anomaly':
         this.#context.config.messageCounts?.count(effect.anomaly, effect.message);

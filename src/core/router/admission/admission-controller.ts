@@ -328,8 +328,13 @@ export class AdmissionController<Request> {
     this.#pool.setOthers(instance, rows, tokens);
   }
 
+  setServedAttention(instance: InstanceIndex, permille: number): void {
+    this.#pool.setServedAttention(instance, permille);
+  }
+
   instanceFailed(instance: InstanceIndex): void {
     this.#pool.setOthers(instance, 0, 0);
+    this.#pool.setServedAttention(instance, 0);
     this.#pool.instanceFailed(instance);
   }
 

@@ -1,10 +1,12 @@
 // The decode pool: requests that decode on each instance or are on their way to it, and the load that they predict.
 
-import { decodeShape, type StepPredictor } from '../../protocol/step-shape.ts';
+import { withServedAttentionUs } from '../../cost/dist-attention.ts';
+import { decodeShape, type StepPredictor, type StepShape } from '../../protocol/step-shape.ts';
 import type { LengthDistribution } from './output-lengths.ts';
 
 /** An instance of the pool. */
 export interface DecodeMember {
+  /** Steps without attention for debtors. */
   readonly steps: Pick<StepPredictor, 'predictUs'>;
   /** KV tokens that fit into memory at once. */
   readonly capacityTokens: number;
@@ -69,6 +71,8 @@ export class DecodePool {
   /** (members): requests that other conductors placed, and their tokens. */
   readonly #othersRows: Float64Array;
   readonly #othersTokens: Float64Array;
+  /** (members): share of steps that attention for debtors takes, in thousandths. */
+  readonly #servedPermille: Uint16Array;
   /** (members): tokens on their way. */
   readonly #arrivingTokens: Float64Array;
   /** (members): 1 for instances that are up, that decode, and that take hand-offs. */
@@ -96,6 +100,7 @@ export class DecodePool {
     this.#arrivingTokens = new Float64Array(members.length);
     this.#othersRows = new Float64Array(members.length);
     this.#othersTokens = new Float64Array(members.length);
+    this.#servedPermille = new Uint16Array(members.length);
     this.#counted = {
       rows: new Float64Array(members.length),
       keys: new Float64Array(members.length),
@@ -115,10 +120,10 @@ export class DecodePool {
    * @param eligible (members): 1 for candidates; undefined: all
    */
   choose(tokens: number, eligible?: Uint8Array): number | undefined {
-    const stepUs = (i: number, { steps }: DecodeMember): number =>
-      steps.predictUs(
-        decodeShape(this.#requests[i] + this.#othersRows[i] + 1, this.#tokens[i] + this.#othersTokens[i] + tokens),
-      );
+    const stepUs = (i: number, member: DecodeMember): number => {
+      const rows = this.#requests[i] + this.#othersRows[i] + 1;
+      return this.#stepUs(i, member, decodeShape(rows, this.#tokens[i] + this.#othersTokens[i] + tokens));
+    };
     return this.#shortest(tokens, stepUs, eligible);
   }
 
@@ -187,6 +192,14 @@ export class DecodePool {
   setOthers(member: number, rows: number, tokens: number): void {
     this.#othersRows[member] = rows;
     this.#othersTokens[member] = tokens;
+  }
+
+  setServedAttention(member: number, permille: number): void {
+    this.#servedPermille[member] = permille;
+  }
+
+  #stepUs(index: number, { steps }: DecodeMember, shape: StepShape): number {
+    return withServedAttentionUs(steps.predictUs(shape), this.#servedPermille[index]);
   }
 
   instanceFailed(member: number): void {
@@ -273,11 +286,11 @@ export class DecodePool {
     const rows = this.#counted.rows[index] + (tokens > 0 ? 1 : 0);
     if (rows === 0) return idleDecode;
     const prompts = this.#counted.keys[index] + tokens;
-    const stepUs = member.steps.predictUs(decodeShape(rows, prompts));
+    const stepUs = this.#stepUs(index, member, decodeShape(rows, prompts));
     const keys = prompts + this.#counted.decodedUs[index] / stepUs;
     const held = this.#counted.heldKeys[index] + tokens + this.#counted.heldUs[index] / stepUs;
     return {
-      tbtUs: member.steps.predictUs(decodeShape(rows, keys)),
+      tbtUs: this.#stepUs(index, member, decodeShape(rows, keys)),
       tbtUsMax: this.#counted.tbtUsMax[index],
       memory: held / member.capacityTokens,
     };
@@ -299,7 +312,7 @@ export class DecodePool {
     if (member === undefined) return Number.POSITIVE_INFINITY;
     const decodeRows = this.#counted.rows[index];
     const decodeKeys = this.#keys(index, member);
-    return member.steps.predictUs({
+    return this.#stepUs(index, member, {
       rows: decodeRows + rows,
       keyRows: decodeKeys + rows * cachedTokens + (rows * (rows + 1)) / 2,
       decodeRows,
@@ -313,7 +326,7 @@ export class DecodePool {
     const rows = this.#counted.rows[index];
     const prompts = this.#counted.keys[index];
     if (rows === 0) return 0;
-    return prompts + this.#counted.decodedUs[index] / member.steps.predictUs(decodeShape(rows, prompts));
+    return prompts + this.#counted.decodedUs[index] / this.#stepUs(index, member, decodeShape(rows, prompts));
   }
 
   /** The load with `tokens` more tokens of the member, or of the member with the shortest step that could decode in its place. */
@@ -358,7 +371,8 @@ export class DecodePool {
 
   /** Step of one row, which is almost all fixed cost. */
   leastStepUs(index: number): number {
-    return this.#members[index]?.steps.predictUs(decodeShape(1, 1)) ?? 0;
+    const member = this.#members[index];
+    return member === undefined ? 0 : this.#stepUs(index, member, decodeShape(1, 1));
   }
 
   /** Throws unless the sums are those of the requests. */

@@ -23,7 +23,7 @@ import type { RoutingDecision } from '../route-planner.ts';
 type MembershipEvent<Request> = Extract<
   ConductorEvent<Request>,
   | { kind: 'instanceFailed' | 'instanceJoined' | 'instanceDraining' | 'unreachable' }
-  | { kind: 'report' | 'othersLoad' | 'released' | 'wake' }
+  | { kind: 'report' | 'othersLoad' | 'servedAttention' | 'released' | 'wake' }
 >;
 
 const stopped = 'the instance stopped';
@@ -74,6 +74,9 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
         break;
       case 'othersLoad':
         this.#router.observeOthers(event.instance, event.others);
+        break;
+      case 'servedAttention':
+        this.#router.observeServedAttention(event.instance, event.permille);
         break;
       case 'instanceDraining':
         this.#router.roles.drain(event.instance);

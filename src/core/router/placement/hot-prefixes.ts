@@ -5,7 +5,7 @@ import { type PrefixRun, PrefixTree } from '../../kvcache/events/prefix-tree.ts'
 import type { ClusterView } from '../../protocol/cluster-view.ts';
 import type { PrefixOffer } from '../../protocol/events.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
-import type { PlacementCosts, PlacementDecision } from './placement.ts';
+import { type PlacementCosts, type PlacementDecision, prefillOn } from './placement.ts';
 
 /** A wait counts half as much after this time: a prefix that no prompt has used for minutes is cold. */
 const halfLifeUs = 60_000_000;
@@ -73,7 +73,7 @@ export class HotPrefixes {
     for (const run of this.#runs.path(chain, localBlocks)) {
       const blocks = Math.min(run.end, localBlocks);
       if (blocks <= has) continue;
-      const thereUs = view.queueUs[target] + costs.prefillUs(view.kind[target], tokens, blocks * blockTokens);
+      const thereUs = view.queueUs[target] + prefillOn(view, costs, target, tokens, blocks * blockTokens);
       const savedUs = waitUs + prefillUs - thereUs;
       if (savedUs <= 0) continue;
       run.waitedUs = run.waitedUs * 2 ** ((run.waitedAtUs - nowUs) / halfLifeUs) + savedUs;
@@ -94,7 +94,7 @@ function soonest({ tokens, blockTokens, decision, matches, view, costs }: HotPro
   for (let i = 0; i < view.up.length; i++) {
     if (view.up[i] === 0 || i === instance || matches.blocks[i] >= localBlocks) continue;
     if (view.queueUs[i] >= bestUs) continue;
-    const us = view.queueUs[i] + costs.prefillUs(view.kind[i], tokens, localBlocks * blockTokens);
+    const us = view.queueUs[i] + prefillOn(view, costs, i, tokens, localBlocks * blockTokens);
     if (us >= bestUs || costs.transfers?.transferUs(instance, i, 0) === Number.POSITIVE_INFINITY) continue;
     best = i;
     bestUs = us;

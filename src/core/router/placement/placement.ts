@@ -36,6 +36,17 @@ export interface PlacementCosts {
   overlapUs(kind: number, tokens: number, cachedTokens: number): number;
 }
 
+/** Prefill of `tokens` tokens on one instance, beside its attention for debtors. */
+export function prefillOn(
+  { kind, slowness }: ClusterView,
+  costs: PlacementCosts,
+  instance: number,
+  tokens: number,
+  cachedTokens: number,
+): number {
+  return costs.prefillUs(kind[instance], tokens, cachedTokens) * slowness[instance];
+}
+
 /** A prompt to place. */
 export interface PlacementQuery {
   /** Number of prompts placed before. */
@@ -154,7 +165,7 @@ export class Placement {
     const blocks = from === undefined ? 0 : (query.matches?.blocks[from] ?? 0);
     if (alone === undefined || from === undefined || this.#costs.transfers === undefined) return alone;
     if (blocks <= alone.localBlocks) return alone;
-    const prefillUs = this.#costs.prefillUs(view.kind[instance], query.tokens, blocks * query.blockTokens);
+    const prefillUs = prefillOn(view, this.#costs, instance, query.tokens, blocks * query.blockTokens);
     return this.#withFetch(query, view, alone, { from, prefillUs });
   }
 
@@ -182,7 +193,7 @@ export class Placement {
     const { tokens, blockTokens, matches } = query;
     const localBlocks = matches?.blocks[instance] ?? 0;
     const queueUs = view.queueUs[instance];
-    const prefillUs = this.#costs.prefillUs(view.kind[instance], tokens, localBlocks * blockTokens);
+    const prefillUs = prefillOn(view, this.#costs, instance, tokens, localBlocks * blockTokens);
     const readyUs = this.#readyUs(view.kind[instance], query, localBlocks, this.#localReadUs(query, instance));
     // Every decision has its fields in this order: one hidden class serves all readers.
     return {
@@ -221,20 +232,21 @@ export class Placement {
     let best: number | undefined;
     let bestUs = Number.POSITIVE_INFINITY;
     let [bestFetched, bestCached] = [0, 0];
-    const { up, queueUs: queuesUs, kind: kinds } = view;
+    const { up, queueUs: queuesUs, kind: kinds, slowness } = view;
     const cached = matches?.blocks;
     for (let i = 0; i < up.length; i++) {
       if (up[i] === 0) continue;
       const local = cached === undefined ? 0 : cached[i];
       const queueUs = queuesUs[i];
-      const soonestUs = queueUs + this.#restUs[kinds[i]];
-      let us = local === 0 ? queueUs + this.#wholeUs[kinds[i]] : this.#localUs(query, view, i);
+      const restUs = this.#restUs[kinds[i]] * slowness[i];
+      const soonestUs = queueUs + restUs;
+      let us = local === 0 ? queueUs + this.#wholeUs[kinds[i]] * slowness[i] : this.#localUs(query, view, i);
       let fetched = 0;
       // Most instances are slower than another one even with the prefix already there.
       const mayFetch = longest !== undefined && soonestUs < senderUs && soonestUs <= bestUs && soonestUs < us;
       if (mayFetch && longestBlocks > local * this.#settings.balancingThreshold) {
         const { readyUs } = this.#fetchTimes(query, view.kind[i], longest, i);
-        const fetchedUs = Math.max(queueUs, readyUs) + this.#restUs[view.kind[i]];
+        const fetchedUs = Math.max(queueUs, readyUs) + restUs;
         if (fetchedUs < us) {
           us = fetchedUs;
           fetched = longestBlocks - local;
@@ -255,7 +267,8 @@ export class Placement {
     }
     const alone = this.#withoutFetch(query, view, best);
     if (alone === undefined || longest === undefined || bestFetched === 0) return alone;
-    return this.#withFetch(query, view, alone, { from: longest, prefillUs: this.#restUs[view.kind[alone.instance]] });
+    const prefillUs = this.#restUs[view.kind[alone.instance]] * view.slowness[alone.instance];
+    return this.#withFetch(query, view, alone, { from: longest, prefillUs });
   }
 
   /** The fetch of all blocks of the prompt that `from` has and `to` lacks. */
@@ -292,9 +305,9 @@ export class Placement {
     const { matches, tokens, blockTokens } = query;
     const local = matches?.blocks[i] ?? 0;
     const [kind, queueUs] = [view.kind[i], view.queueUs[i]];
-    if (local === 0) return queueUs + this.#wholeUs[kind];
+    if (local === 0) return queueUs + this.#wholeUs[kind] * view.slowness[i];
     const readyUs = this.#readyUs(kind, query, local, this.#localReadUs(query, i));
-    return Math.max(queueUs, readyUs) + this.#costs.prefillUs(kind, tokens, local * blockTokens);
+    return Math.max(queueUs, readyUs) + prefillOn(view, this.#costs, i, tokens, local * blockTokens);
   }
 }
 

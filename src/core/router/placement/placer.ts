@@ -1,6 +1,7 @@
 // Selects the instance of a prompt: gives the placement policy the prefix matches, the prefill queues and predicted transfer times.
 
 import { wideZero } from '../../../util/wide-zero.ts';
+import { withServedAttentionUs } from '../../cost/dist-attention.ts';
 import type { PrefillPredictor } from '../../cost/prefill.ts';
 import type { SsdConfig } from '../../cost/ssd-times.ts';
 import type { TransferConfig } from '../../cost/transfer-times.ts';
@@ -23,7 +24,7 @@ import type { PlacementCandidate, PromptBlockCounts } from '../../protocol/reque
 import type { LaterPrefills } from '../admission/tbt-beside.ts';
 import { HotPrefixes } from './hot-prefixes.ts';
 import { type BlockCounts, countPromptBlocks, type MissReasons, type PlacedPrompt } from './placed-prompt.ts';
-import { Placement, type PlacementDecision, type PlacementSettings } from './placement.ts';
+import { Placement, type PlacementDecision, type PlacementSettings, prefillOn } from './placement.ts';
 import { PredictedCosts } from './predicted-costs.ts';
 import { PrefillQueues } from './prefill-queues.ts';
 
@@ -94,6 +95,7 @@ export class Placer<Request> {
     readonly requests: Int32Array;
     readonly queueUs: Float64Array;
     readonly kind: Uint8Array;
+    readonly slowness: Float64Array;
   };
   #placed = 0;
   #nowUs: number = wideZero;
@@ -110,6 +112,7 @@ export class Placer<Request> {
       up: Uint8Array.from(takesPrompts, Number),
       requests: new Int32Array(instances),
       queueUs: new Float64Array(instances),
+      slowness: new Float64Array(instances).fill(1),
       kind: Uint8Array.from({ length: instances }, (_, i) =>
         config === undefined ? 0 : this.#predictors.indexOf(config.predictors[i]),
       ),
@@ -199,12 +202,12 @@ export class Placer<Request> {
 
   /** The up instances, with the values that the last `choose` used. */
   candidates(promptTokens: number): readonly PlacementCandidate[] {
-    const { up, requests, queueUs, kind } = this.#view;
+    const { up, requests, queueUs } = this.#view;
     const candidates: PlacementCandidate[] = [];
     for (let instance = 0; instance < up.length; instance++) {
       if (up[instance] === 0) continue;
       const matchedTokens = this.cachedTokens(instance);
-      const prefillUs = this.#predictors[kind[instance]].prefillUs(promptTokens, matchedTokens);
+      const prefillUs = prefillOn(this.#view, this.#costs, instance, promptTokens, matchedTokens);
       candidates.push({ instance, requests: requests[instance], matchedTokens, queueUs: queueUs[instance], prefillUs });
     }
     return candidates;
@@ -317,7 +320,7 @@ export class Placer<Request> {
     if (prefillUs === undefined && !overtaken) return undefined;
     const { blockTokens } = this.#config;
     if (placed.helpers.length === 0 && prefillUs !== undefined) {
-      const correctedUs = this.#predictors[this.#view.kind[instance]].prefillUs(promptTokens, cachedTokens);
+      const correctedUs = prefillOn(this.#view, this.#costs, instance, promptTokens, cachedTokens);
       this.#queues.correct(instance, prefillUs, correctedUs, placed.priority);
       placed.prefillUs = correctedUs;
     }
@@ -368,13 +371,20 @@ export class Placer<Request> {
 
   /** Prefills that other conductors have placed on the instance. */
   setOthers(instance: InstanceIndex, { prefills }: Pick<PlacedLoad, 'prefills'> = { prefills: [] }): void {
-    const predictor = this.#predictors[this.#view.kind[instance]];
     const works = prefills.map(({ priority, prompts, tokens, keyRows }) => {
       // As many equal uncached prompts as have the same tokens and keys: both terms of the time are those of the reported prompts.
       const promptTokens = keyRows === undefined ? tokens / prompts : (2 * keyRows) / tokens;
-      return { priority, workUs: (tokens / promptTokens) * predictor.prefillUs(promptTokens, 0) };
+      return {
+        priority,
+        workUs: (tokens / promptTokens) * prefillOn(this.#view, this.#costs, instance, promptTokens, 0),
+      };
     });
     this.#queues.setOthers(instance, works);
+  }
+
+  /** Prefills that are placed from now on take longer by it. */
+  setServedAttention(instance: InstanceIndex, permille: number): void {
+    this.#view.slowness[instance] = withServedAttentionUs(1, permille);
   }
 
   /** @param isUp the instance has not failed */
@@ -385,6 +395,7 @@ export class Placer<Request> {
 
   instanceFailed(instance: InstanceIndex): void {
     this.#queues.setOthers(instance, []);
+    this.setServedAttention(instance, 0);
     this.#view.up[instance] = 0;
     this.#isIndexChecked = false;
     this.#index?.removeInstance(instance);

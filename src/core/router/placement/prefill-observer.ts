@@ -1,5 +1,6 @@
 // Observes prefills from the forwarded prompt to the first token, to learn prefill times.
 
+import { withoutServedAttentionUs } from '../../cost/dist-attention.ts';
 import { PrefillTimes } from '../../cost/prefill-times.ts';
 import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
 import type { PlacedLoad } from '../../protocol/instance-report.ts';
@@ -27,11 +28,15 @@ export class PrefillObserver {
   /** (instances): the last report has requests of other conductors. */
   readonly #hasOthers: boolean[];
 
+  /** (instances): share of steps that attention for debtors takes, in thousandths. */
+  readonly #servedPermille: number[];
+
   /** @param kinds (instances): equal for instances of equal speed */
   constructor(kinds: readonly number[]) {
     this.times = PrefillTimes.of(kinds, batchLimits.tokensMax);
     this.#requests = kinds.map(() => 0);
     this.#hasOthers = kinds.map(() => false);
+    this.#servedPermille = kinds.map(() => 0);
   }
 
   /** Prompts without a first token, and requests that have not ended. */
@@ -40,7 +45,11 @@ export class PrefillObserver {
   }
 
   /** Takes the learned step times of an instance. */
-  observe(instance: InstanceIndex, { stepCost }: Pick<InstanceSnapshot, 'stepCost'>): void {
+  observe(
+    instance: InstanceIndex,
+    { stepCost, servedAttentionPermille = 0 }: Pick<InstanceSnapshot, 'stepCost' | 'servedAttentionPermille'>,
+  ): void {
+    this.#servedPermille[instance] = servedAttentionPermille;
     if (stepCost !== undefined) this.times[instance]?.setStepCost(stepCost);
   }
 
@@ -99,8 +108,13 @@ export class PrefillObserver {
     const prompt = this.#prompts.get(id);
     const times = prompt && this.times[prompt.instance];
     if (prompt?.startedUs !== undefined && (prompt.alone || times?.isReported === false))
-      times?.observe(prompt.tokens, prompt.cachedTokens, nowUs - prompt.startedUs);
+      times?.observe(prompt.tokens, prompt.cachedTokens, this.#ownUs(prompt.instance, nowUs - prompt.startedUs));
     this.#prompts.delete(id);
+  }
+
+  /** A prefill time without attention for debtors. */
+  #ownUs(instance: InstanceIndex, us: number): number {
+    return withoutServedAttentionUs(us, this.#servedPermille[instance] ?? 0);
   }
 
   forget(id: RequestId): void {

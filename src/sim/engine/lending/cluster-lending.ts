@@ -138,7 +138,7 @@ export class ClusterLending {
   instanceFailed(instance: number): void {
     this.#copies.debtorFailed(instance);
     this.#updateAttention(instance, []);
-    this.executors[instance].remoteAttentionPermille = 0;
+    this.executors[instance].servedAttentionPermille = 0;
     this.#busy[instance] = 0;
     this.#timers[instance].cancel();
   }
@@ -285,12 +285,25 @@ export class ClusterLending {
 
   #updateAttention(debtor: number, remote: readonly RemoteWork[], stepUs = 1): void {
     for (const { creditor, exceedsPermille } of this.attention.update(debtor, remote, stepUs)) {
-      this.#send(debtor, creditor, { kind: 'wake' }, () => {
-        this.executors[creditor].remoteAttentionPermille = this.attention.takenPermille(creditor);
-      });
+      this.#sendServedAttention(debtor, creditor);
       if (exceedsPermille !== undefined)
         this.#send(creditor, debtor, { kind: 'remoteAttentionLoad', creditor, permille: exceedsPermille });
     }
+  }
+
+  /** The creditor's steps change, its machine has their share for debtors at once, and gateways after a message. */
+  #sendServedAttention(debtor: number, creditor: number): void {
+    const incarnation = this.incarnationOf(creditor);
+    this.queue.afterInBackground(this.network.latencyUs(debtor, creditor), () => {
+      if (this.incarnationOf(creditor) !== incarnation) return;
+      const permille = this.attention.takenPermille(creditor);
+      this.executors[creditor].servedAttentionPermille = permille;
+      this.#host.deliverToInstance(creditor, { kind: 'servedAttention', permille });
+      this.queue.afterInBackground(this.#host.config.instances[creditor].nic.us, () => {
+        if (this.incarnationOf(creditor) === incarnation)
+          this.#host.deliverToConductor({ kind: 'servedAttention', instance: creditor, permille });
+      });
+    });
   }
 
   #send(from: number, to: number, event: LengthEvent, before: () => void = () => {}): void {
