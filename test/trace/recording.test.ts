@@ -105,6 +105,37 @@ function recordingOf(lines: readonly RecordedLine[]) {
   return reader.end();
 }
 
+it('returns when each instance reported itself, by time, and what placement compared', () => {
+  const reader = new RecordingReader(recordingLine(header), 1);
+  const instance = { role: 'mixed', blocks: 8 } as const;
+  reader.take(
+    recordingLine({
+      atMs: 0,
+      instances: [
+        { ...instance, name: 'a' },
+        { ...instance, name: 'b' },
+      ],
+    }),
+    2,
+  );
+  reader.take(
+    recordingLine({
+      reports: [
+        [1, 900],
+        [1, 400],
+      ],
+    }),
+    3,
+  );
+  reader.take(recordingLine(line(5, { candidates: [[1, 2, 32, 50, 70]] })), 4);
+  const { reports, requests } = reader.end();
+  expect(reports).toEqual([[], [400, 900]]);
+  expect(requests[0]?.recorded.candidates).toEqual([[1, 2, 32, 50, 70]]);
+  expect(() => reader.take('{"reports":[[0,-1]]}', 5)).toThrow('line 5: reports[0] is [0,-1]');
+  const wrong = recordingLine(line(6, { candidates: [[1, 2, 32, -50, 70]] }));
+  expect(() => reader.take(wrong, 6)).toThrow('line 6: candidates is');
+});
+
 it('keeps the hashes of a request in its blocks alone', () => {
   const [{ request, recorded }] = recordingOf([line(1)]).requests;
   expect(request.blocks.length).toBe(3);

@@ -50,8 +50,8 @@ type Refusal = Extract<GenerationEvent, { kind: 'failed' }>;
 type Sink = (event: GenerationEvent) => void;
 type StepListener = (instance: InstanceIndex, steps: OutputsMessage['steps']) => void;
 
-/** Reports the steps of instances as they end. */
-export type StepSource = Pick<ConductorDriver, 'onSteps'>;
+/** Announces the steps of instances as they end, and their reports as they arrive. */
+export type StepSource = Pick<ConductorDriver, 'onSteps' | 'onReports'>;
 
 /** Retry-After of requests that arrive before the port is ready. */
 const retryAfterMs = 1000;
@@ -76,6 +76,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
   readonly #pins = new Map<PinId, PinListener>();
   readonly #listeners: ((trace: RequestTrace) => void)[] = [];
   readonly #stepListeners: StepListener[] = [];
+  readonly #reportListeners: ((instance: InstanceIndex) => void)[] = [];
   readonly #requestLog = new RequestLog(tracesMax, (trace) => {
     for (const listener of this.#listeners) listener(trace);
   });
@@ -194,6 +195,11 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
     this.#stepListeners.push(listener);
   }
 
+  /** The listener is called when an instance has reported itself in a heartbeat. */
+  onReports(listener: (instance: InstanceIndex) => void): void {
+    this.#reportListeners.push(listener);
+  }
+
   requestTrace(id: RequestId): RequestTrace | undefined {
     return this.#requestLog.find(id);
   }
@@ -275,6 +281,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
     const conductor = this.#conductor;
     if (conductor === undefined) return;
     this.#engineSteps?.received(nowUs(), event);
+    if (event.kind === 'report') for (const listener of this.#reportListeners) listener(event.instance);
     this.#recordEngineSteps();
     this.#depth++;
     carryOutStep(

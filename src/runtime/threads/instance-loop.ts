@@ -273,11 +273,11 @@ export class InstanceLoop {
     const { borrower } = this.#machine.components;
     if (borrower !== undefined) this.#lending?.onStepRan(endedUs, endedUs - startedUs, borrower.rmanager.creditor);
     this.#tiers?.stepEnded();
-    this.#tracer?.end(result.kind !== 'stepDone');
     this.#interrupt.stepEnded();
     this.#handOffs?.onStepRan(step.step);
     // Cancels come first: an aborted step must not be planned again with cancelled requests.
     this.#receive();
+    this.#tracer?.end(result.kind !== 'stepDone');
     this.#feed(result);
   }
 
@@ -335,6 +335,7 @@ export class InstanceLoop {
         break;
       case 'runStep':
         this.#plannedStep = effect;
+        this.#tracer?.planned();
         break;
       case 'abortStep':
         this.#interrupt.stop();

@@ -25,14 +25,18 @@ export class StepTracer {
     this.enabled = enabled;
   }
 
-  /** To be called before a step. */
+  /** A step is planned: from now on its time counts, as the instance learns it. */
+  planned(): void {
+    this.#startedUs = epochUs();
+  }
+
+  /** To be called before a planned step runs. */
   begin({ inFlight }: Pick<TokenInstance, 'inFlight'>): void {
     const shown = this.enabled ? inFlight : inFlight.filter(({ sequence }) => sequence.planned > 1);
     this.#rows = shown.map(({ id, sequence: { computed, planned } }) => [id, computed, planned] as const);
-    if (shown.length > 0) this.#startedUs = epochUs();
   }
 
-  /** To be called after the step, completed or aborted. */
+  /** To be called when the instance takes the result of the step, completed or aborted. */
   end(aborted: boolean): void {
     if (this.#rows.length === 0) return;
     this.#traces.push({ kind: 'step', startedUs: this.#startedUs, endedUs: epochUs(), aborted, rows: this.#rows });

@@ -54,8 +54,8 @@ export class Cluster implements ClusterHost {
   readonly #timers: readonly Timer[];
   /** (instances): next wake. */
   readonly #wakeUs: Float64Array;
-  /** (instances): 1: the next heartbeat has something new. */
-  readonly #heartbeats: Uint8Array;
+  /** (instances): what the next heartbeat reports; undefined: nothing new. */
+  readonly #unreported: (Parameters<Gateways['observe']>[1] | undefined)[] = [];
 
   constructor(config: SimulationConfig) {
     this.config = config;
@@ -68,7 +68,6 @@ export class Cluster implements ClusterHost {
     this.instances = instances.map((_, index) => this.#create(index, 0));
     this.#effects = new EffectRunner(this);
     this.#wakeUs = new Float64Array(instances.length).fill(Number.POSITIVE_INFINITY);
-    this.#heartbeats = new Uint8Array(instances.length);
     this.#timers = instances.map((_, index) => queue.timer(() => this.#timerFired(index)));
     this.executors = instances.map(
       ({ machine }, index) => new SimulatedExecutor(machine, queue, this.#timers[index], index, config.stepListener),
@@ -128,6 +127,7 @@ export class Cluster implements ClusterHost {
       this.checks.stepped(index, event, effects);
     }
     this.#effects.run(index, effects);
+    if (this.config.learned !== undefined) this.#observeAtHeartbeat(index);
     this.delivery.endTurn(index, event);
     this.#scheduleWake(index);
     this.lending?.stepped(index);
@@ -151,17 +151,26 @@ export class Cluster implements ClusterHost {
 
   /** The conductor learns from the instance's snapshot, with its next messages. */
   #observe(index: InstanceIndex): void {
-    const { heartbeatUs } = this.config.threads ?? {};
-    if (heartbeatUs === undefined) {
-      const snapshot = this.#learnedOf(index);
-      this.delivery.withTurn(index, () => this.gateways.observe(index, snapshot));
-    } else if (this.#heartbeats[index] === 0) {
-      this.#heartbeats[index] = 1;
-      this.queue.at((Math.floor(this.queue.nowUs / heartbeatUs) + 1) * heartbeatUs, () => {
-        this.#heartbeats[index] = 0;
-        this.gateways.observe(index, this.#learnedOf(index));
+    if (this.config.threads?.nextReportUs !== undefined) return;
+    const snapshot = this.#learnedOf(index);
+    this.delivery.withTurn(index, () => this.gateways.observe(index, snapshot));
+  }
+
+  /** A heartbeat has the state of the instance's last turn whose messages were sent before: turns without messages do not count. */
+  #observeAtHeartbeat(index: InstanceIndex): void {
+    const { nextReportUs } = this.config.threads ?? {};
+    if (nextReportUs === undefined || !this.delivery.hasMessages(index)) return;
+    const snapshot = this.#learnedOf(index);
+    this.delivery.withTurn(index, () => {
+      const isReported = this.#unreported[index] !== undefined;
+      this.#unreported[index] = snapshot;
+      if (isReported) return;
+      this.queue.at(nextReportUs(this.queue.nowUs, index), () => {
+        const latest = this.#unreported[index];
+        this.#unreported[index] = undefined;
+        if (latest !== undefined) this.gateways.observe(index, latest);
       });
-    }
+    });
   }
 
   #learnedOf(index: InstanceIndex) {

@@ -83,6 +83,11 @@ export class MessageDelivery {
     else this.#turns[index].messages.push(observe);
   }
 
+  /** True if the instance's current turn has messages to the conductor. */
+  hasMessages(index: InstanceIndex): boolean {
+    return this.#turns[index].messages.length > 0;
+  }
+
   /** Sends all that one event produced as one message. */
   endTurn(index: InstanceIndex, event: LengthEvent): void {
     const { config, queue } = this.#host;

@@ -1,6 +1,8 @@
 // A replay against its recording: latencies, placements and ends of the same requests.
 
+import type { PlacementTrace } from '../../core/protocol/request-trace.ts';
 import type { RecordedRequest } from '../../trace/recording/reader.ts';
+import type { RecordedCandidate } from '../../trace/recording/recording.ts';
 import type { RequestRecord } from '../report/request-recorder.ts';
 
 /** Nearest-rank percentiles in milliseconds; undefined without requests. */
@@ -20,6 +22,8 @@ export interface PlacementDifference {
   readonly index: number;
   readonly recorded: readonly (number | undefined)[];
   readonly simulated: readonly (number | undefined)[];
+  /** What placement compared. */
+  readonly candidates: Pair<readonly RecordedCandidate[]>;
 }
 
 export interface ReplayComparison {
@@ -42,9 +46,11 @@ export interface ReplayComparison {
 /** Differences reported at most; each causes others. */
 const differencesMax = 10;
 
+/** @param placements of simulated requests, by index */
 export function compareReplay(
   requests: readonly RecordedRequest[],
   records: readonly RequestRecord[],
+  placements: ReadonlyMap<number, PlacementTrace> = new Map(),
 ): ReplayComparison {
   const byIndex = new Map(records.map((record) => [record.index, record]));
   const finished = requests.filter(({ recorded }) => recorded.outcome === 'finished');
@@ -61,7 +67,10 @@ export function compareReplay(
     recorded: percentiles(both.map(({ recorded }) => recorded.tbtMs)),
     simulated: percentiles(both.map(({ simulated }) => simulated.tbtMs)),
   };
-  const differences = requests.flatMap((each) => differenceOf(each, byIndex.get(each.request.index)) ?? []);
+  const differences = requests.flatMap((each) => {
+    const { index } = each.request;
+    return differenceOf(each, byIndex.get(index), placements.get(index)) ?? [];
+  });
   const isRefused = ({ outcome }: RequestRecord) => outcome !== 'completed' && outcome !== 'failed';
   return {
     requests: requests.length,
@@ -81,14 +90,22 @@ export function compareReplay(
 }
 
 function differenceOf(
-  { request: { index }, recorded: { outcome, instance, decodeInstance } }: RecordedRequest,
+  { request: { index }, recorded: { outcome, instance, decodeInstance, candidates = [] } }: RecordedRequest,
   record: RequestRecord | undefined,
+  placement: PlacementTrace | undefined,
 ): PlacementDifference | undefined {
   const recorded = outcome === 'refused' ? [] : [instance, decodeInstance];
   const isPlaced = record !== undefined && (record.outcome === 'completed' || record.outcome === 'failed');
   const simulated = isPlaced ? [record.instance, record.decodeInstance] : [];
   const isSame = recorded.length === simulated.length && recorded.every((place, i) => place === simulated[i]);
-  return isSame ? undefined : { index, recorded, simulated };
+  if (isSame) return undefined;
+  const ofReplay = (placement?.candidates ?? []).map(
+    ({ instance, requests, matchedTokens, queueUs, prefillUs }): RecordedCandidate => [
+      ...([instance, requests, matchedTokens] as const),
+      ...([Math.round(queueUs), Math.round(prefillUs)] as const),
+    ],
+  );
+  return { index, recorded, simulated, candidates: { recorded: candidates, simulated: ofReplay } };
 }
 
 function percentiles(values: readonly (number | undefined)[]): Percentiles {

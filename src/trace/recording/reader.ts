@@ -26,6 +26,8 @@ export interface Recording {
   readonly requests: readonly RecordedRequest[];
   /** (instances): their steps by time. */
   readonly steps: readonly (readonly TimedRecordedStep[])[];
+  /** (instances): when the gateway received their reports, by time; none: recorded by an earlier release, or by threads. */
+  readonly reports: readonly (readonly number[])[];
   /** Lines that the server could not write in time. */
   readonly omitted: number;
 }
@@ -57,6 +59,9 @@ const instancesMax = 65_536;
 /** The longest step that is read: longer ones would hide all that follow. */
 const stepUsMax = 3_600e6;
 
+/** Of `RecordedCandidate`. */
+const candidateNumbers = 5;
+
 const outcomes = ['finished', 'failed', 'refused', 'cancelled'] as const;
 /** Members of a request that it may lack: instances by number, and tokens. */
 const optionalCounts = ['instance', 'decode_instance', 'fetched_from', 'fetched_tokens', 'cached_tokens'] as const;
@@ -70,6 +75,7 @@ export class RecordingReader {
   readonly #instances: RecordedInstance[] = [];
   readonly #requests: RecordedRequest[] = [];
   readonly #steps: TimedRecordedStep[][] = [];
+  readonly #reports: number[][] = [];
   #omitted = 0;
 
   /** @param blockTokens of the requests: a multiple of those of the file, which are used unless given @throws TraceError */
@@ -90,6 +96,7 @@ export class RecordingReader {
     const row = parseObject(text, line);
     if (row.instances !== undefined) this.#takeInstances(row, line);
     else if (row.steps !== undefined) this.#takeSteps(row.steps, line);
+    else if (row.reports !== undefined) this.#takeReports(row.reports, line);
     else if (row.omitted !== undefined) this.#omitted += countOf(row, 'omitted', line);
     else this.#requests.push({ request: this.#requestOf(row, line), recorded: outcomeOf(row, line) });
   }
@@ -101,6 +108,7 @@ export class RecordingReader {
       header: { ...this.#header, blockTokens: this.#blockTokens },
       instances: size === 1 ? this.#instances : this.#instances.map((each) => inLargerBlocks(each, size)),
       steps: this.#instances.map((_, i) => withoutOverlap(this.#steps[i] ?? [])),
+      reports: this.#instances.map((_, i) => (this.#reports[i] ?? []).sort((a, b) => a - b)),
       requests: inOrder.map(({ request, recorded }, index) => ({ request: { ...request, index }, recorded })),
       omitted: this.#omitted,
     };
@@ -134,6 +142,22 @@ export class RecordingReader {
       this.#steps[instance] ??= [];
       const deliveredUs = deliveryUs === undefined ? undefined : startedUs + us + deliveryUs;
       this.#steps[instance].push({ startedUs, us: Math.max(1, us), shape, deliveredUs });
+    }
+  }
+
+  #takeReports(rows: unknown, line: number): void {
+    if (!Array.isArray(rows)) throw new TraceError(line, `reports is ${shown(rows)}: a list of reports expected`);
+    for (const [i, row] of rows.entries()) {
+      const isValid =
+        Array.isArray(row) && row.length === 2 && row.every((one) => Number.isSafeInteger(one) && one >= 0);
+      if (!isValid || row[0] >= instancesMax)
+        throw new TraceError(
+          line,
+          `reports[${i}] is ${shown(row)}: an instance below ${instancesMax} and its microseconds expected`,
+        );
+      const [instance, receivedUs] = row as [number, number];
+      this.#reports[instance] ??= [];
+      this.#reports[instance].push(receivedUs);
     }
   }
 
@@ -232,10 +256,22 @@ function outcomeOf(row: Row, line: number): RecordedOutcome {
     if (field.endsWith('_ms') && !(typeof value === 'number' && value >= 0))
       throw new TraceError(line, `${field} is ${shown(value)}: milliseconds of at least 0 expected`);
   for (const field of ['attempts', 'max_tokens']) countOf(row, field, line);
+  checkCandidates(row.candidates, line);
   for (const field of optionalCounts) if (row[field] !== undefined) countOf(row, field, line);
   // Hashes are read as blocks: twice they would take most of the memory.
   const { hash_ids: _, output_hash_ids: __, ...own } = row;
   return { ...(camelCased(own) as unknown as RecordedOutcome), outcome };
+}
+
+function checkCandidates(value: unknown, line: number): void {
+  if (value === undefined) return;
+  const isCandidate = (each: unknown) =>
+    Array.isArray(each) && each.length === candidateNumbers && each.every((one) => Number.isFinite(one) && one >= 0);
+  if (!Array.isArray(value) || !value.every(isCandidate))
+    throw new TraceError(
+      line,
+      `candidates is ${shown(value)}: lists of ${candidateNumbers} numbers of at least 0 expected`,
+    );
 }
 
 function countOf(row: Row, field: string, line: number): number {

@@ -71,10 +71,30 @@ export type RecordedStepRow = readonly [
   deliveryUs: number,
 ];
 
+/** When the gateway received a report of an instance, in microseconds from the start: predictions use it from then on. */
+export type RecordedReport = readonly [instance: number, receivedUs: number];
+
+/** A line of reports. */
+export interface RecordedReports {
+  readonly reports: readonly RecordedReport[];
+}
+
 /** A line of steps that have ended. */
 export interface RecordedStepRows {
   readonly steps: readonly RecordedStepRow[];
 }
+
+/**
+ * An instance as placement saw it: its number, requests placed on it, leading tokens of the prompt in its cache, and the
+ * predicted microseconds until the prefill starts and of the prefill.
+ */
+export type RecordedCandidate = readonly [
+  instance: number,
+  requests: number,
+  matchedTokens: number,
+  queueUs: number,
+  prefillUs: number,
+];
 
 /** What happened to a request. Instances by number; times in milliseconds since its arrival, undefined where it did not get so far. */
 export interface RecordedOutcome {
@@ -89,6 +109,8 @@ export interface RecordedOutcome {
   readonly group?: readonly number[] | undefined;
   readonly fetchedFrom?: number | undefined;
   readonly fetchedTokens?: number | undefined;
+  /** The chosen instance and those with the least predicted times; undefined: recorded by an earlier release. */
+  readonly candidates?: readonly RecordedCandidate[] | undefined;
   /** A decode instance computed the prompt inline. */
   readonly inline?: boolean | undefined;
   readonly cachedTokens?: number | undefined;
@@ -127,7 +149,13 @@ export interface RecordedLine extends RecordedOutcome {
 
 /** A line without its line break; its members are in snake case, and undefined ones are left out. */
 export function recordingLine(
-  line: RecordingHeader | RecordedInstances | RecordedStepRows | RecordedLine | { readonly omitted: number },
+  line:
+    | RecordingHeader
+    | RecordedInstances
+    | RecordedStepRows
+    | RecordedReports
+    | RecordedLine
+    | { readonly omitted: number },
 ): string {
   if (!('instances' in line)) return JSON.stringify(snakeCased(line));
   return JSON.stringify(snakeCased({ ...line, instances: line.instances.map(snakeCased) }));

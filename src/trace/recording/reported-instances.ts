@@ -5,7 +5,7 @@ import type { RecordedOutcome } from './recording.ts';
 
 /** The recording itself if no instance is left out; otherwise the others are numbered anew. */
 export function withoutUnreported(recording: Recording): Recording {
-  const { instances, requests, steps } = recording;
+  const { instances, requests, steps, reports } = recording;
   const named = new Set(requests.flatMap(({ recorded }) => instancesOf(recorded)));
   const kept = [...instances.keys()].filter((i) => instances[i].blocks !== undefined || named.has(i));
   if (kept.length === instances.length) return recording;
@@ -14,6 +14,7 @@ export function withoutUnreported(recording: Recording): Recording {
     ...recording,
     instances: kept.map((i) => instances[i]),
     steps: kept.map((i) => steps[i]),
+    reports: kept.map((i) => reports[i]),
     requests: requests.map((each) => renumbered(each, numbers)),
   };
 }
@@ -25,7 +26,7 @@ function instancesOf({ instance, decodeInstance, fetchedFrom, group = [] }: Reco
 /** A number that no instance has is kept. */
 function renumbered({ request, recorded }: RecordedRequest, numbers: ReadonlyMap<number, number>): RecordedRequest {
   const of = (old: number): number => numbers.get(old) ?? old;
-  const { instance, decodeInstance, fetchedFrom, group } = recorded;
+  const { instance, decodeInstance, fetchedFrom, group, candidates } = recorded;
   return {
     request,
     recorded: {
@@ -34,6 +35,7 @@ function renumbered({ request, recorded }: RecordedRequest, numbers: ReadonlyMap
       ...(decodeInstance !== undefined && { decodeInstance: of(decodeInstance) }),
       ...(fetchedFrom !== undefined && { fetchedFrom: of(fetchedFrom) }),
       ...(group !== undefined && { group: group.map(of) }),
+      ...(candidates !== undefined && { candidates: candidates.map(([i, ...rest]) => [of(i), ...rest] as const) }),
     },
   };
 }

@@ -5,16 +5,25 @@ import type { GenerationEvent, GenerationRequest, InstanceSnapshot } from '../..
 import type { RequestTrace } from '../../../src/core/protocol/request-trace.ts';
 import { emptySnapshot } from '../../../src/runtime/snapshots/metric-snapshots.ts';
 import type { StepTrace } from '../../../src/runtime/threads/thread-protocol.ts';
-import type { RecordedInstance, RecordedLine, RecordedStepRow } from '../../../src/trace/recording/recording.ts';
+import type {
+  RecordedInstance,
+  RecordedLine,
+  RecordedReport,
+  RecordedStepRow,
+} from '../../../src/trace/recording/recording.ts';
 
 type Sink = (event: GenerationEvent) => void;
-const [tokens, placed] = [Int32Array.of(5), { instance: 1, decodeAt: 0, fetchedTokens: 0, inline: false }];
+const [tokens, placed] = [
+  Int32Array.of(5),
+  { instance: 1, decodeAt: 0, fetchedTokens: 0, inline: false, candidates: [] },
+];
 
 /** A cluster of two instances whose requests the test drives. */
 class FakeCluster {
   readonly sinks = new Map<string, Sink>();
   names: readonly (string | undefined)[] = [undefined, undefined];
   ended: (trace: RequestTrace) => void = () => {};
+  reported: (instance: number) => void = () => {};
   stepped: (instance: number, steps: readonly StepTrace[]) => void = () => {};
 
   submit(request: GenerationRequest, sink: Sink): void {
@@ -27,6 +36,10 @@ class FakeCluster {
 
   onSteps(listener: (instance: number, steps: readonly StepTrace[]) => void): void {
     this.stepped = listener;
+  }
+
+  onReports(listener: (instance: number) => void): void {
+    this.reported = listener;
   }
 
   roles() {
@@ -43,12 +56,14 @@ class FakeCluster {
 function open(word: number) {
   const cluster = new FakeCluster();
   const [lines, states, steps]: [RecordedLine[], (readonly RecordedInstance[])[], RecordedStepRow[]] = [[], [], []];
+  const reports: RecordedReport[] = [];
   let nowUs = 1_000_000;
   const recording = new RequestRecording({
     cluster: cluster as unknown as RequestRecordingOptions['cluster'],
     key: Uint32Array.of(word, 2, 3, 4),
     ...{ nowUs: () => nowUs, epochUs: () => 4_000_000 + nowUs },
     onSteps: (rows) => steps.push(...rows),
+    onReports: (rows) => reports.push(...rows),
     onRequest: (line) => lines.push(line),
     onInstances: (_, instances) => states.push(instances),
   });
@@ -72,7 +87,7 @@ function open(word: number) {
   const pass = (us: number): void => {
     nowUs += us;
   };
-  return { cluster, recording, lines, states, steps, submit, end, pass };
+  return { cluster, recording, lines, states, steps, reports, submit, end, pass };
 }
 
 it('writes times, placements and gaps, and hashes of the blocks that were computed', () => {
@@ -190,4 +205,24 @@ it("writes the shape of each step from the recording's start", () => {
   recording.flushSteps();
   const keys = 65 + 66 + 67 + 68 + 69 + 70;
   expect(steps).toEqual([[0, 400, 500, 7, keys + 10, 1, 10, 2, 100]]);
+});
+
+it('records when instances reported themselves, and what placement compared: the chosen instance first', () => {
+  const { cluster, recording, reports, lines, submit, end, pass } = open(1);
+  const candidate = (instance: number, queueUs: number) => ({
+    ...{ instance, requests: 2, matchedTokens: 32, queueUs, prefillUs: 7.4 },
+  });
+  submit('a');
+  pass(250);
+  cluster.reported(0);
+  recording.flushSteps();
+  end('a', {
+    placements: [{ ...placed, candidates: [candidate(0, 5), candidate(1, 9)] }],
+  } as unknown as Partial<RequestTrace>);
+  const [receivedAt] = reports;
+  expect(receivedAt?.[1]).toBe(250);
+  expect(lines[0]?.candidates).toEqual([
+    [lines[0]?.instance, 2, 32, 9, 7],
+    [receivedAt?.[0], 2, 32, 5, 7],
+  ]);
 });

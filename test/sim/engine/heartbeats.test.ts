@@ -45,7 +45,9 @@ function changesOf(heartbeatUs: number | undefined): readonly number[] {
     },
     threads: {
       ...{ toInstanceUs: () => 5, receivedUs: (nowUs: number) => nowUs + 7 },
-      ...(heartbeatUs !== undefined && { heartbeatUs }),
+      ...(heartbeatUs !== undefined && {
+        nextReportUs: (nowUs: number) => (Math.floor(nowUs / heartbeatUs) + 1) * heartbeatUs,
+      }),
     },
   });
   noted.nowUs = () => simulation.nowUs;

@@ -54,6 +54,7 @@ export async function openRecording(
     ...{ cluster, key: webcrypto.getRandomValues(new Uint32Array(4)), nowUs },
     epochUs: () => Math.round((performance.timeOrigin + performance.now()) * 1000),
     onSteps: (steps) => file.add(recordingLine({ steps })),
+    onReports: (reports) => file.add(recordingLine({ reports })),
     onRequest: (line) => file.add(recordingLine(line)),
     onInstances: (atMs, instances) => file.add(recordingLine({ atMs, instances })),
   });

@@ -3,12 +3,18 @@
 import { HashChain, rootDigest } from '../../../core/kvcache/block-hash.ts';
 import type { RequestId } from '../../../core/protocol/ids.ts';
 import type { ClusterView, GenerationEvent, GenerationRequest, InferencePort } from '../../../core/protocol/ports.ts';
-import type { PlacementTrace, RequestTrace } from '../../../core/protocol/request-trace.ts';
+import type { PlacementCandidate, PlacementTrace, RequestTrace } from '../../../core/protocol/request-trace.ts';
 import { requestIdOf } from '../../../core/router/attempts.ts';
 import type { StepSource } from '../../../runtime/threads/conductor-driver.ts';
 import type { StepTrace } from '../../../runtime/threads/thread-protocol.ts';
 import { meanOfLongest } from '../../../sim/report/longest-gaps.ts';
-import type { RecordedInstance, RecordedLine, RecordedStepRow } from '../../../trace/recording/recording.ts';
+import type {
+  RecordedCandidate,
+  RecordedInstance,
+  RecordedLine,
+  RecordedReport,
+  RecordedStepRow,
+} from '../../../trace/recording/recording.ts';
 import { digestWords } from '../../../util/blake2s.ts';
 import { Int32List } from '../../../util/int32-list.ts';
 import { pageTokens } from '../../../util/step.ts';
@@ -26,6 +32,7 @@ export interface RequestRecordingOptions {
   /** Clock of steps, in microseconds since 1970. */
   readonly epochUs: () => number;
   readonly onSteps: (steps: readonly RecordedStepRow[]) => void;
+  readonly onReports: (reports: readonly RecordedReport[]) => void;
   readonly onRequest: (line: RecordedLine) => void;
   readonly onInstances: (atMs: number, instances: readonly RecordedInstance[]) => void;
 }
@@ -50,8 +57,10 @@ interface FirstStep {
 
 /** Root of hashes that are no block identities. */
 const root = { modelFingerprint: 'recording', weightForm: '', inputForm: '', kvType: '', rope: '' };
-/** Steps of a line. */
+/** Steps, and reports, of a line. */
 const stepsMax = 64;
+/** Candidates of a placement that are written. */
+const candidatesMax = 8;
 /** Learned values alone are written this seldom: they change with every step. */
 const learnedMs = 60_000;
 
@@ -68,6 +77,7 @@ export class RequestRecording {
   readonly #startEpochUs: number;
   /** Steps that are not written yet. */
   #steps: RecordedStepRow[] = [];
+  #reports: RecordedReport[] = [];
   #writtenMs = Number.NEGATIVE_INFINITY;
   #closed = false;
 
@@ -78,6 +88,7 @@ export class RequestRecording {
     this.#startEpochUs = options.epochUs();
     cluster.onEnded((trace) => this.#ended(trace));
     cluster.onSteps((instance, steps) => this.#stepped(instance, steps));
+    cluster.onReports((instance) => this.#reported(instance));
     this.port = {
       submit: (request, sink) => this.#submit(request, sink),
       cancel: (id) => cluster.cancel(id),
@@ -89,11 +100,11 @@ export class RequestRecording {
     };
   }
 
-  /** Writes the steps so far. To be called regularly. */
+  /** Writes the steps and reports so far. To be called regularly. */
   flushSteps(): void {
-    if (this.#steps.length === 0) return;
-    this.#options.onSteps(this.#steps);
-    this.#steps = [];
+    if (this.#steps.length > 0) this.#options.onSteps(this.#steps);
+    if (this.#reports.length > 0) this.#options.onReports(this.#reports);
+    [this.#steps, this.#reports] = [[], []];
   }
 
   /** Writes the instances if they have changed. To be called regularly. @param always write learned values too */
@@ -162,6 +173,13 @@ export class RequestRecording {
     if (this.#steps.length >= stepsMax) this.flushSteps();
   }
 
+  #reported(instance: number): void {
+    const place = this.#placeOf(instance);
+    if (place === undefined || this.#closed) return;
+    this.#reports.push([place, Math.round(this.#options.nowUs() - this.#startUs)]);
+    if (this.#reports.length >= stepsMax) this.flushSteps();
+  }
+
   /** A step with rows of this attempt began. */
   #began(attempt: RequestId, place: number, startedUs: number): void {
     const running = this.#running.get(requestIdOf(attempt));
@@ -214,9 +232,21 @@ export class RequestRecording {
       fetchedFrom: this.#placeOf(fetchedFrom),
       fetchedTokens: fetchedTokens === 0 ? undefined : fetchedTokens,
       inline: inline ? true : undefined,
+      candidates: this.#candidatesOf(last),
       predictedTtftMs: finiteMs(predicted?.ttftUs),
       predictedTbtMs: finiteMs(predicted?.tbtUs),
     };
+  }
+
+  #candidatesOf({ candidates, instance }: PlacementTrace): readonly RecordedCandidate[] {
+    const timeUs = (each: PlacementCandidate) => (each.instance === instance ? -1 : each.queueUs + each.prefillUs);
+    const first = [...candidates].sort((a, b) => timeUs(a) - timeUs(b)).slice(0, candidatesMax);
+    return first.flatMap(({ instance: index, requests, matchedTokens, queueUs, prefillUs }) => {
+      const place = this.#placeOf(index);
+      return place === undefined || !Number.isFinite(queueUs + prefillUs)
+        ? []
+        : [[place, requests, matchedTokens, Math.round(queueUs), Math.round(prefillUs)] as const];
+    });
   }
 
   /** The number of the instance at this place of the cluster. */

@@ -1,8 +1,14 @@
 // `kvasir simulate --replay`: a recording in a simulated cluster of the same kind, compared with what was recorded.
 
 import type { RecordedSteps } from '../../../core/cost/recorded-steps.ts';
+import type { PlacementTrace } from '../../../core/protocol/request-trace.ts';
 import { Simulation } from '../../../sim/engine/simulation.ts';
-import { compareReplay, type Percentiles, type ReplayComparison } from '../../../sim/replay/comparison.ts';
+import {
+  compareReplay,
+  type Percentiles,
+  type PlacementDifference,
+  type ReplayComparison,
+} from '../../../sim/replay/comparison.ts';
 import { messageDelays } from '../../../sim/replay/message-delay.ts';
 import { type RequestRecord, RequestRecorder } from '../../../sim/report/request-recorder.ts';
 import { engineBlockTokens, type Recording } from '../../../trace/recording/reader.ts';
@@ -44,6 +50,7 @@ export async function replayRecording(flags: ReplayFlags, showsProgress: boolean
   const settings = replaySettings(recording, flags);
   const names = recording.instances.map(({ role, name }) => `${role} ${name}`);
   const records: RequestRecord[] = [];
+  const placements = new Map<number, PlacementTrace>();
   const recordedSteps: RecordedSteps[] = [];
   const recorder = new RequestRecorder((record) => records.push(record));
   const outputs = await RunOutputs.open(flags, names, showsProgress);
@@ -51,12 +58,16 @@ export async function replayRecording(flags: ReplayFlags, showsProgress: boolean
   const simulation = await runRequests([{ requests, share: 1 }], outputs, (listeners) => {
     const nowUs = () => created.nowUs;
     const config = replayedCluster(recording, settings, nowUs, (steps) => recordedSteps.push(steps));
-    const requestListener = both(listeners.requestListener, recorder);
+    const requestListener = both(both(listeners.requestListener, recorder), {
+      placed: (id, placement) => placements.set(Number(id), placement),
+      found: () => {},
+      ended: () => {},
+    });
     const created: Simulation = new Simulation({ ...config, ...listeners, requestListener });
     return created;
   });
   return {
-    ...compareReplay(recording.requests, records),
+    ...compareReplay(recording.requests, records, placements),
     notes: notesOf(recording, isTorn, recordedSteps),
     instances: names,
     simulated: reportOf(simulation.outcome, (performance.now() - started) / 1000),
@@ -114,6 +125,17 @@ export function printReplay({ requests, ttftMs, tbtMs, ttftRatio, tbtRatio, note
       ),
     ...notes.map((note) => ['note', note] as const),
   ]);
+  const [first] = placementDifferences;
+  if (first !== undefined && first.candidates.recorded.length > 0) printCandidates(first);
+}
+
+function printCandidates({ index, candidates }: PlacementDifference): void {
+  const rows = (['recorded', 'simulated'] as const).flatMap((run) =>
+    candidates[run].map(([instance, requests, matchedTokens, queueUs, prefillUs]) => ({
+      ...{ run, instance, requests, matchedTokens, queueUs, prefillUs },
+    })),
+  );
+  printTable(rows, `Request ${index}: what placement compared`);
 }
 
 function ratioText(ratio: number | undefined): string {

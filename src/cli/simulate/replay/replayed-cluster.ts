@@ -69,6 +69,7 @@ export function replayedCluster(
   const hasJobs = requests.some(({ request }) => request.batch === true);
   const ofEngines = isOfEngines(recording);
   const times = ofEngines ? usualTimes(delays) : recordedTimes(requests, steps, replayed, delays);
+  const nextReportUs = (atUs: number, i: number) => nextReportAfter(recording.reports[i], atUs);
   return {
     ...(ofEngines ? replayedEngines(recording, settings, specs) : withRecordedLending(recording, settings, specs)),
     linkBytesPerSecond: undefined,
@@ -80,9 +81,20 @@ export function replayedCluster(
     },
     admission: admissionSettings(settings),
     ...(!ofEngines && { learned }),
-    threads: hasJobs || settings.check ? undefined : { ...times, ...(settings.processes && { heartbeatUs }) },
+    threads: hasJobs || settings.check ? undefined : { ...times, ...(settings.processes && { nextReportUs }) },
     checking: settings.check,
   };
+}
+
+/** The next recorded one; without any, or after the last, one every heartbeat. @param reports by time */
+function nextReportAfter(reports: readonly number[], nowUs: number): number {
+  let [from, to] = [0, reports.length];
+  while (from < to) {
+    const middle = (from + to) >> 1;
+    if (reports[middle] <= nowUs) from = middle + 1;
+    else to = middle;
+  }
+  return reports[from] ?? (Math.floor(nowUs / heartbeatUs) + 1) * heartbeatUs;
 }
 
 function specOf(
