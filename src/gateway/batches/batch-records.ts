@@ -122,19 +122,24 @@ export class BatchRecords {
   restore(): readonly Batch[] {
     if (this.#storage === undefined) return [];
     const { folder } = this.#storage;
-    const restored = folder.names('.json').flatMap((name) => this.#restoreOne(this.#storage, name) ?? []);
+    // Files never change: batches of one file share its bytes, as they did before.
+    const inputs = new Map<string, Uint8Array>();
+    const restored = folder.names('.json').flatMap((name) => this.#restoreOne(this.#storage, name, inputs) ?? []);
     for (const name of folder.names('.input')) if (!restored.some(({ id }) => id === name)) this.#removeProgress(name);
     return restored.sort((a, b) => a.createdS - b.createdS);
   }
 
-  #restoreOne(storage: Storage | undefined, name: string): Batch | undefined {
+  /** @param inputs by file, those of batches that were restored before */
+  #restoreOne(storage: Storage | undefined, name: string, inputs: Map<string, Uint8Array>): Batch | undefined {
     const record = storage?.folder.readAs(`${name}.json`, (json) => recordSchema.parse(JSON.parse(json.toString())));
     if (storage === undefined || record === undefined) return undefined;
     const { owner, asked: request, outputFile, errorFile, status, at, completed, failed, ...about } = record;
     const batch = newBatch({ ...about, request, tenant: storage.owners.nameOf(owner), input: noInput });
     Object.assign(batch, { status, at, completed, failed, outputFile, errorFile });
     if (hasEnded(batch)) return batch;
-    const read = readInput(storage.folder.read(`${name}.input`) ?? new Uint8Array(), request.endpoint);
+    const bytes = inputs.get(request.input_file_id) ?? storage.folder.read(`${name}.input`);
+    if (bytes !== undefined) inputs.set(request.input_file_id, bytes);
+    const read = readInput(bytes ?? new Uint8Array(), request.endpoint);
     const done = new Map(
       storage.folder.lines(`${name}.answers`).flatMap((line) => {
         const answer = readAnswer(line);

@@ -1,9 +1,10 @@
 // Files and batches in a folder: a restarted gateway continues them, even after a kill during a write.
 import { createHash } from 'node:crypto';
-import { appendFileSync, mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { appendFileSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterEach, beforeEach, expect, it } from 'vitest';
+import { afterEach, beforeEach, expect, it, vi } from 'vitest';
+import { BatchInput, readInput } from '../../../src/gateway/batches/batch-lines.ts';
 import { createApp } from '../../../src/gateway/http/app.ts';
 import { DataFolder } from '../../../src/gateway/http/data-folder.ts';
 import { ApiKeys } from '../../../src/gateway/keys/api-keys.ts';
@@ -124,6 +125,23 @@ it('a stopped gateway leaves its batches to the next one, and a cancelled batch 
   expect((await next.json('GET', `/v1/batches/${cancelled.id}`)).status).toBe('cancelled');
   expect((await next.send('DELETE', `/v1/files/${file}`)).status).toBe(200);
   expect((await start(answering).send('GET', `/v1/files/${file}`)).status).toBe(404);
+});
+
+it('batches of one file share its bytes, before and after a restart', async () => {
+  const first = start(neverAnswers);
+  const file = await upload(first, 30);
+  const bytes = readFileSync(join(path, 'files', `${file}.bytes`));
+  const [one, other] = [readInput(bytes, '/v1/completions'), readInput(bytes, '/v1/completions')];
+  bytes.set(Buffer.from('job-9'), bytes.indexOf('job-1'));
+  for (const input of [one, other]) expect(input instanceof BatchInput && input.at(1)?.customId).toBe('job-9');
+  const batches = [await create(first, file), await create(first, file), await create(first, file)];
+  first.stopping.abort();
+  const read = vi.spyOn(DataFolder.prototype, 'read');
+  const next = start(answering);
+  expect(read.mock.calls.filter(([name]) => name.endsWith('.input'))).toHaveLength(1);
+  read.mockRestore();
+  for (const { id } of batches)
+    expect(await ended(next, id)).toMatchObject({ status: 'completed', request_counts: { completed: 30 } });
 });
 
 it('runs responses, and refuses streams and other URLs', async () => {
