@@ -102,6 +102,8 @@ export class MeasuredCost implements StepCostModel {
   readonly kvBytesPerToken: number;
   readonly kvCapacityTokens: number;
   readonly activationBytesPerToken: number;
+  /** Measured times are those of whole steps. */
+  readonly containsRemoteAttention = true;
   readonly #decode: Kind;
   readonly #prompt: Kind;
   readonly #variation: Variation | undefined;

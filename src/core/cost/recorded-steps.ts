@@ -23,6 +23,8 @@ export class RecordedSteps<Step extends RecordedStep = RecordedStep> implements 
   readonly kvBytesPerToken: number;
   readonly kvCapacityTokens: number;
   readonly activationBytesPerToken: number;
+  /** Recorded times are those of whole steps. */
+  readonly containsRemoteAttention = true;
   readonly #model: StepCostModel;
   readonly #unrecorded: StepCostModel;
   readonly #nowUs: () => number;

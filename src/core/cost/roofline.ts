@@ -23,6 +23,8 @@ const layerProducts = 4;
 /** Predicts the steps of one instance in integer microseconds. */
 export interface StepCostModel {
   stepUs(shape: StepShape): number;
+  /** True: step times contain attention to keys at creditors, and attention for debtors; nothing is added for them. */
+  readonly containsRemoteAttention?: boolean | undefined;
   /** Time that selections of kept tokens add to a step; undefined: no layer is sparse. */
   selectionUs?(work: SparseWork): number;
   /** Time of one range of the layers: each of its steps has the overhead of a step, and the last range has the head. */

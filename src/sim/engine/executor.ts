@@ -90,7 +90,8 @@ export class SimulatedExecutor {
 
   /** @param remote keys at other instances that the rows attend to: the same for all steps of a run */
   run({ step, shape, stepsMax, range, loadTokens, storeTokens }: RunStep, remote?: RemoteWait): void {
-    const computeUs = range === undefined ? this.#timeSteps(shape, stepsMax, remote) : this.#timeStage(shape, range);
+    const added = this.#cost.containsRemoteAttention === true ? undefined : remote;
+    const computeUs = range === undefined ? this.#timeSteps(shape, stepsMax, added) : this.#timeStage(shape, range);
     const total = computeUs + this.#addHostTraffic(loadTokens, storeTokens);
     const { nowUs } = this.#queue;
     this.#step = step;
@@ -257,7 +258,8 @@ export class SimulatedExecutor {
       let us = this.#cost.stepUs(later);
       if (this.slowness !== 1) us = Math.round(us * this.slowness);
       if (remote !== undefined) us = distributedUs(us, attentionUs(this.#cost, now), remote.remoteUs);
-      if (this.servedAttentionPermille > 0) us = Math.round(withServedAttentionUs(us, this.servedAttentionPermille));
+      if (this.servedAttentionPermille > 0 && this.#cost.containsRemoteAttention !== true)
+        us = Math.round(withServedAttentionUs(us, this.servedAttentionPermille));
       this.#stepUs[i] = us;
       total += us;
     }

@@ -133,7 +133,7 @@ function specOf(
 function costOf(
   index: number,
   recording: Recording,
-  { stepTimes, borrow }: ReplaySettings,
+  { stepTimes }: ReplaySettings,
   { nowUs, onRecordedSteps }: StepClock,
 ): StepCostModel {
   const { instances, requests, steps } = recording;
@@ -142,9 +142,8 @@ function costOf(
   if (stepCost === undefined) throw new UsageError('Cannot replay: no instance reported its step times');
   const sizes = sizesOf(index, recording);
   const own = withGaps(steps[index], index, requests);
-  // Times of recorded steps include remote attention, which the simulator adds.
   const varied = fittedSteps(own, stepCost, sizes, index);
-  if (stepTimes === 'fitted' || borrow) return varied;
+  if (stepTimes === 'fitted') return varied;
   const times = { gapUsMax: matchedWithinUs, unrecorded: varied };
   const recorded = new RecordedSteps(own, fittedSteps(own, stepCost, sizes), nowUs, times);
   onRecordedSteps(recorded);

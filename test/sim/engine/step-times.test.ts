@@ -1,0 +1,38 @@
+// Times of simulated steps with remote attention.
+import { expect, it } from 'vitest';
+import { LinearCost } from '../../../src/core/cost/linear-cost.ts';
+import { RecordedSteps } from '../../../src/core/cost/recorded-steps.ts';
+import type { StepCostModel } from '../../../src/core/cost/roofline.ts';
+import { EventQueue } from '../../../src/sim/engine/event-queue.ts';
+import { SimulatedExecutor } from '../../../src/sim/engine/executor.ts';
+
+const shape = { rows: 4, keyRows: 400, decodeRows: 4, decodeKeys: 400, logitRows: 4 };
+const linear = new LinearCost(
+  { stepUs: 100, rowUs: 10, keyUs: 1, decodeRowUs: 0, logitRowUs: 0 },
+  { layers: 1, kvBytesPerToken: 1, kvCapacityTokens: 1000, activationBytesPerToken: 1 },
+);
+
+/** A step of a debtor that is a creditor too. */
+function lentStepUs(cost: StepCostModel): number {
+  const queue = new EventQueue();
+  const executor = new SimulatedExecutor(
+    { cost },
+    queue,
+    queue.timer(() => {}),
+  );
+  executor.servedAttentionPermille = 500;
+  const step = { kind: 'runStep', step: 1, shape, stepsMax: 1, loadTokens: 0, storeTokens: 0 };
+  const remote = { keyRows: 300, decodeKeys: 300, remoteUs: 5_000 };
+  executor.run(step as unknown as Parameters<SimulatedExecutor['run']>[0], remote);
+  return executor.firstStepUs;
+}
+
+it('add remote attention to the times of a cost model', () => {
+  expect(lentStepUs(linear)).toBeGreaterThan(5_000);
+});
+
+it('add none to recorded times, which contain it, and match records by all keys', () => {
+  const recorded = new RecordedSteps([{ startedUs: 0, us: 777, shape }], linear, () => 0);
+  expect(lentStepUs(recorded)).toBe(777);
+  expect(recorded.matched).toBe(1);
+});
