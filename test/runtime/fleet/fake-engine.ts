@@ -75,6 +75,8 @@ export class FakeEngine {
   refusals = 0;
   dropBatches = 0;
   isHanging = false;
+  /** Prompt tokens of all calls that were cached. */
+  foundTokens = 0;
   /** Calls that are no streams get no answer. */
   isPrefillHanging = false;
   isUnhealthy = false;
@@ -215,6 +217,7 @@ export class FakeEngine {
     const { prefillMs } = this.#options;
     if (prefillMs !== undefined) await new Promise((resolve) => setTimeout(resolve, prefillMs));
     const cachedTokens = this.#store(prompt, salt);
+    this.foundTokens += cachedTokens;
     const sequence = [...prompt];
     for (let count = 1; count <= maxTokens; count++) {
       await new Promise((resolve) => setImmediate(resolve));
