@@ -1,7 +1,7 @@
 // A server with attention workers: completions equal those of a server without, and the metrics show the workers.
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
-import { afterEach, describe, expect, it } from 'vitest';
+import { afterAll, afterEach, describe, expect, it } from 'vitest';
 import { root } from '../../scripts/root.mjs';
 import { loadNative } from '../../src/kernel/native/addon.ts';
 import { livePrompt } from '../runtime/threads/instances.ts';
@@ -12,6 +12,22 @@ const servers: RunningServer[] = [];
 afterEach(async () => {
   await Promise.all(servers.splice(0).map((server) => server.stop()));
 });
+
+/** A server without attention workers, for all tests, and what it answers: its answers depend on no request before. */
+const single: { server?: Promise<RunningServer>; completions?: Promise<readonly unknown[]> } = {};
+afterAll(async () => (await single.server)?.stop());
+
+function serveSingle(): Promise<RunningServer> {
+  single.server ??= startServer(['--threads', '1']);
+  return single.server;
+}
+
+async function expectedCompletions(): Promise<readonly unknown[]> {
+  single.completions ??= serveSingle().then(completionsOf);
+  return single.completions;
+}
+
+const expectedStream = async (prompt: readonly number[]) => streamOf(await serveSingle(), prompt);
 
 async function serve(...flags: string[]): Promise<RunningServer> {
   const server = await startServer(['--threads', '1', ...flags]);
@@ -65,7 +81,7 @@ async function streamOf(
 
 describe.skipIf(loadNative() === undefined)('serve --dop (needs the native kernels)', () => {
   it('answers with the bits of one instance, and counts calls of each attention worker', async () => {
-    const expected = await completionsOf(await serve());
+    const expected = await expectedCompletions();
     const server = await serve('--dop', '1,2');
     expect(await completionsOf(server)).toEqual(expected);
     const steps = (await metric(server, 'kvasir_steps_total')) ?? 0;
@@ -76,15 +92,14 @@ describe.skipIf(loadNative() === undefined)('serve --dop (needs the native kerne
   });
 
   it('answers with the same bits over three model workers, whose threads share the weights', async () => {
-    const expected = await completionsOf(await serve());
+    const expected = await expectedCompletions();
     expect(await completionsOf(await serve('--dop', '3,2'))).toEqual(expected);
   });
 
   it.each(['1'])(
     'by requests in %s batches, has the bits of one instance, though a worker is killed',
     async (batches) => {
-      const single = await serve();
-      const [expected, stream] = [await completionsOf(single), await streamOf(single, livePrompt(1, 300))];
+      const [expected, stream] = [await expectedCompletions(), await expectedStream(livePrompt(1, 300))];
       const flags = ['--dop', '1,3', '--partition', 'requests', '--attention-workers', 'processes'];
       const server = await serve(...flags, '--kv-memory', '96m', '--staggered-batches', batches);
       expect(await completionsOf(server)).toEqual(expected);
@@ -102,7 +117,7 @@ describe.skipIf(loadNative() === undefined)('serve --dop (needs the native kerne
   );
 
   it('answers with the same bits over two staggered batches, in more calls of the same size', async () => {
-    const expected = await completionsOf(await serve());
+    const expected = await expectedCompletions();
     const server = await serve('--dop', '1,2', '--staggered-batches', '2');
     expect(await completionsOf(server)).toEqual(expected);
     const steps = (await metric(server, 'kvasir_steps_total')) ?? 0;
@@ -122,8 +137,8 @@ describe.skipIf(loadNative() === undefined)('serve --dop (needs the native kerne
     'gives the same tokens if the process of an attention worker is killed during streams, in %s batches',
     async (batches) => {
       const prompt = livePrompt(1, 300);
-      const expected = await streamOf(await serve(), prompt);
-      const second = await streamOf(await serve(), livePrompt(2, 200));
+      const expected = await expectedStream(prompt);
+      const second = await expectedStream(livePrompt(2, 200));
       const server = await serve('--dop', '1,2', '--attention-workers', 'processes', '--staggered-batches', batches);
       const other = streamOf(server, livePrompt(2, 200));
       const pidOf = () =>
@@ -147,7 +162,7 @@ describe.skipIf(loadNative() === undefined)('serve --dop (needs the native kerne
   ])(
     'decodes prompts of a prefill instance with the bits of one instance, in %s batches over attention workers as %s',
     async (batches, where) => {
-      const expected = await completionsOf(await serve());
+      const expected = await expectedCompletions();
       const config = join(root, 'test', 'e2e', 'prefill-apart.yaml');
       const server = await serve('--config', config, '--staggered-batches', batches, '--attention-workers', where);
       expect(await completionsOf(server)).toEqual(expected);
@@ -167,7 +182,7 @@ describe.skipIf(loadNative() === undefined)('serve --dop (needs the native kerne
 
   it('frees all pages of prompts that are cancelled on their way to the attention workers', async () => {
     const prompt = livePrompt(7, 900);
-    const expected = await streamOf(await serve(), prompt);
+    const expected = await expectedStream(prompt);
     const server = await serve('--config', join(root, 'test', 'e2e', 'prefill-apart.yaml'));
     const cancelled = Array.from({ length: 16 }, async (_, i) => {
       const body = { model: 'kvasir-tiny-q8_0', prompt: livePrompt(10 + i, 900), max_tokens: 50, ignore_eos: true };
