@@ -5,43 +5,28 @@ import { BaseSequencer, type TestSpecification } from 'vitest/node';
 
 /** Files of ten seconds and more, the longest first. The first one has a worker of its own. */
 const long = [
-  ...['contract/backend-amx-emulated', 'e2e/cluster/cluster-borrowing', 'engine/golden', 'e2e/cluster/cluster-roles'],
-  ...[
-    'runtime/lending/borrowing',
-    'runtime/processes/cluster-members',
-    'cli/commands',
-    'runtime/transfer/hand-offs',
-    'docs/guide',
-    'e2e/cluster/cluster',
-    'e2e/cluster/cluster-groups',
-  ],
+  ...['contract/backend-amx-emulated', 'e2e/cluster/cluster-borrowing', 'engine/golden', 'engine/attention-workers'],
+  ...['e2e/cluster/cluster-roles', 'e2e/attention-workers', 'e2e/attention-worker-deaths'],
+  ...['e2e/cluster/cluster', 'e2e/cluster/cluster-settlement', 'runtime/transfer/hand-offs'],
+  ...['runtime/processes/cluster-members', 'runtime/lending/borrowing', 'docs/guide', 'sim/faults/mutants'],
+  ...['runtime/threads/restarts', 'sim/faults/request-chaos', 'e2e/cluster/cluster-tiers', 'engine/invariance'],
+  ...['e2e/cluster/cluster-network', 'e2e/cluster/cluster-lost-disk', 'e2e/cluster/kills', 'runtime/threads/tiers'],
+  ...['native/linear', 'e2e/cluster/cluster-links', 'contract/backend-native', 'e2e/cluster/cluster-groups'],
+  ...['native/attention', 'engine/attention-workers/faulty-network', 'runtime/pipeline/pipeline'],
+  ...['engine/architectures', 'e2e/cluster/cluster-attention-workers', 'sim/workload/conversation'],
   ...[
     'bench/command',
-    'sim/faults/mutants',
-    'e2e/cluster/cluster-tiers',
-    'e2e/serving',
-    'e2e/cluster/cluster-network',
-    'e2e/cluster/kills',
-  ],
-  ...[
-    'runtime/threads/restarts',
-    'runtime/pipeline/pipeline',
-    'cli/combinations',
-    'native/attention',
+    'bench/cost',
     'e2e/cluster/cluster-children',
-    'e2e/cluster/cluster-links',
-  ],
-  ...[
-    'contract/backend-native',
-    'cli/plan',
-    'runtime/threads/tiers',
-    'cli/hub',
-    'runtime/pipeline/pipeline-over-bus',
+    'engine/model-slices',
     'e2e/cluster/cluster-store',
   ],
-  ...['native/linear', 'sim/faults/lending-chaos', 'bench/cost', 'cli/report', 'engine/architectures', 'e2e/slo'],
-  // By then what both link has been compiled for the fuzz target, as far as cores were idle.
-  ...['sim/faults/request-chaos', 'native/remote-attention', 'native/remote-transfers'],
+  ...['e2e/serving', 'runtime/pipeline/pipeline-over-bus', 'runtime/transfer/preempted-hand-offs'],
+  ...['contract/messenger-native', 'sim/overload', 'bench/hand-off', 'e2e/cluster/cluster-prefixes', 'cli/hub'],
+  ...['cli/commands', 'scripts/build-native', 'cli/report', 'e2e/slo', 'fuzz/fuzz', 'sim/pipeline', 'cli/combinations'],
+  ...['runtime/processes/attention-workers-over-bus', 'cli/plan', 'sim/faults/lending-chaos'],
+  // By then what these link has been compiled for the fuzz target, as far as cores were idle.
+  ...['native/remote-attention', 'native/remote-transfers', 'native/workers/attention-workers'],
 ];
 
 function pathOf(name: string): string | undefined {
