@@ -2,12 +2,22 @@
 // `--sanitize` builds build/sanitized/build/kvasir.node, which aborts the process at its first memory error.
 import { spawn, spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  readlinkSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
 import { createRequire } from 'node:module';
-import { availableParallelism } from 'node:os';
+import { availableParallelism, getPriority } from 'node:os';
 import { basename, dirname, join, relative } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { filesUnder, readRecord } from './files.mjs';
+import { filesUnder, isRunning, readRecord } from './files.mjs';
 import { root } from './root.mjs';
 
 const sourceFolder = join(root, 'native');
@@ -47,6 +57,15 @@ export const optimised = {
   linkFlags: [],
 };
 
+/**
+ * Folders that variants for tests compile as one unit each: most of the text of a source is headers of the library, and
+ * with joined folders these compile in half of the time.
+ */
+const hostFolders = [
+  ...['attention', 'kv', 'linear', 'net', 'ops', 'program'],
+  ...['rdma', 'remote', 'sparse', 'store', 'transfer', 'workers'],
+];
+
 const unoptimised = ['-O0', '-g1', '-DKVASIR_INLINE=inline'];
 const sanitizers = '-fsanitize=address,undefined';
 
@@ -61,8 +80,7 @@ export const sanitized = {
   flags: [unoptimised, sanitizers, '-fno-sanitize-recover=all'].flat(),
   // Kernels see only checked shapes; checks of undefined behaviour triple the time to compile them.
   kernelFlags: ['-fno-sanitize=undefined'],
-  // Most of the text of these sources is node-addon-api: as one unit they compile in less than half of the time.
-  joinedFolder: 'addon',
+  joinedFolders: ['addon', ...hostFolders],
   linkFlags: [sanitizers],
 };
 
@@ -74,7 +92,7 @@ export const sanitizedWhole = {
   families: Object.keys(families),
   flags: ['-O1', '-g1', sanitizers, '-fno-sanitize-recover=all'],
   kernelFlags: [],
-  joinedFolder: undefined,
+  joinedFolders: [],
 };
 
 /** For test programs that detect races between threads. */
@@ -83,6 +101,7 @@ export const raced = {
   what: 'the native kernels under the thread sanitizer',
   families: [],
   flags: ['-O1', '-g1', '-fsanitize=thread'],
+  joinedFolders: hostFolders,
   linkFlags: ['-fsanitize=thread'],
 };
 
@@ -139,7 +158,7 @@ function nativeSources() {
 
 /** Brings the addon of a variant up to date with a compiler, which may compile for another platform. */
 export async function compileAddon(compiler, variant, report) {
-  const units = planUnits(compiler, joined(nativeSources(), variant), variant);
+  const units = planUnits(compiler, joined(nativeSources(), variant.joinedFolders ?? [], variant), variant);
   // Symbols are bound at load: a missing kernel fails the load, which is reported, instead of a call during a step. Their
   // table is read-only afterwards.
   const elfFlags = ['-pthread', '-Wl,-z,now', '-Wl,-z,relro'];
@@ -186,13 +205,19 @@ async function makeAddon(compiler, units, linkFlags, variant, report) {
 
 /**
  * The objects of some sources, for programs that tests link. Objects that a variant's addon or another test has compiled are reused.
- * @param {string[]} names of files in native/, without extension: `linear/linear`
+ * @param {string[]} names of folders in native/, for their sources but those of instruction sets, and of files without
+ * extension: `linear/kernels/portable`
  * @throws Error if there is no compiler, or it fails
  */
 export async function objectsFor(names, variant, { compiler = findCompiler(), width = 1 } = {}) {
   if (compiler === undefined) throw new Error('Cannot compile the native part: no C++ compiler found');
-  const sources = names.map((name) => join(sourceFolder, `${name}.cc`));
-  const units = planUnits(compiler, sources, variant);
+  const all = nativeSources();
+  const sources = names.flatMap((name) => {
+    const inFolder = all.filter((source) => isDirectlyIn(name, source));
+    return inFolder.length > 0 ? inFolder : [join(sourceFolder, `${name}.cc`)];
+  });
+  const folders = (variant.joinedFolders ?? []).filter((name) => names.includes(name));
+  const units = planUnits(compiler, joined(sources, folders, variant), variant);
   mkdirSync(objectsOf(variant), { recursive: true });
   await inParallel(units, width, (unit) => compileMissing({ ...compiler, warn: () => {} }, unit));
   for (const { object } of units) removeOlder(object);
@@ -230,8 +255,7 @@ function planUnits(compiler, sources, variant) {
   const defines = usable.map((family) => `-DKVASIR_HAVE_${family.toUpperCase()}=1`);
   const units = [];
   for (const source of sources) {
-    const suffix = basename(source, '.cc').split('_').at(-1);
-    const family = suffix in families ? suffix : undefined;
+    const family = familyOf(source);
     if (family !== undefined && !usable.includes(family)) continue;
     const kernelFlags = isKernel(source) ? (variant.kernelFlags ?? []) : [];
     const isHost = family === undefined && !checkedFolders.includes(relative(sourceFolder, source).split(/[/\\]/)[0]);
@@ -245,22 +269,45 @@ function planUnits(compiler, sources, variant) {
     // The versions of the header packages, not their paths: a moved checkout keeps its objects.
     const headers = usesHeaders ? nodeApiVersions() : [];
     const key = hash([compiler.name, compiler.arch, compiler.platform, ...texts, ...flags, ...headers]);
-    const name = relative(sourceFolder, source).replaceAll(/[/\\]/g, '.').replace(/^\.+/, '');
-    units.push({ source, flags: [...flags, ...includes], key, object: join(objectsOf(variant), `${name}-${key}.o`) });
+    const object = join(objectsOf(variant), `${nameOf(source)}-${key}.o`);
+    units.push({ source, flags: [...flags, ...includes], key, object });
   }
   // Files of the wide families take longest to compile, so they start first.
   return units.sort((a, b) => b.flags.length - a.flags.length || a.object.localeCompare(b.object));
 }
 
-/** The sources of the variant's `joinedFolder` are replaced by one that includes them. */
-function joined(sources, { joinedFolder, folder }) {
-  if (joinedFolder === undefined) return sources;
-  const isJoined = (source) => dirname(source) === join(sourceFolder, joinedFolder);
-  const all = join(folder, `${joinedFolder}.cc`);
-  const includes = sources.filter(isJoined).map((source) => `#include "${relative(sourceFolder, source)}"\n`);
+/** The sources of each folder but those of instruction sets, which have flags of their own, are replaced by one that includes them. */
+function joined(sources, folders, { folder }) {
   mkdirSync(folder, { recursive: true });
-  writeFileSync(all, includes.join(''));
-  return [...sources.filter((source) => !isJoined(source)), all];
+  return folders.reduce((left, name) => {
+    const parts = left.filter((source) => isDirectlyIn(name, source));
+    if (parts.length === 0) return left;
+    const all = join(folder, `${name}.cc`);
+    replaceText(all, parts.map((source) => `#include "${relative(sourceFolder, source)}"\n`).join(''));
+    return [...left.filter((source) => !parts.includes(source)), all];
+  }, sources);
+}
+
+/** True for a source of the baseline in a folder of native/, not for those in folders inside. */
+function isDirectlyIn(name, source) {
+  return dirname(source) === join(sourceFolder, name) && familyOf(source) === undefined;
+}
+
+/** Writes a file that other processes may be reading with the same text. */
+function replaceText(path, text) {
+  if (existsSync(path) && readFileSync(path, 'utf8') === text) return;
+  const partial = `${path}.${process.pid}.tmp`;
+  writeFileSync(partial, text);
+  renameSync(partial, path);
+}
+
+/** Name of a source's objects, before their key. */
+const nameOf = (source) => relative(sourceFolder, source).replaceAll(/[/\\]/g, '.').replace(/^\.+/, '');
+
+/** The instruction-set family of a source; undefined for the baseline. */
+function familyOf(source) {
+  const suffix = basename(source, '.cc').split('_').at(-1);
+  return suffix in families ? suffix : undefined;
 }
 
 /** True for arithmetic, compiled once for each instruction set: `linear/kernels/portable.cc`. */
@@ -297,13 +344,37 @@ function nodeApiVersions() {
   return [...packages.map((name) => require(`${name}/package.json`).version), ...nodeApiDefines];
 }
 
-/** Another process may have compiled the object since the first check. */
+/** Compiles the object unless another process has done so, or is doing so: then it waits. */
 async function compileMissing(compiler, unit) {
-  if (existsSync(unit.object)) return;
-  // Written under another name and renamed, so that an interrupted compiler leaves no incomplete object.
-  const partial = `${unit.object}.${process.pid}.tmp`;
-  await execute(compiler, [...unit.flags, '-I', sourceFolder, '-c', unit.source, '-o', partial]);
-  renameSync(partial, unit.object);
+  // A process of low priority compiles for long on a busy machine: nothing waits for it.
+  const claim = getPriority() > 0 ? undefined : `${unit.object}.claim`;
+  while (claim !== undefined && !claimed(claim)) await new Promise((resolve) => setTimeout(resolve, 100));
+  try {
+    if (existsSync(unit.object)) return;
+    // Written under another name and renamed, so that an interrupted compiler leaves no incomplete object.
+    const partial = `${unit.object}.${process.pid}.tmp`;
+    await execute(compiler, [...unit.flags, '-I', sourceFolder, '-c', unit.source, '-o', partial]);
+    renameSync(partial, unit.object);
+  } finally {
+    if (claim !== undefined) rmSync(claim, { force: true });
+  }
+}
+
+/** True if the link names this process now; false while it names another. */
+function claimed(path) {
+  try {
+    symlinkSync(String(process.pid), path);
+    return true;
+  } catch (error) {
+    if (error.code !== 'EEXIST') throw error;
+  }
+  try {
+    // Its process may have ended without removing it.
+    if (!isRunning(Number(readlinkSync(path)))) rmSync(path, { force: true });
+  } catch (error) {
+    if (error.code !== 'ENOENT') throw error;
+  }
+  return false;
 }
 
 /** Runs the compiler; its output is the error message if it fails. */
@@ -346,9 +417,18 @@ function removeOlder(object) {
     if (name.startsWith(source) && name.endsWith('.o') && name !== own) rmSync(join(folder, name), { force: true });
 }
 
+/** Removes objects of earlier versions and of sources that are gone, not those that tests compile of joined sources. */
 function removeStaleObjects(objectFolder, current) {
+  const sourceOf = (name) => name.slice(0, name.lastIndexOf('-'));
+  const units = new Set([...current].map(sourceOf));
+  const apart = new Set(
+    nativeSources()
+      .map(nameOf)
+      .filter((name) => !units.has(name)),
+  );
   for (const name of readdirSync(objectFolder)) {
-    if (name.endsWith('.o') && !current.has(name)) rmSync(join(objectFolder, name), { force: true });
+    const isStale = name.endsWith('.o') && !current.has(name) && !apart.has(sourceOf(name));
+    if (isStale) rmSync(join(objectFolder, name), { force: true });
   }
 }
 

@@ -1,7 +1,7 @@
 // Bundles the compiled command and its threads into bundle/: a process loads a few files instead of hundreds.
 import { mkdirSync, readdirSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { basename, join, relative } from 'node:path';
-import { filesUnder, readRecord } from './files.mjs';
+import { filesUnder, isRunning, readRecord } from './files.mjs';
 import { root } from './root.mjs';
 
 const compiled = join(root, 'dist');
@@ -47,14 +47,6 @@ function removeAbandoned() {
   for (const name of readdirSync(root)) {
     const pid = pattern.exec(name)?.[1];
     if (pid !== undefined && !isRunning(Number(pid))) rmSync(join(root, name), { recursive: true, force: true });
-  }
-}
-
-function isRunning(pid) {
-  try {
-    return process.kill(pid, 0);
-  } catch (error) {
-    return error.code === 'EPERM';
   }
 }
 

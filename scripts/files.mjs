@@ -17,3 +17,12 @@ export function filesUnder(folder) {
   const names = readdirSync(folder, { recursive: true }).map(String);
   return names.sort().map((name) => join(folder, name));
 }
+
+/** True while a process with this id runs. */
+export function isRunning(pid) {
+  try {
+    return process.kill(pid, 0);
+  } catch (error) {
+    return error.code === 'EPERM';
+  }
+}

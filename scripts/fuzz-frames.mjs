@@ -12,20 +12,20 @@ const target = join(folder, 'frames_fuzz.cc');
 const driver = join(folder, 'coverage_main.cc');
 
 const sources = [
-  ...['connection', 'handshake', 'keyed_hash', 'listener', 'local_socket', 'rdma_connection'].map(
-    (name) => `net/${name}`,
-  ),
-  ...['shared_memory_connection', 'shared_ring', 'socket'].map((name) => `net/${name}`),
-  ...['device', 'queue_pair', 'verbs_library'].map((name) => `rdma/${name}`),
-  ...['query_frames', 'server'].map((name) => `remote/${name}`),
-  ...['page_receiver'].map((name) => `transfer/${name}`),
-  ...['attention_worker', 'page_puller', 'pull_queue', 'shard_attention', 'worker_frames'].map(
-    (name) => `workers/${name}`,
-  ),
-  ...['ops/sparse_check', 'sparse/sparse_attention', 'sparse/scoring', 'sparse/slots', 'sparse/page_bounds'],
-  ...['base/checksum', 'kv/kv_pool', 'kv/receive_buffer', 'base/shared_mapping', 'base/memory', 'base/thread_pool'],
-  ...['simd/isa', 'attention/attention', 'attention/stream', 'attention/plan', 'attention/pieces', 'attention/merge'],
-  ...['attention/kernels/portable', 'attention/layout'],
+  ...['attention', 'attention/kernels/portable', 'base/checksum', 'base/memory', 'base/shared_mapping'],
+  ...[
+    'base/thread_pool',
+    'kv/kv_pool',
+    'kv/receive_buffer',
+    'linear/input',
+    'net',
+    'ops/sparse_check',
+    'rdma',
+    'remote',
+    'simd/isa',
+    'sparse',
+  ],
+  ...['transfer', 'workers'],
 ];
 
 /**

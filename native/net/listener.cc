@@ -13,7 +13,7 @@ namespace kvasir {
 namespace {
 
 constexpr int kHandshakeMs = 3000, kAgreementMs = 12000;
-constexpr int kWaitMs = 100;
+constexpr int kAcceptWaitMs = 100;
 constexpr size_t kSessionsMax = 256;
 /** Of the sessions, those that have not proved the key: other connections cannot take the places of peers. */
 constexpr size_t kUnprovenMax = 32;
@@ -73,7 +73,7 @@ void Listener::accept_all() {
   while (!ended_) {
     // poll ignores negative descriptors.
     pollfd waiting[2] = {{listening_.descriptor(), POLLIN, 0}, {local_.descriptor(), POLLIN, 0}};
-    if (poll(waiting, 2, kWaitMs) <= 0) continue;
+    if (poll(waiting, 2, kAcceptWaitMs) <= 0) continue;
     join_finished(false);
     for (const bool is_local : {false, true}) {
       if (waiting[is_local ? 1 : 0].revents == 0) continue;

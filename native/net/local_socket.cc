@@ -25,7 +25,7 @@ std::string local_socket_name(const HashKey& key, const HostPort& address) {
 
 namespace {
 
-constexpr int kBacklog = 64;
+constexpr int kLocalBacklog = 64;
 
 struct Address {
   sockaddr_un place = {};
@@ -79,7 +79,7 @@ Socket connect_locally(const std::string& name) {
 Socket listen_locally(const std::string& name) {
   Socket socket = new_socket();
   const Address address(name);
-  const bool listens = socket.is_open() && bind(socket.descriptor(), address.get(), address.size) == 0 && listen(socket.descriptor(), kBacklog) == 0;
+  const bool listens = socket.is_open() && bind(socket.descriptor(), address.get(), address.size) == 0 && listen(socket.descriptor(), kLocalBacklog) == 0;
   return listens ? std::move(socket) : Socket();
 }
 

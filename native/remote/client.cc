@@ -10,7 +10,6 @@ namespace kvasir {
 namespace {
 
 constexpr int kConnectMs = 1000;
-constexpr int kStallMs = 20000;  // longest wait between the parts of one frame
 
 }  // namespace
 

@@ -10,7 +10,6 @@
 namespace kvasir {
 namespace {
 
-constexpr int kStallMs = 20000;  // longest wait between the parts of one frame
 constexpr size_t kOpenMax = 4096;  // open queries of a connection
 
 }  // namespace

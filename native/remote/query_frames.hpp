@@ -9,6 +9,7 @@ namespace kvasir {
 constexpr uint32_t kQueryWireVersion = 2;  // version 2 has key ranges of 256 tokens
 constexpr uint32_t kQueryMagic = 0x71677672;
 constexpr uint32_t kAnswerMagic = 0x61677672;
+constexpr int kStallMs = 20000;  // longest wait between the parts of one frame
 
 /** Followed by slopes (float32), keys, blocks (int32), nodes, the query's rows, and a 64-bit checksum of these. */
 struct QueryHeader {

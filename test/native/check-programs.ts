@@ -11,40 +11,18 @@ import { inCi } from '../ci.ts';
 export const variants = { races: raced, faults: sanitized };
 export type Variant = keyof typeof variants;
 
-/** Native sources that every program with connections between processes needs. */
-export const connectionSources = [
-  'net/connection',
-  'net/handshake',
-  'net/keyed_hash',
-  'net/listener',
-  'net/local_socket',
-  'net/rdma_connection',
-  'net/shared_memory_connection',
-  'net/shared_ring',
-  'net/socket',
-  'rdma/device',
-  'rdma/queue_pair',
-  'rdma/verbs_library',
-];
-
-/** Further ones of page transfers between processes. */
-export const transferSources = [
-  'transfer/page_receiver',
-  'transfer/peer_page_sender',
-  'transfer/frame_writer',
-  'kv/receive_buffer',
-  'kv/kv_pool',
-  'base/shared_mapping',
-  'base/memory',
-  'attention/layout',
+/** Folders and files of native/ that every program needs: pools, connections and page transfers. */
+export const commonSources = [
+  ...['attention', 'attention/kernels/portable', 'base/memory', 'base/shared_mapping', 'base/thread_pool'],
+  ...['kv/kv_pool', 'kv/receive_buffer', 'net', 'rdma', 'transfer'],
 ];
 
 export interface SanitizedProgram {
   /** The check's source in test/native. */
   readonly check: string;
-  /** Names of native sources without `.cc`, compiled with the flags of the variant. */
+  /** Folders of native sources, and names of others without `.cc`, compiled with the flags of the variant. */
   readonly sources: readonly string[];
-  /** As `sources`, compiled with `flags` too. */
+  /** Names of sources without `.cc`, compiled with `flags` too. */
   readonly own?: readonly string[];
   readonly flags?: readonly string[];
 }

@@ -1,17 +1,9 @@
 // Page transfers within a process, compiled with a thread sanitizer: no races, and no write to pages of a closed receive buffer.
 import { spawnSync } from 'node:child_process';
 import { describe, expect, it } from 'vitest';
-import { linked } from './check-programs.ts';
+import { commonSources, linked } from './check-programs.ts';
 
-const sources = [
-  'transfer/local_page_sender',
-  'kv/receive_buffer',
-  'kv/kv_pool',
-  'base/shared_mapping',
-  'base/memory',
-  'attention/layout',
-];
-const check = { check: 'local_transfers_check.cc', sources };
+const check = { check: 'local_transfers_check.cc', sources: [...commonSources, 'base/checksum', 'simd/isa'] };
 const program = await linked(check, 'races', '1');
 
 describe.skipIf(program === undefined)(

@@ -2,9 +2,7 @@
 import { spawnSync } from 'node:child_process';
 import { describe, expect, it } from 'vitest';
 import { availableIsas, loadNative } from '../../src/kernel/native/native.ts';
-import { connectionSources, emulatedIbverbs, linked, transferSources, type Variant } from './check-programs.ts';
-
-const sources = [...connectionSources, ...transferSources];
+import { commonSources, emulatedIbverbs, linked, type Variant } from './check-programs.ts';
 
 const native = loadNative();
 const isas: readonly string[] = native === undefined ? [] : availableIsas(native);
@@ -17,7 +15,7 @@ const wideSources = [...(avx2 ? ['base/checksum_avx2'] : []), ...(avx512 ? ['bas
 const kinds: readonly Variant[] = ['races', 'faults'];
 const check = {
   check: 'remote_transfers_check.cc',
-  sources,
+  sources: commonSources,
   own: ['base/checksum', 'simd/isa', ...wideSources],
   flags: wide,
 };

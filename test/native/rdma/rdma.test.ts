@@ -9,12 +9,12 @@ import { findCompiler } from '../../../scripts/build-native.mjs';
 import { root } from '../../../scripts/root.mjs';
 import { logRdmaDevice } from '../../../src/cli/serve/host/rdma-device.ts';
 import { loadNative } from '../../../src/kernel/native/addon.ts';
-import { connectionSources, emulatedIbverbs, linked, transferSources } from '../check-programs.ts';
+import { commonSources, emulatedIbverbs, linked } from '../check-programs.ts';
 
 const library = await emulatedIbverbs();
 const check = {
   check: 'rdma/rdma_check.cc',
-  sources: [...connectionSources, ...transferSources, 'base/checksum', 'simd/isa'],
+  sources: [...commonSources, 'base/checksum', 'simd/isa'],
 };
 const program = library && (await linked(check, 'faults', 'trial'));
 

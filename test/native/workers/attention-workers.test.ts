@@ -1,36 +1,12 @@
 // Attention workers, compiled with sanitizers: no races, no wrong reads of frames that lie, and the bits of one pool.
 import { spawnSync } from 'node:child_process';
 import { describe, expect, it } from 'vitest';
-import { connectionSources, emulatedIbverbs, linked, type Variant } from '../check-programs.ts';
+import { commonSources, emulatedIbverbs, linked, type Variant } from '../check-programs.ts';
 
+// `linear/input` has the size of a row, which calls of the workers contain.
 const sources = [
-  'workers/attention_worker',
-  'workers/page_puller',
-  'workers/pull_queue',
-  'workers/shard_attention',
-  'workers/shard_sender',
-  'workers/worker_frames',
-  'workers/worker_link',
-  ...connectionSources,
-  'ops/sparse_check',
-  'sparse/sparse_attention',
-  'sparse/scoring',
-  'sparse/slots',
-  'sparse/page_bounds',
-  'base/checksum',
-  'kv/kv_pool',
-  'kv/receive_buffer',
-  'base/shared_mapping',
-  'base/memory',
-  'base/thread_pool',
-  'simd/isa',
-  'attention/attention',
-  'attention/stream',
-  'attention/plan',
-  'attention/pieces',
-  'attention/merge',
-  'attention/kernels/portable',
-  'attention/layout',
+  ...commonSources,
+  ...['base/checksum', 'linear/input', 'ops/sparse_check', 'simd/isa', 'sparse', 'workers'],
 ];
 const kinds: readonly Variant[] = ['races', 'faults'];
 const check = { check: 'workers/attention_workers_check.cc', sources };
