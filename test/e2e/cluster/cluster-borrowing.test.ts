@@ -11,7 +11,7 @@ import { NetworkLink } from './network-link.ts';
 const kvMemory = String(32 * 32 * 6 * 2 * 2 * 64 * 2);
 const context = ['--context', '8192'];
 /** A request larger than any instance, and one that fits. */
-const long = { prompt: livePrompt(1, 950), outputs: 300 };
+const long = { prompt: livePrompt(1, 950), outputs: 200 };
 const short = { prompt: livePrompt(2, 500), outputs: 350 };
 
 interface Output {

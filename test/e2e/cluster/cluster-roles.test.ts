@@ -8,7 +8,7 @@ import { type Answer, health, idle, model, Stream } from './cluster.ts';
 /** Each prefill takes tenths of a second: some prompts move while others wait. */
 const kinds = [1, 2, 3, 4];
 const promptOf = (kind: number) =>
-  Array.from({ length: 220 }, (_, i) => `${kind}: ${(i * i + kind) % 97} and`).join(' ');
+  Array.from({ length: 120 }, (_, i) => `${kind}: ${(i * i + kind) % 97} and`).join(' ');
 const tokens = 40;
 
 if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefined)) {

@@ -27,7 +27,7 @@ if (!natsInstalled && process.env.CI === undefined) {
     const answers = (all: readonly Stream[]) => Promise.all(all.map(({ answer }) => answer));
     const kinds = [1, 2, 3, 4];
     /** Long enough that a process is killed while they run. */
-    const longTokens = 400;
+    const longTokens = 250;
     let [one, two]: RunningServer[] = [];
     let expected: readonly Answer[] = [];
 
