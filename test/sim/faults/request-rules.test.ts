@@ -59,7 +59,7 @@ function recalling(seed: number): World {
   const cancels = Object.fromEntries(trace.flatMap(({ index }) => (index % 5 === 4 ? [[index, `${index - 3}`]] : [])));
   return { trace, changes: { ...made, instances, linkBytesPerSecond: 1e6 }, cancels };
 }
-const recalled = recalling(9);
+const recalled = recalling(12);
 const recalledWithoutFaults: World = { ...recalled, changes: { ...recalled.changes, faults: undefined } };
 
 function simulate({ trace, changes, cancels = {} }: World): Simulation {
@@ -218,7 +218,7 @@ const cases: readonly (readonly [title: string, world: World, tamper: () => void
         if (move.kind === 'relocate') move.pending = 0;
         end(move);
       }),
-    /block \d+ that instance 1 lent to 0 is under way as lent 0 \d+, and is returned or reused/,
+    /block \d+ that instance 2 lent to 0 is under way as lent 0 \d+, and is returned or reused/,
   ],
   [
     'a refusal for a TTFT within its SLO',

@@ -50,6 +50,8 @@ export class Borrower extends InstanceComponent<Identified, never> implements Ov
   readonly #forecast: MemoryForecast;
   readonly #admissionHold = new AdmissionHold();
   readonly #borrowLimit: BorrowLimit;
+  /** The last plan has no step. */
+  #isIdle = true;
 
   /** @param steps predicts the steps of the instance */
   constructor(context: InstanceContext<Identified, RunningRequest>, config: BorrowingConfig, steps: CreditorSteps) {
@@ -226,10 +228,24 @@ export class Borrower extends InstanceComponent<Identified, never> implements Ov
     this.#mover.applyArrived();
     this.#admissionHold.update(this.rmanager.creditor.hold, this.#scheduler);
     for (const [sequence, { broken }] of this.#mover.registry.maps) if (broken) this.#scheduler.recompute(sequence);
+    this.#reserveAnew();
+  }
+
+  /**
+   * A sequence over capacity that lost guaranteed memory and cannot borrow it again gives the rest back and reserves all
+   * of it anew. Otherwise it and a creditor's sequence that needs the lent blocks would wait for each other. By then
+   * every block that creditors may recall has been free.
+   */
+  #reserveAnew(): void {
+    if (!this.#isIdle || this.stalls.size === 0 || !this.rmanager.isUnsatisfied || this.#mover.freesMemory) return;
+    const { recallUs, leaseUs } = this.#config.times;
+    for (const sequence of this.stalls.lasting(this.#context.nowUs, recallUs + leaseUs))
+      if (this.#scheduler.capacity.isOverCapacity(sequence)) this.#scheduler.recompute(sequence);
   }
 
   override launched(flight: InFlight<RunningRequest> | undefined): void {
     const { creditor } = this.rmanager;
+    this.#isIdle = flight === undefined;
     this.#steps.begin();
     if (flight !== undefined && creditor.totals.length > 0)
       creditor.stepRuns(this.#steps.ownUs(flight.shape), this.#context.requests.tbtUsMax(Number.POSITIVE_INFINITY));

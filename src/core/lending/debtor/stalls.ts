@@ -36,6 +36,11 @@ export class Stalls {
     }
   }
 
+  /** Sequences that have stalled for `us` or longer. */
+  lasting(nowUs: number, us: number): readonly Sequence[] {
+    return [...this.#stalls].flatMap(([sequence, { sinceUs }]) => (nowUs - sinceUs >= us ? [sequence] : []));
+  }
+
   end(nowUs: number, sequence: Sequence): void {
     const stall = this.#stalls.get(sequence);
     if (stall === undefined) return;
