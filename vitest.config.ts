@@ -20,11 +20,15 @@ const slow = [
 export default defineConfig(({ mode }) => {
   const isFast = mode === 'fast';
   // Long enough for a busy machine, and for instrumented kernels. A test that hangs is reported late.
-  const timeoutMs = mode === 'sanitized' ? 1_800_000 : 180_000;
+  const isSanitized = mode === 'sanitized';
+  const timeoutMs = isSanitized ? 1_800_000 : 180_000;
+  // Projects evaluate this file again, without the mode: what depends on it is stated for each.
+  const limits = { testTimeout: timeoutMs, hookTimeout: timeoutMs, maxWorkers: isSanitized ? 1 : 3 };
   const shared = {
     extends: true as const,
     test: {
       name: 'shared',
+      ...limits,
       include: ['test/**/*.test.ts'],
       exclude: isFast ? [...alone, ...slow] : alone,
       isolate: false,
@@ -36,13 +40,11 @@ export default defineConfig(({ mode }) => {
       execArgv: ['--enable-source-maps'],
       globalSetup: ['test/global-setup.ts'],
       setupFiles: ['test/setup.ts'],
-      testTimeout: timeoutMs,
-      hookTimeout: timeoutMs,
-      maxWorkers: 3,
+      ...limits,
       // Compiled already.
       server: { deps: { external: [/\/(dist|bundle)\//] } },
       sequence: { sequencer: LongestFirst },
-      projects: isFast ? [shared] : [shared, { extends: true, test: { name: 'alone', include: alone } }],
+      projects: isFast ? [shared] : [shared, { extends: true, test: { name: 'alone', ...limits, include: alone } }],
     },
   };
 });

@@ -1,7 +1,9 @@
 // The environment of the transfer checks: two pools, a receiver, and a proxy that cuts connections and corrupts bytes.
 #pragma once
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <random>
@@ -31,8 +33,17 @@ inline HashKey key_of(uint8_t byte) {
   return key;
 }
 
+/** Ends the program if it waits in vain: for longer than any wait on a busy machine. */
 inline void await(const std::function<bool()>& done) {
-  while (!done()) std::this_thread::yield();
+  const auto deadline = in_milliseconds(60'000);
+  while (!done()) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      std::printf("wrong: a wait does not end\n");
+      std::fflush(stdout);
+      std::_Exit(1);
+    }
+    std::this_thread::yield();
+  }
 }
 
 inline std::shared_ptr<KvPool> new_pool(int pages) { return std::make_shared<KvPool>(detect_isa(), kLayout, pages); }

@@ -382,6 +382,53 @@ void send_lying_pages(const Shard& shard, std::mt19937& random) {
   expect(stored == (lie == 0), "pages of a valid frame are stored, and no others");
 }
 
+/** Steps of these numbers, on a connection of their own; the pages after each are answered if the worker has accepted it. Returns how many it accepts. */
+int accepted_steps(const Shard& shard, std::initializer_list<int> numbers) {
+  const std::atomic<bool> ended{false};
+  const auto connection = open_connection({"127.0.0.1", shard.worker->port()}, Transport::tcp, key(), kShard, 2000, ended);
+  ModelWorkerHello own;
+  own.owner = *link_owner({"127.0.0.1", shard.worker->port()});
+  own.checksum = worker_checksum(own);
+  WorkerHello hello;
+  if (connection == nullptr || !connection->send(&own, sizeof own, in_milliseconds(2000), ended) || !connection->receive(&hello, sizeof hello, in_milliseconds(2000), ended)) return -1;
+  ShardStep step;
+  step.row_start = {0, 1};
+  step.positions = {0};
+  ShardGroup group;
+  group.layers = kLayers;
+  group.window = kNoWindow;
+  group.first_block = {0};
+  group.blocks = group.changed = {0};
+  group.block_start = {0, 1};
+  for (int layer = 0; layer < kLayers; layer++) group.pages.push_back(kPages + layer);  // no page of the steps
+  step.groups = {group};
+  const std::vector<int32_t> words = step.encode();
+  const std::vector<uint8_t> page(kShard.page_bytes());
+  const auto send = [&](WorkerFrame frame, const std::vector<int32_t>& list, const std::vector<uint8_t>& bytes) {
+    frame.words = static_cast<uint32_t>(list.size());
+    frame.bytes = bytes.size();
+    frame.rows = 1;
+    frame.checksum = worker_checksum(frame);
+    MessageWriter message(*connection, Isa::portable, in_milliseconds(2000), ended);
+    message.head(frame);
+    message.add(list);
+    if (!bytes.empty()) message.add(bytes);
+    return message.close();
+  };
+  int accepted = 0;
+  for (const int number : numbers) {
+    WorkerFrame begin = {}, stored = {};
+    begin.kind = WorkerFrameKind::step;
+    begin.step = number;
+    stored.kind = WorkerFrameKind::pages;
+    stored.step = accepted + 1;
+    AttentionFrame answer;
+    if (!send(begin, words, {}) || !send(stored, {kPages}, page) || !connection->receive(&answer, sizeof answer, in_milliseconds(5000), ended)) break;
+    accepted++;
+  }
+  return accepted;
+}
+
 /** Prompts of another pool arrive in pages that no step uses; some are cancelled on the way. */
 template <class Puller>
 void pull_pages(Puller& puller, const Shard& shard, int index, std::mt19937 random) {
@@ -494,6 +541,8 @@ int main(int argc, char** argv) {
     liar.join();
     puller.join();
     sender.join();
+    expect(accepted_steps(*shards[0], {1, 2, 3}) == 3, "steps follow one another");
+    expect(accepted_steps(*shards[0], {1, 2, 2}) == 2 && accepted_steps(*shards[0], {1, 3}) == 1, "a step that comes again, or too early, ends its link");
     refuse_other_owners(*shards[0]);
     steps.run(shards, false);
     supersede(*shards[0]);
