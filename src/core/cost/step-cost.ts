@@ -8,19 +8,23 @@ const features = 5;
 const unit = Float64Array.of(1, 256, 65_536, 32, 32);
 
 /** Initial guess in microseconds per unit: a small model on a few cores. A few steps replace it. */
-const prior = Float64Array.of(2_000, 60_000, 40_000, 2_000, 6_000);
+const prior = Float64Array.of(2_000, 60_000, 40_000, 9_500, 6_000);
 
 /** Relative standard deviation of step times that the shape does not explain. */
-const noise = 0.1;
+const noise = 0.2;
 /** Share of the prior's uncertainty that every step adds, so that the fit follows a changing machine load. */
-const drift = 0.01;
+const drift = 0.03;
 /** Errors are limited to this number of standard deviations: a pause of the machine does not ruin the fit. */
 const errorDeviationsMax = 4;
+/** An error is relative to the prediction, or to this share of the time if that is more: a first step may take five times as long. */
+const timeShare = 2 / 3;
 const stepUsMin = 100;
 
 /**
  * A Kalman filter with slowly drifting coefficients: recursive least squares that forgets, but keeps coefficients
- * without new data. Errors are relative to the time itself: a decode step of 5 ms weighs as much as a chunk of 100 ms.
+ * without new data. Errors are relative to the prediction: a decode step of 5 ms weighs as much as a chunk of 100 ms,
+ * and slow steps as much as fast ones, so that predictions are right in the mean. Prompt rows and decode rows have
+ * coefficients of their own: kernels for few rows differ, and decode steps must not change the time of prompts.
  * Coefficients are not negative.
  */
 export class StepCost implements StepPredictor {
@@ -43,6 +47,7 @@ export class StepCost implements StepPredictor {
     return this.#observed;
   }
 
+  /** Of a step, a prompt row, a key of a row, a decode row and a row with logits, in their units. */
   get coefficients(): readonly number[] {
     return [...this.#weights];
   }
@@ -71,7 +76,7 @@ export class StepCost implements StepPredictor {
   }
 
   #learn(shape: StepShape, us: number): void {
-    const scale = 1 / Math.max(stepUsMin, us);
+    const scale = 1 / Math.max(this.predictUs(shape), timeShare * us);
     this.#describe(shape, scale);
     const variance = this.#multiplyCovariance() + noise * noise;
     const bound = errorDeviationsMax * Math.sqrt(variance);
@@ -96,7 +101,7 @@ export class StepCost implements StepPredictor {
 
   #describe(shape: StepShape, scale: number): void {
     this.#x[0] = scale;
-    this.#x[1] = (shape.rows * scale) / unit[1];
+    this.#x[1] = ((shape.rows - shape.decodeRows) * scale) / unit[1];
     this.#x[2] = (this.#keyRows(shape) * scale) / unit[2];
     this.#x[3] = (shape.decodeRows * scale) / unit[3];
     this.#x[4] = (shape.logitRows * scale) / unit[4];

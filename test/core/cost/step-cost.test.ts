@@ -91,6 +91,37 @@ describe('the fit', () => {
     expect(Math.abs(cost.predictUs(prefill(200, 0)) / trueUs(prefill(200, 0)) - 1)).toBeLessThan(0.3);
   });
 
+  test('keeps the time of prompts while decode steps are slow for a while, and fast again', () => {
+    const cost = new StepCost();
+    const us = ({ rows, decodeRows }: StepShape): number => 200 + (rows - decodeRows) * 70 + decodeRows * 30;
+    for (const rows of [136, 64, 180, 240]) cost.observe(prefill(rows, 0), [us(prefill(rows, 0))]);
+    for (let i = 0; i < 30; i++) cost.observe(decode(3, 250 + i), [us(decode(3, 250)) * (i < 6 ? 30 : 1)]);
+    const prompt = prefill(278, 0);
+    expect(cost.predictUs(prompt) / us(prompt)).toBeGreaterThan(0.5);
+    expect(cost.predictUs(prompt) / us(prompt)).toBeLessThan(2);
+  });
+
+  test('is right in the mean where every third step takes three times as long', () => {
+    const cost = new StepCost();
+    const times = Array.from({ length: 600 }, (_, i) => (i % 3 === 2 ? 6_000 : 2_000));
+    const predicted = times.map((us, i) => {
+      const before = cost.predictUs(decode(4, 300));
+      cost.observe(decode(4, 300), [us]);
+      return i < 100 ? 0 : before;
+    });
+    const mean = predicted.reduce((sum, us) => sum + us, 0) / (times.length - 100);
+    expect(mean / ((2 * 2_000 + 6_000) / 3)).toBeGreaterThan(0.85);
+    expect(mean / ((2 * 2_000 + 6_000) / 3)).toBeLessThan(1.1);
+  });
+
+  test('gives another predictor its coefficients', () => {
+    const cost = new StepCost();
+    for (let i = 0; i < 50; i++) cost.observe(randomShape(i), [trueUs(randomShape(i))]);
+    const other = new StepCost();
+    other.setCoefficients(cost.coefficients);
+    for (let i = 50; i < 60; i++) expect(other.predictUs(randomShape(i))).toBeCloseTo(cost.predictUs(randomShape(i)));
+  });
+
   test('follows a machine that becomes half as fast', () => {
     const cost = new StepCost();
     for (let i = 0; i < 200; i++) cost.observe(randomShape(i), [trueUs(randomShape(i))]);
