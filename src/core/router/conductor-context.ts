@@ -1,5 +1,6 @@
 // What the parts of the conductor share: time, effects, the accepted requests and the instances.
 
+import { SlotMap } from '../../util/slot-map.ts';
 import { wideZero } from '../../util/wide-zero.ts';
 import type { ConductorEffect } from '../protocol/effects.ts';
 import type { RequestId } from '../protocol/ids.ts';
@@ -13,7 +14,7 @@ export class ConductorContext<Request extends { readonly id: RequestId }> {
   readonly config: ConductorConfig<Request>;
   readonly instances: InstanceTable;
   /** Requests that are accepted and not ended, in the order of their submits. */
-  readonly requests = new Map<RequestId, TrackedRequest<Request>>();
+  readonly requests = new SlotMap<RequestId, TrackedRequest<Request>>();
   /** No new requests are accepted. */
   draining = false;
   /** Time of the current step. */

@@ -1,6 +1,7 @@
 // Keeps the traces of running requests, and of the last ended ones.
 
 import { assertNever } from '../../util/assert-never.ts';
+import { SlotMap } from '../../util/slot-map.ts';
 import type { ConductorEffect } from '../protocol/effects.ts';
 import type { RequestId } from '../protocol/ids.ts';
 import type { GenerationEvent, GenerationRequest } from '../protocol/ports.ts';
@@ -28,9 +29,9 @@ const stepsMax = 256;
 export class RequestLog {
   readonly #endedMax: number;
   readonly #onEnded: (trace: RequestTrace) => void;
-  readonly #live = new Map<RequestId, Entry>();
+  readonly #live = new SlotMap<RequestId, Entry>();
   /** In the order in which they ended. */
-  readonly #ended = new Map<RequestId, Entry>();
+  readonly #ended = new SlotMap<RequestId, Entry>();
 
   /** @param onEnded receives each complete trace once */
   constructor(endedMax: number, onEnded: (trace: RequestTrace) => void = () => {}) {

@@ -1,5 +1,6 @@
 // Routes requests: sends each attempt to its instances, follows its phases, and counts the attempts of every instance.
 
+import { SlotMap } from '../../util/slot-map.ts';
 import type { PrefixOffer } from '../protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../protocol/ids.ts';
 import type { PlacedLoad } from '../protocol/instance-report.ts';
@@ -48,7 +49,7 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
   readonly #placer: Placer<Request>;
   readonly #admission: AdmissionController<Request>;
   /** Requests by the ids of their current attempts. */
-  readonly #attempts = new Map<RequestId, TrackedRequest<Request>>();
+  readonly #attempts = new SlotMap<RequestId, TrackedRequest<Request>>();
 
   constructor(context: ConductorContext<Request>) {
     const { config, instances } = context;

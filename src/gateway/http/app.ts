@@ -1,5 +1,4 @@
 // The HTTP routes: OpenAI endpoints, health and metrics. Every response has a request id, and every error the OpenAI shape.
-import type { IncomingMessage, ServerResponse } from 'node:http';
 import { type Context, Hono } from 'hono';
 import { cors } from 'hono/cors';
 import type { Logger } from 'pino';
@@ -31,7 +30,7 @@ import { endpoints } from './endpoints.ts';
 import { ApiError, clientRequestId, errorHeaders, newRequestId, toApiError } from './errors.ts';
 import { errorBody, idHeaders } from './protocol-paths.ts';
 import { RequestLine } from './request-line.ts';
-import { callOf, type Env, refuseMethod } from './route-context.ts';
+import { callOf, type Env, type NodeObjects, refuseMethod } from './route-context.ts';
 import type { EngineText, ServedModel } from './served-model.ts';
 import type { TlsFiles } from './tls-files.ts';
 
@@ -186,12 +185,6 @@ function identifyCallers(app: Hono<Env>, keys: ApiKeys, connections: CallerConne
       await next();
     });
   }
-}
-
-/** The objects of Node behind a request; absent in tests without a server. */
-interface NodeObjects {
-  readonly incoming?: IncomingMessage;
-  readonly outgoing?: ServerResponse;
 }
 
 /** @throws ApiError 429 for a connection above the limit of the key, which is closed after the response */

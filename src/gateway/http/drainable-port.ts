@@ -8,6 +8,7 @@ import type {
   InstancesPort,
   Readiness,
 } from '../../core/protocol/ports.ts';
+import { SlotMap } from '../../util/slot-map.ts';
 
 type Sink = (event: GenerationEvent) => void;
 
@@ -20,7 +21,7 @@ interface AcceptedRequest {
 export class DrainablePort implements InstancesPort {
   readonly #port: InstancesPort;
   /** Accepted requests that have not ended. */
-  readonly #requests = new Map<RequestId, AcceptedRequest>();
+  readonly #requests = new SlotMap<RequestId, AcceptedRequest>();
   #isLeaving = false;
 
   /** @param port the state of all instances, those of several models together */

@@ -1,9 +1,11 @@
 // Shared by all routes: the context of a call, and the response to a wrong method.
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Context } from 'hono';
 import type { Caller } from '../keys/caller.ts';
 import { type EndpointCall, sloHeader } from '../openai/endpoint.ts';
 import { ApiError } from './errors.ts';
 import type { RequestLine } from './request-line.ts';
+import type { SseStream } from './sse.ts';
 
 export interface Env {
   Variables: {
@@ -17,6 +19,13 @@ export interface Env {
   };
 }
 
+/** What Node has for a request; absent without a connection: in tests, and for requests of other gateways. */
+export interface NodeObjects {
+  readonly incoming?: IncomingMessage;
+  readonly outgoing?: ServerResponse;
+  readonly attach?: (stream: SseStream) => void;
+}
+
 export function callOf(c: Context<Env>): EndpointCall {
   return {
     requestId: c.get('requestId'),
@@ -27,6 +36,7 @@ export function callOf(c: Context<Env>): EndpointCall {
     batch: false,
     trace: c.get('trace'),
     signal: c.req.raw.signal,
+    attach: (c.env as NodeObjects | undefined)?.attach,
   };
 }
 

@@ -20,7 +20,7 @@ import { DrainablePort } from './drainable-port.ts';
 import { ApiError, errorHeaders, newRequestId } from './errors.ts';
 import { isLoopback, refusalOfForeignPage } from './local-origin.ts';
 import { RequestQueue } from './request-queue.ts';
-import { sseStreamOf } from './sse.ts';
+import type { SseStream } from './sse.ts';
 import { readTls, watchTls } from './tls-files.ts';
 
 /** Longer than proxies keep idle connections, so that the server never closes one while a request arrives. */
@@ -103,12 +103,17 @@ export async function listen(
 /** Streams are written to their connections directly. */
 function listenerOf(app: ReturnType<typeof createApp>): ReturnType<typeof getRequestListener> {
   const respond: Parameters<typeof getRequestListener>[0] = async (request, env) => {
-    const response = await app.fetch(request, env);
-    const stream = sseStreamOf(response);
     const { outgoing } = env;
-    if (stream === undefined || !(outgoing instanceof ServerResponse)) return response;
+    if (!(outgoing instanceof ServerResponse)) return app.fetch(request, env);
+    let stream: SseStream | undefined;
+    const response = await app.fetch(request, {
+      ...env,
+      attach: (attached: SseStream) => {
+        stream = attached;
+      },
+    });
+    if (stream === undefined) return response;
     outgoing.writeHead(response.status, Object.fromEntries(response.headers));
-    outgoing.flushHeaders();
     stream.writeTo(outgoing);
     return RESPONSE_ALREADY_SENT;
   };

@@ -27,18 +27,8 @@ interface Sink {
   fail(error: Error): void;
 }
 
-/** Streams by the bodies of their responses. */
-const streams = new WeakMap<ReadableStream, SseStream>();
-
-/** The stream with this body, which can write to a connection itself. */
-export function sseStreamOf({ body }: Response): SseStream | undefined {
-  return body === null ? undefined : streams.get(body);
-}
-
 /** A stream of `data:` lines, with comments while it has none. Writes never block, and do nothing after the client disconnected. */
 export class SseStream {
-  /** For readers without a connection: the frames that `writeTo` does not take. */
-  readonly body: ReadableStream<Uint8Array>;
   readonly #options: SseOptions;
   #sink: Sink = new HeldFrames();
   /** Neither ended nor disconnected. */
@@ -47,7 +37,12 @@ export class SseStream {
 
   constructor(options: SseOptions) {
     this.#options = options;
-    this.body = new ReadableStream<Uint8Array>(
+    this.#keepAlive = setTimeout(() => this.#write(': keep-alive\n\n'), keepAliveMs).unref();
+  }
+
+  /** All frames, for a reader without a connection. */
+  toBody(): ReadableStream<Uint8Array> {
+    return new ReadableStream<Uint8Array>(
       {
         pull: (controller) => {
           if (this.#sink instanceof HeldFrames) this.#moveTo(new BodyFrames(controller), this.#sink);
@@ -56,11 +51,9 @@ export class SseStream {
       },
       new ByteLengthQueuingStrategy({ highWaterMark: 0 }),
     );
-    streams.set(this.body, this);
-    this.#keepAlive = setTimeout(() => this.#write(': keep-alive\n\n'), keepAliveMs).unref();
   }
 
-  /** Writes all frames to a response whose head has been written: a token then passes no stream of its own. */
+  /** Writes all frames to a response with a head that has not been sent. */
   writeTo(outgoing: ServerResponse): void {
     const onGone = (): void => this.#disconnect('closed');
     if (outgoing.destroyed) onGone();
@@ -178,9 +171,14 @@ class ConnectionFrames implements Sink {
   readonly #outgoing: ServerResponse;
   #frames = '';
   #hasEnded = false;
+  #hasWritten = false;
 
   constructor(outgoing: ServerResponse) {
     this.#outgoing = outgoing;
+    // After the request has left for its instance.
+    setImmediate(() => {
+      if (!this.#hasWritten && !outgoing.destroyed) outgoing.flushHeaders();
+    });
   }
 
   get bufferedBytes(): number {
@@ -188,7 +186,8 @@ class ConnectionFrames implements Sink {
   }
 
   write(frame: string): void {
-    if (this.#frames === '') queueMicrotask(() => this.#flush());
+    // `queueMicrotask` makes an async resource for each call.
+    if (this.#frames === '') void Promise.resolve().then(() => this.#flush());
     this.#frames += frame;
   }
 
@@ -205,6 +204,7 @@ class ConnectionFrames implements Sink {
     const frames = this.#frames;
     this.#frames = '';
     if (this.#outgoing.destroyed) return;
+    this.#hasWritten = true;
     if (!this.#hasEnded) this.#outgoing.write(frames);
     else if (frames === '') this.#outgoing.end();
     else this.#outgoing.end(frames);

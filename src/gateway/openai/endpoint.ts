@@ -71,6 +71,8 @@ export interface EndpointCall {
   readonly batch: boolean;
   /** Aborted when the client closes the connection. */
   readonly signal: AbortSignal;
+  /** Takes the stream of the response, to write it to the connection; undefined: the body of the response has the frames. */
+  readonly attach?: ((stream: SseStream) => void) | undefined;
 }
 
 /** A route that a model answers. */
@@ -398,7 +400,8 @@ export function streamResponse(
       shape.fail(stream, apiError);
     })
     .finally(() => call.signal.removeEventListener('abort', cancel));
-  return new Response(stream.body, {
+  call.attach?.(stream);
+  return new Response(call.attach === undefined ? stream.toBody() : null, {
     headers: {
       'content-type': 'text/event-stream; charset=utf-8',
       'cache-control': 'no-cache',

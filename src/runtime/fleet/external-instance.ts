@@ -10,6 +10,7 @@ import type { KvEventBatch, KvSnapshot } from '../../core/protocol/kv-events.ts'
 import type { GenerationEvent, GenerationRequest, InstanceSnapshot } from '../../core/protocol/ports.ts';
 import type { FailureCode } from '../../core/protocol/refusal-cause.ts';
 import { type Refusal, retryAfterMsMin } from '../../core/protocol/refusals.ts';
+import { SlotMap } from '../../util/slot-map.ts';
 import { emptySnapshot } from '../snapshots/metric-snapshots.ts';
 import { nowUs } from '../threads/alarm.ts';
 import type { EngineDescription, EngineDialect, KvEventSource, StreamReader } from './engine-dialect.ts';
@@ -75,7 +76,7 @@ export class ExternalInstance {
   readonly #blocks: EngineBlocks;
   readonly #subscriber: KvEventSubscriber | undefined;
   readonly #costs = new StreamCosts();
-  readonly #calls = new Map<RequestId, EngineCall>();
+  readonly #calls = new SlotMap<RequestId, EngineCall>();
   readonly #counts = { promptTokens: 0, cachedTokens: 0, generatedTokens: 0, evictedBlocks: 0 };
   readonly #others: OthersLoad;
   #load: EngineLoad = { running: 0, waiting: 0, usage: 0 };

@@ -24,6 +24,7 @@ import type { TokenPlacement } from '../../core/router/placement/token-placement
 import { RequestLog } from '../../core/router/request-log.ts';
 import { assertNever } from '../../util/assert-never.ts';
 import { digestWords } from '../../util/blake2s.ts';
+import { SlotMap } from '../../util/slot-map.ts';
 import { pageTokens } from '../../util/step.ts';
 import { sumOf } from '../snapshots/metric-snapshots.ts';
 import { Alarm, carryOutStep, nowUs } from './alarm.ts';
@@ -70,7 +71,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
   protected readonly admission: TokenAdmission;
   protected readonly log: (message: string) => void;
   readonly #engineSteps: EngineSteps | undefined;
-  readonly #sinks = new Map<RequestId, Sink>();
+  readonly #sinks = new SlotMap<RequestId, Sink>();
   /** Ids of current attempts, by the ids of their requests. */
   readonly #attempts = new Map<RequestId, RequestId>();
   readonly #pins = new Map<PinId, PinListener>();

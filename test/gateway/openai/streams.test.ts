@@ -80,7 +80,7 @@ it('sends a comment after each 10 s without an event, and none after the end', a
     pass(2 * keepAliveMs);
     const comment = ': keep-alive\n\n';
     const events = ['data: {"token":1}\n\n', 'data: {"token":2}\n\n', comment, 'data: [DONE]\n\n'];
-    expect(await new Response(stream.body).text()).toBe(`${comment}${events.join('')}`);
+    expect(await new Response(stream.toBody()).text()).toBe(`${comment}${events.join('')}`);
     expect(vi.getTimerCount()).toBe(0);
   } finally {
     vi.useRealTimers();
@@ -94,7 +94,7 @@ it('disconnects a client once more than the limit is buffered for it', async () 
   expect(why).toEqual([]);
   stream.send({ text: 'x'.repeat(900) });
   expect(why).toEqual(['too slow']);
-  await expect(new Response(stream.body).text()).rejects.toThrow();
+  await expect(new Response(stream.toBody()).text()).rejects.toThrow();
 });
 
 it('cancels a choice that a stop string has ended', async () => {
