@@ -48,7 +48,7 @@ export function benchPlacement(options: PlacementBenchOptions): PlacementBenchRe
     seed: [0, 0],
     balancingThreshold: 1.5,
     blockTokens,
-    prompts: { chainOf: ({ chain }) => chain, priorityOf: () => 0, mayPipeline: () => true },
+    prompts: { chainOf: ({ chain }) => chain, priorityOf: () => 0, tenantOf: () => '', mayPipeline: () => true },
     transfers: {
       ends: new Array(instances).fill({ bytesPerSecond: 1e11, us: 10 }),
       linkBytesPerSecond: undefined,

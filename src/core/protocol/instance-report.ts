@@ -29,16 +29,18 @@ export type EngineKind = (typeof engineKinds)[number];
 
 /** Load that conductors have placed on an instance. */
 export interface PlacedLoad {
-  /** Prompts without a first token, one entry for each priority. */
+  /** Prompts without a first token, one entry for each priority and tenant. */
   readonly prefills: readonly PlacedPrefills[];
   /** Requests that decode, or for whose prompts memory is promised, and their tokens. */
   readonly rows: number;
   readonly tokens: number;
 }
 
-/** Prompts of one priority without a first token. */
+/** Prompts of one priority and tenant without a first token. */
 export interface PlacedPrefills {
   readonly priority: number;
+  /** Undefined: of several tenants, or not reported. */
+  readonly tenant?: string;
   readonly prompts: number;
   /** Their tokens without those that are cached, as predicted before the start and as found after it. */
   readonly tokens: number;
@@ -49,6 +51,8 @@ export interface PlacedPrefills {
 /** A request as its instance counts it. */
 export interface PlacedRequest {
   readonly priority: number;
+  /** Undefined: the request has none. */
+  readonly tenant: string | undefined;
   readonly promptTokens: number;
   readonly cachedTokens: number;
   /** Output tokens sent to the client. */
@@ -60,24 +64,39 @@ export interface PlacedRequest {
   readonly phase: 'prefill' | 'handingOff' | 'decode';
 }
 
+/** Tenants with an entry of their own in a report. Prompts of further ones are counted together. */
+const reportedTenantsMax = 256;
+
 export function placedLoad(requests: Iterable<PlacedRequest>): PlacedLoad {
-  const prefills = new Map<number, { priority: number; prompts: number; tokens: number; keyRows: number }>();
+  const prefills = new Map<string, PrefillSum>();
+  const tenants = new Set<string>();
   let [rows, rowTokens] = [0, 0];
-  for (const { priority, promptTokens, cachedTokens, outputs, phase } of requests) {
+  for (const { priority, tenant, promptTokens, cachedTokens, outputs, phase } of requests) {
     if (phase === 'handingOff') continue;
     if (phase === 'decode') {
       rows++;
       rowTokens += promptTokens + outputs;
       continue;
     }
-    const sum = prefills.get(priority) ?? { priority, prompts: 0, tokens: 0, keyRows: 0 };
+    if (tenant !== undefined && tenants.size < reportedTenantsMax) tenants.add(tenant);
+    const own = tenant !== undefined && tenants.has(tenant) ? { tenant } : undefined;
+    const key = `${priority}\n${own === undefined ? '' : `of ${own.tenant}`}`;
+    const sum = prefills.get(key) ?? { priority, ...own, prompts: 0, tokens: 0, keyRows: 0 };
     const tokens = Math.max(1, promptTokens - cachedTokens);
     sum.prompts++;
     sum.tokens += tokens;
     sum.keyRows += tokens * cachedTokens + (tokens * (tokens + 1)) / 2;
-    prefills.set(priority, sum);
+    prefills.set(key, sum);
   }
   return { prefills: [...prefills.values()], rows, tokens: rowTokens };
+}
+
+interface PrefillSum {
+  readonly priority: number;
+  readonly tenant?: string;
+  prompts: number;
+  tokens: number;
+  keyRows: number;
 }
 
 export interface ReportedRequest {

@@ -7,6 +7,7 @@ import type { GenerationEvent } from '../protocol/ports.ts';
 /** What is counted of a request when it arrives. */
 interface NewRequest {
   readonly priority: number;
+  readonly tenant: string | undefined;
   readonly promptTokens: number;
   /** Of the prompt, as its conductor predicts. */
   readonly cachedTokens: number;

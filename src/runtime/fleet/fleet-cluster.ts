@@ -1,9 +1,9 @@
 // An inference port over external engines: the conductor runs on this thread, and each rank of an engine is an instance.
 import { webcrypto } from 'node:crypto';
 import type { EngineLoad } from '../../core/fleet/engine-load.ts';
+import { engineRoot } from '../../core/fleet/engine-root.ts';
 import { EngineSteps } from '../../core/fleet/engine-steps.ts';
 import type { PublishedBlocks } from '../../core/fleet/published-blocks.ts';
-import type { BlockRoot } from '../../core/kvcache/block-hash.ts';
 import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts';
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { GenerationRequest, InstanceSnapshot, PinOrder } from '../../core/protocol/ports.ts';
@@ -57,7 +57,7 @@ const attemptsMax = 4;
 const stallUsMax = 120_000_000;
 
 /** Prompts of one model only reach a fleet: nothing else distinguishes its blocks. */
-const root: BlockRoot = { modelFingerprint: 'fleet', weightForm: '', inputForm: '', kvType: '', rope: '' };
+const root = engineRoot('fleet');
 
 type Outputs = Omit<OutputsMessage, 'kind' | 'snapshot' | 'steps'>;
 const nothing: Outputs = { events: [], prefilled: [], released: [], pins: [], kvEvents: [], kvSnapshot: undefined };

@@ -339,10 +339,10 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
 
   /** @param cachedTokens predicted by the gateway */
   #addRequest(client: Client, request: GenerationRequest, receiving: boolean, cachedTokens = 0): RequestId {
-    const { id, priority, batch = false } = request;
+    const { id, priority, tenant, batch = false } = request;
     const localId = localIdOf(client.peer, id);
     const { promptTokens } = sizeOf(request);
-    client.requests.add(id, { priority, promptTokens, cachedTokens, batch }, receiving);
+    client.requests.add(id, { priority, tenant, promptTokens, cachedTokens, batch }, receiving);
     this.#loadChanged();
     this.#owners.set(localId, { client, id });
     return localId;

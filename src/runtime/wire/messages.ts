@@ -218,6 +218,7 @@ const step = z.strictObject({
 /** At least one of each: the conductor divides by them. */
 const placedPrefills = z.strictObject({
   priority: finite,
+  tenant: text.exactOptional(),
   prompts: count.min(1),
   tokens: count.min(1),
   keyRows: count.min(1).exactOptional(),

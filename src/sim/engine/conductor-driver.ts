@@ -197,8 +197,9 @@ export function createConductor(
     transfers: config.learned.transfers.config,
     ssds: config.learned.transfers.ssds,
   };
-  // Engines fetch no prefixes from each other.
+  // Engines fetch no prefixes from each other, and do not distinguish tenants.
   const external = config.external && {
+    prompts: { ...placement.prompts, tenantOf: () => '' },
     ...{ predictors: config.external.prefills.times, transfers: undefined, ssds: undefined, aheadRows: undefined },
   };
   return new Conductor({

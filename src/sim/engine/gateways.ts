@@ -151,10 +151,10 @@ export class Gateways {
 
   /** @param cached tokens of the prompt that are predicted to be cached, or `receiving`: it is computed by another instance */
   #place(instance: InstanceIndex, { id, size, trace }: LengthRequest, cached: number | 'receiving'): void {
-    const { priority = 0, batch = false } = trace;
+    const { priority = 0, tenant, batch = false } = trace;
     const { promptTokens } = size;
     const cachedTokens = cached === 'receiving' ? 0 : cached;
-    const request = { priority, promptTokens, cachedTokens, batch };
+    const request = { priority, tenant, promptTokens, cachedTokens, batch };
     this.#placedBy(instance, id)?.add(id, request, cached === 'receiving');
     this.#loadChanged(instance);
   }

@@ -230,15 +230,19 @@ describe('the decode pool', () => {
 
   it('counts what other conductors placed, by the report of the instance', () => {
     const requests = [
-      { priority: 1, promptTokens: 100, cachedTokens: 60, outputs: 0, phase: 'prefill' },
-      { priority: 1, promptTokens: 50, cachedTokens: 0, outputs: 0, phase: 'prefill' },
-      { priority: 0, promptTokens: 300, cachedTokens: 0, outputs: 7, phase: 'decode' },
-      { priority: 0, promptTokens: 200, cachedTokens: 0, outputs: 0, phase: 'decode' },
-      { priority: 0, promptTokens: 900, cachedTokens: 0, outputs: 0, phase: 'handingOff' },
+      { priority: 1, tenant: undefined, promptTokens: 100, cachedTokens: 60, outputs: 0, phase: 'prefill' },
+      { priority: 1, tenant: undefined, promptTokens: 50, cachedTokens: 0, outputs: 0, phase: 'prefill' },
+      { priority: 1, tenant: 'a', promptTokens: 9, cachedTokens: 0, outputs: 0, phase: 'prefill' },
+      { priority: 0, tenant: 'a', promptTokens: 300, cachedTokens: 0, outputs: 7, phase: 'decode' },
+      { priority: 0, tenant: 'a', promptTokens: 200, cachedTokens: 0, outputs: 0, phase: 'decode' },
+      { priority: 0, tenant: 'a', promptTokens: 900, cachedTokens: 0, outputs: 0, phase: 'handingOff' },
     ] as const;
     const { prefills, rows, tokens } = placedLoad(requests);
     // 40 tokens behind 60, and 50 behind none.
-    expect(prefills).toEqual([{ priority: 1, prompts: 2, tokens: 90, keyRows: 40 * 60 + 820 + 1_275 }]);
+    expect(prefills).toEqual([
+      { priority: 1, prompts: 2, tokens: 90, keyRows: 40 * 60 + 820 + 1_275 },
+      { priority: 1, tenant: 'a', prompts: 1, tokens: 9, keyRows: 45 },
+    ]);
     expect([rows, tokens]).toEqual([2, 507]);
     const pool = new DecodePool([member, member]);
     pool.setOthers(0, rows, tokens);

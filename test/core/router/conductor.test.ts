@@ -259,7 +259,12 @@ test('places by the KV events of instances, and requests a snapshot when events 
       seed: [0, 0],
       balancingThreshold: 2,
       blockTokens: 4,
-      prompts: { chainOf: () => ({ blocks: 2, words }), priorityOf: () => 0, mayPipeline: () => true },
+      prompts: {
+        chainOf: () => ({ blocks: 2, words }),
+        priorityOf: () => 0,
+        tenantOf: () => '',
+        mayPipeline: () => true,
+      },
       transfers: undefined,
       predictors: Array.from({ length: 3 }, () => ({ prefillUs: (tokens, cached) => 100 * (tokens - cached) })),
       blocks: 10,

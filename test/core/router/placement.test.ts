@@ -271,7 +271,7 @@ describe('prefill queues', () => {
       queues.predict(nowUs, out);
       return out[0];
     };
-    queues.setOthers(0, [{ priority: 0, workUs: 500 }]);
+    queues.setOthers(0, [{ priority: 0, prompts: 1, workUs: 500 }]);
     queues.add(1000, 0, 400);
     queues.add(1000, 0, 400);
     expect(wait(1300)).toBe(1300);
@@ -300,11 +300,12 @@ describe('prefill queues', () => {
       prompts: {
         chainOf: () => ({ blocks: 0, words: new Uint32Array(0) }),
         priorityOf: () => 0,
+        tenantOf: () => '',
         mayPipeline: () => false,
       },
     });
     const requests = prompts.map(([promptTokens, cachedTokens]) => {
-      return { priority: 0, promptTokens, cachedTokens, outputs: 0, phase: 'prefill' as const };
+      return { priority: 0, tenant: undefined, promptTokens, cachedTokens, outputs: 0, phase: 'prefill' as const };
     });
     placer.setOthers(0, placedLoad(requests));
     const oneByOne = prompts.reduce((sum, [tokens, cached]) => sum + prefillUs(tokens, cached), 0);
@@ -330,18 +331,19 @@ describe('prefill queues', () => {
 });
 
 describe('prefill queues of several priorities', () => {
+  const of = (priority: number) => ({ priority, tenant: '' });
   const waitOf = (queues: PrefillQueues, nowUs: number, priority: number) => {
     const out = new Float64Array(1);
-    queues.predict(nowUs, out, priority);
+    queues.predict(nowUs, out, of(priority));
     return out[0];
   };
 
   test('count for a prompt no work of lower priority but the step that runs', () => {
     const queues = new PrefillQueues(1, () => 100_000);
-    for (let i = 0; i < 30; i++) queues.add(0, 0, 130_000, 0);
+    for (let i = 0; i < 30; i++) queues.add(0, 0, 130_000);
     expect(waitOf(queues, 0, 1)).toBe(100_000);
     expect(waitOf(queues, 0, 0)).toBe(30 * 130_000);
-    queues.add(0, 0, 20_000, 1);
+    queues.add(0, 0, 20_000, of(1));
     expect(waitOf(queues, 0, 1)).toBe(20_000);
     expect(waitOf(queues, 0, 2)).toBe(20_000);
     // Later prompts of priority 1 lengthen the wait of those below.
@@ -353,17 +355,17 @@ describe('prefill queues of several priorities', () => {
   test('count prefills of other conductors by priority, until the next report', () => {
     const queues = new PrefillQueues(1);
     queues.setOthers(0, [
-      { priority: 0, workUs: 3_000 },
-      { priority: 1, workUs: 500 },
+      { priority: 0, prompts: 1, workUs: 3_000 },
+      { priority: 1, prompts: 1, workUs: 500 },
     ]);
     expect([-1, 0, 1, 2].map((priority) => waitOf(queues, 0, priority))).toEqual([3_500, 3_500, 500, 0]);
-    queues.add(0, 0, 1_000, 1);
+    queues.add(0, 0, 1_000, of(1));
     expect(waitOf(queues, 0, 1)).toBe(1_500);
     queues.setOthers(0, []);
     expect(waitOf(queues, 0, 1)).toBe(1_000);
     // Those of lower priority count with the step that runs.
     const stepping = new PrefillQueues(1, () => 100);
-    stepping.setOthers(0, [{ priority: 0, workUs: 3_000 }]);
+    stepping.setOthers(0, [{ priority: 0, prompts: 1, workUs: 3_000 }]);
     expect([0, 1].map((priority) => waitOf(stepping, 0, priority))).toEqual([3_000, 100]);
   });
 
@@ -375,7 +377,7 @@ describe('prefill queues of several priorities', () => {
     };
     for (let i = 0; i < 40; i++) prefill(3_000_000);
     expect(queues.slowness(0)).toBeGreaterThan(2.5);
-    queues.setOthers(0, [{ priority: 0, workUs: 3_000 }]);
+    queues.setOthers(0, [{ priority: 0, prompts: 1, workUs: 3_000 }]);
     for (let i = 0; i < 60; i++) prefill(9_000_000);
     expect(queues.slowness(0)).toBeLessThan(1.2);
   });
@@ -388,18 +390,84 @@ describe('prefill queues of several priorities', () => {
         const above = new PrefillQueues(1);
         const live = new Set(sent.keys());
         for (const { us, priority } of sent) {
-          all.add(0, 0, us, priority);
-          if (priority >= 0) above.add(0, 0, us, priority);
+          all.add(0, 0, us, of(priority));
+          if (priority >= 0) above.add(0, 0, us, of(priority));
         }
         for (const i of ended) {
           const one = sent[i];
           if (one === undefined || !live.delete(i)) continue;
-          all.remove(0, one.us, one.priority);
-          if (one.priority >= 0) above.remove(0, one.us, one.priority);
+          all.remove(0, one.us, of(one.priority));
+          if (one.priority >= 0) above.remove(0, one.us, of(one.priority));
         }
         const waits = [-3, -2, -1, 0, 1, 2, 3].map((priority) => waitOf(all, nowUs, priority));
         for (let i = 1; i < waits.length; i++) expect(waits[i]).toBeLessThanOrEqual(waits[i - 1] + 1e-6);
         expect(waitOf(all, nowUs, 0)).toBeCloseTo(waitOf(above, nowUs, 0), 6);
+      }),
+    );
+  });
+});
+
+describe('prefill queues of several tenants', () => {
+  const of = (tenant: string, priority = 0) => ({ priority, tenant });
+  const waitOf = (queues: PrefillQueues, tenant: string, nowUs = 0) => {
+    const out = new Float64Array(1);
+    queues.predict(nowUs, out, of(tenant));
+    return out[0];
+  };
+
+  test('count for a prompt one prefill of a flood of another tenant, and one more for each of its own', () => {
+    const queues = new PrefillQueues(1);
+    for (let i = 0; i < 30; i++) queues.add(0, 0, 100_000, of('flood'));
+    expect(waitOf(queues, 'flood')).toBe(3_000_000);
+    expect(waitOf(queues, 'calm')).toBe(100_000);
+    // The prefill that runs has done a part.
+    expect(waitOf(queues, 'calm', 60_000)).toBe(40_000);
+    queues.add(0, 0, 50_000, of('calm'));
+    queues.add(0, 0, 50_000, of('calm'));
+    expect(waitOf(queues, 'calm')).toBe(300_000);
+    expect(waitOf(queues, 'third')).toBe(150_000);
+    // Higher priorities come first, whichever tenant has sent them.
+    queues.add(0, 0, 70_000, of('flood', 1));
+    expect(waitOf(queues, 'third')).toBeGreaterThanOrEqual(220_000);
+    for (let i = 0; i < 2; i++) queues.remove(0, 50_000, of('calm'));
+    queues.remove(0, 70_000, of('flood', 1));
+    for (let i = 0; i < 29; i++) queues.remove(0, 100_000, of('flood'));
+    expect(waitOf(queues, 'flood')).toBeGreaterThanOrEqual(100_000);
+  });
+
+  test('count the flood of a tenant at several gateways as one, and unnamed prompts of others whole', () => {
+    const queues = new PrefillQueues(1);
+    for (let i = 0; i < 10; i++) queues.add(0, 0, 100, of('flood'));
+    queues.setOthers(0, [
+      { priority: 0, tenant: 'flood', prompts: 5, workUs: 500 },
+      { priority: 0, tenant: 'calm', prompts: 1, workUs: 30 },
+      { priority: 0, prompts: 2, workUs: 7 },
+    ]);
+    expect(waitOf(queues, 'flood')).toBe(1_500 + 30 + 7);
+    expect(waitOf(queues, 'calm')).toBe(100 + 30 + 30 + 7);
+    expect(waitOf(queues, 'third')).toBe(100 + 30 + 7);
+  });
+
+  const prefill = fc.record({ us: fc.integer({ min: 1, max: 1000 }), tenant: fc.constantFrom('a', 'b', 'c') });
+  test('give no tenant a longer wait than all work together, and a tenant without prefills one of each other at most', () => {
+    fc.assert(
+      fc.property(fc.array(prefill, { maxLength: 30 }), fc.array(fc.nat(29)), (sent, ended) => {
+        const queues = new PrefillQueues(1);
+        const live = new Set(sent.keys());
+        for (const { us, tenant } of sent) queues.add(0, 0, us, of(tenant));
+        for (const i of ended) {
+          const one = sent[i];
+          if (one !== undefined && live.delete(i)) queues.remove(0, one.us, of(one.tenant));
+        }
+        const own = (tenant: string) => [...live].flatMap((i) => (sent[i]?.tenant === tenant ? [sent[i].us] : []));
+        const sum = (of: readonly number[]) => of.reduce((total, us) => total + us, 0);
+        const all = sum(['a', 'b', 'c'].flatMap(own));
+        for (const tenant of ['a', 'b', 'c']) {
+          expect(waitOf(queues, tenant)).toBeLessThanOrEqual(all + 1e-6);
+          expect(waitOf(queues, tenant)).toBeGreaterThanOrEqual(sum(own(tenant)) - 1e-6);
+        }
+        const one = (tenant: string) => sum(own(tenant)) / Math.max(1, own(tenant).length);
+        expect(waitOf(queues, 'd')).toBeCloseTo(sum(['a', 'b', 'c'].map(one)), 6);
       }),
     );
   });

@@ -56,12 +56,14 @@ export function lengthPlacement(
       machine: { blockTokens, cost, limits, hostLink },
     },
   ] = instances;
+  const sharesByTenant = limits.order === undefined || limits.order === 'tokens';
   return {
     ...settings,
     blockTokens,
     prompts: {
       chainOf: ({ chain }) => chain,
       priorityOf: ({ trace }) => trace.priority ?? 0,
+      tenantOf: ({ trace }) => (sharesByTenant ? (trace.tenant ?? '') : ''),
       mayPipeline: ({ trace }) => pipeline?.budgetByDefault !== true || trace.kvBudget === 'full',
     },
     transfers: { ends: instances.map(({ nic }) => nic), linkBytesPerSecond, bytesPerToken: cost.kvBytesPerToken },

@@ -5,6 +5,7 @@ import type { Replication } from '../../kvcache/events/replica-table.ts';
 import type { InstanceIndex } from '../../protocol/ids.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
 import type { PromptBlockCounts } from '../../protocol/request-trace.ts';
+import type { PrefillRank } from './prefill-queues.ts';
 
 /** Why blocks of prompts were computed, counted when their requests started. */
 export interface MissReasons {
@@ -33,7 +34,7 @@ export interface PlacedPrompt {
   /** Instances that still compute the prompt. */
   readonly computing: Set<InstanceIndex>;
   readonly promptTokens: number;
-  readonly priority: number;
+  readonly rank: PrefillRank;
   readonly chain: BlockChain | undefined;
   /** Predicted time at which its prefix is on the instance. */
   readonly readyUs: number;

@@ -26,7 +26,7 @@ import { HotPrefixes } from './hot-prefixes.ts';
 import { type BlockCounts, countPromptBlocks, type MissReasons, type PlacedPrompt } from './placed-prompt.ts';
 import { Placement, type PlacementDecision, type PlacementSettings, prefillOn } from './placement.ts';
 import { PredictedCosts } from './predicted-costs.ts';
-import { PrefillQueues } from './prefill-queues.ts';
+import { PrefillQueues, type PrefillRank } from './prefill-queues.ts';
 
 export type { PipelineSettings, PlacementSettings };
 
@@ -36,6 +36,8 @@ export interface PromptModel<Request> {
   chainOf(request: Request): BlockChain;
   /** Prompts of larger priority are computed first. */
   priorityOf(request: Request): number;
+  /** Instances serve the tenants of one priority in turns; '': they do not distinguish tenants. */
+  tenantOf(request: Request): string;
   /** True when a pipeline group may compute the prompt. */
   mayPipeline(request: Request): boolean;
 }
@@ -162,7 +164,7 @@ export class Placer<Request> {
     if (this.#config !== undefined && this.#index !== undefined && this.#matches !== undefined) {
       const reusable = Math.floor((promptTokens - 1) / blockTokens);
       this.#index.match(this.#config.prompts.chainOf(request), reusable, this.#matches);
-      this.#queues.predict(nowUs, this.#view.queueUs, this.#priorityOf(request), this.#view.up);
+      this.#queues.predict(nowUs, this.#view.queueUs, this.#rankOf(request), this.#view.up);
     }
     const query = { number: this.#placed, tokens: promptTokens, blockTokens, matches: this.#matches };
     const up = eligible && this.#view.up.map((each, i) => each & eligible[i]);
@@ -232,13 +234,14 @@ export class Placer<Request> {
     return count === 0 ? 0 : sum / count;
   }
 
-  #priorityOf(request: Request): number {
-    return this.#config?.prompts.priorityOf(request) ?? 0;
+  #rankOf(request: Request): PrefillRank {
+    const { prompts } = this.#config ?? {};
+    return { priority: prompts?.priorityOf(request) ?? 0, tenant: prompts?.tenantOf(request) ?? '' };
   }
 
   /** Expected duration of a prefill over its duration without later prompts of higher priority. */
   stretch(request: Request, instance: InstanceIndex): number {
-    return this.#queues.stretch(this.#nowUs, instance, this.#priorityOf(request), this.#view.up);
+    return this.#queues.stretch(this.#nowUs, instance, this.#rankOf(request).priority, this.#view.up);
   }
 
   /** Prompts that reach an instance after this one, by recent ones. */
@@ -267,13 +270,13 @@ export class Placer<Request> {
     if (share?.prefix !== undefined) this.#groupPrefixes?.send(nowUs, share.members, share.prefix);
     this.#placed++;
     const computing = new Set(share?.members ?? [instance]);
-    const priority = this.#priorityOf(request);
+    const rank = this.#rankOf(request);
     for (const member of computing) {
       this.#view.requests[member]++;
-      this.#queues.add(nowUs, member, prefillUs, priority);
+      this.#queues.add(nowUs, member, prefillUs, rank);
     }
     const chain = this.#config?.prompts.chainOf(request);
-    const placed = { instance, helpers, computing, promptTokens, priority, chain };
+    const placed = { instance, helpers, computing, promptTokens, rank, chain };
     return { ...placed, prefillUs, readyUs: nowUs + readyUs, decodeAt, running: false };
   }
 
@@ -321,7 +324,7 @@ export class Placer<Request> {
     const { blockTokens } = this.#config;
     if (placed.helpers.length === 0 && prefillUs !== undefined) {
       const correctedUs = prefillOn(this.#view, this.#costs, instance, promptTokens, cachedTokens);
-      this.#queues.correct(instance, prefillUs, correctedUs, placed.priority);
+      this.#queues.correct(instance, prefillUs, correctedUs, placed.rank);
       placed.prefillUs = correctedUs;
     }
     const found = countPromptBlocks(this.#index, chain, { blockTokens, promptTokens, cachedTokens });
@@ -342,9 +345,9 @@ export class Placer<Request> {
   prefilled(nowUs: number, placed: PlacedPrompt): void {
     if (placed.prefillUs === undefined) return;
     this.#stopped(placed);
-    const { instance, computing, prefillUs, readyUs, priority } = placed;
-    if (placed.helpers.length === 0) this.#queues.end(nowUs, instance, prefillUs, readyUs, priority);
-    else for (const member of computing) this.#queues.endShare(member, prefillUs, priority);
+    const { instance, computing, prefillUs, readyUs, rank } = placed;
+    if (placed.helpers.length === 0) this.#queues.end(nowUs, instance, prefillUs, readyUs, rank);
+    else for (const member of computing) this.#queues.endShare(member, prefillUs, rank);
     computing.clear();
     placed.prefillUs = undefined;
   }
@@ -355,27 +358,27 @@ export class Placer<Request> {
   }
 
   /** A member of a group has computed its layers. */
-  sharePrefilled({ computing, prefillUs, priority }: PlacedPrompt, member: InstanceIndex): void {
-    if (prefillUs !== undefined && computing.delete(member)) this.#queues.endShare(member, prefillUs, priority);
+  sharePrefilled({ computing, prefillUs, rank }: PlacedPrompt, member: InstanceIndex): void {
+    if (prefillUs !== undefined && computing.delete(member)) this.#queues.endShare(member, prefillUs, rank);
   }
 
   /** The request has ended or was cancelled. */
   ended(placed: PlacedPrompt): void {
-    const { instance, helpers, computing, prefillUs, priority } = placed;
+    const { instance, helpers, computing, prefillUs, rank } = placed;
     this.#stopped(placed);
     this.#view.requests[instance]--;
     for (const helper of helpers) this.#view.requests[helper]--;
-    if (prefillUs !== undefined) for (const member of computing) this.#queues.remove(member, prefillUs, priority);
+    if (prefillUs !== undefined) for (const member of computing) this.#queues.remove(member, prefillUs, rank);
     computing.clear();
   }
 
   /** Prefills that other conductors have placed on the instance. */
   setOthers(instance: InstanceIndex, { prefills }: Pick<PlacedLoad, 'prefills'> = { prefills: [] }): void {
-    const works = prefills.map(({ priority, prompts, tokens, keyRows }) => {
+    const works = prefills.map(({ priority, tenant, prompts, tokens, keyRows }) => {
       // As many equal uncached prompts as have the same tokens and keys: both terms of the time are those of the reported prompts.
       const promptTokens = keyRows === undefined ? tokens / prompts : (2 * keyRows) / tokens;
       return {
-        priority,
+        ...{ priority, tenant, prompts },
         workUs: (tokens / promptTokens) * prefillOn(this.#view, this.#costs, instance, promptTokens, 0),
       };
     });

@@ -1,8 +1,13 @@
-// Predicted wait of a new prefill on each instance, by priority, corrected by how long recent prefills took.
+// Predicted wait of a new prefill on each instance, by priority and tenant, corrected by how long recent prefills took.
 
 import { exactExp } from '../../../util/exact-math.ts';
 import type { LaterPrefills } from '../admission/tbt-beside.ts';
 
+/** A prefill below all others. */
+const lowest: PrefillRank = { priority: Number.NEGATIVE_INFINITY, tenant: '' };
+/** A prefill of the priority of most requests, where tenants are not distinguished. */
+const unranked: PrefillRank = { priority: 0, tenant: '' };
+const none: readonly never[] = [];
 /** Predicted work of the prior: an instance starts out as fast as predicted. */
 const priorUs = 1e6;
 /** Share of the earlier observations that remains after each prefill. */
@@ -11,25 +16,39 @@ const decay = 0.95;
 const arrivalUs = 20e6;
 /** Largest share of the time that later prefills of higher priority are expected to take. */
 const laterShareMax = 0.9;
-/** Priorities without a pending prefill that are remembered. */
+/** Priorities without a pending prefill that are remembered, and tenants of a priority. */
 const idleClassesMax = 16;
 
-/** Predicted work of one priority that other conductors sent. */
+/** What orders prefills: larger priorities first, tenants of one priority in turns. */
+export interface PrefillRank {
+  readonly priority: number;
+  readonly tenant: string;
+}
+
+/** Predicted work of one priority and tenant that other conductors sent. */
 interface OtherWork {
   readonly priority: number;
+  /** Undefined: of several tenants, or unknown. */
+  readonly tenant?: string | undefined;
+  readonly prompts: number;
   readonly workUs: number;
 }
 
-/** The prefills of one priority. */
-interface PriorityClass {
-  readonly priority: number;
-  /** (instances) */
+/** (instances): pending prefills and their predicted work. */
+interface PendingWork {
   readonly workUs: Float64Array;
   readonly pending: Int32Array;
-  /** (instances): start of the prefill of this priority that runs, as far as it is reported. */
-  readonly sinceUs: Float64Array;
   /** Prefills of all instances. */
   pendingCount: number;
+}
+
+/** The prefills of one priority. */
+interface PriorityClass extends PendingWork {
+  readonly priority: number;
+  /** The part of each tenant. */
+  readonly tenants: Map<string, PendingWork>;
+  /** (instances): start of the prefill of this priority that runs, as far as it is reported. */
+  readonly sinceUs: Float64Array;
   /** Decayed sum of the work that was sent, and number of prefills, at `sentAtUs`. */
   sentUs: number;
   sentPrefills: number;
@@ -40,6 +59,8 @@ interface PriorityClass {
  * The work of an instance is the predicted time of its prefills that have not ended. The time from the end of one prefill to the end of the
  * next also contains decode steps, waits for memory and prediction errors. The ratio of this time to the prediction, over recent prefills,
  * scales the remaining work. A prefill waits for those of its own and of higher priorities: the instance interrupts lower ones after a step.
+ * Tenants of one priority share an instance fairly (`FairShares`): of another tenant, a prefill waits for one prefill more than for those of
+ * its own tenant.
  */
 export class PrefillQueues {
   /** Highest priority first. */
@@ -84,16 +105,19 @@ export class PrefillQueues {
     if (known !== undefined) return known;
     const idle = this.#classes.filter(({ pendingCount }) => pendingCount === 0);
     if (idle.length > idleClassesMax) this.#classes = this.#classes.filter((each) => !idle.includes(each));
-    const created = {
-      priority,
-      workUs: new Float64Array(this.#instances),
-      pending: new Int32Array(this.#instances),
+    const created: PriorityClass = {
+      ...{ priority, ...this.#nothing(), tenants: new Map() },
       sinceUs: new Float64Array(this.#instances),
-      ...{ pendingCount: 0, sentUs: 0, sentPrefills: 0, sentAtUs: 0 },
+      ...{ sentUs: 0, sentPrefills: 0, sentAtUs: 0 },
     };
     this.#classes.push(created);
     this.#classes.sort((a, b) => b.priority - a.priority);
     return created;
+  }
+
+  #nothing(): PendingWork {
+    const { length } = this.#pending;
+    return { workUs: new Float64Array(length), pending: new Int32Array(length), pendingCount: 0 };
   }
 
   /** Prefills of other conductors that have not ended on the instance, by its latest report. */
@@ -102,14 +126,18 @@ export class PrefillQueues {
   }
 
   /** A prefill was sent. */
-  add(nowUs: number, instance: number, predictedUs: number, priority = 0): void {
+  add(nowUs: number, instance: number, predictedUs: number, { priority, tenant }: PrefillRank = unranked): void {
     const priorityClass = this.#classOf(priority);
+    const own = priorityClass.tenants.get(tenant) ?? this.#nothing();
+    priorityClass.tenants.set(tenant, own);
     if (this.#pending[instance] === 0) this.#sinceUs[instance] = nowUs;
     if (priorityClass.pending[instance] === 0) priorityClass.sinceUs[instance] = nowUs;
     this.#pending[instance]++;
-    priorityClass.pending[instance]++;
-    priorityClass.pendingCount++;
-    priorityClass.workUs[instance] += predictedUs;
+    for (const each of [priorityClass, own]) {
+      each.pending[instance]++;
+      each.pendingCount++;
+      each.workUs[instance] += predictedUs;
+    }
     const remains = remainingShare(priorityClass, nowUs);
     priorityClass.sentUs = priorityClass.sentUs * remains + predictedUs;
     priorityClass.sentPrefills = priorityClass.sentPrefills * remains + 1;
@@ -128,14 +156,17 @@ export class PrefillQueues {
   }
 
   /** The cached part of a pending prompt differs from the prediction. */
-  correct(instance: number, beforeUs: number, afterUs: number, priority = 0): void {
-    this.#classOf(priority).workUs[instance] += afterUs - beforeUs;
+  correct(instance: number, beforeUs: number, afterUs: number, { priority, tenant }: PrefillRank = unranked): void {
+    const priorityClass = this.#classOf(priority);
+    priorityClass.workUs[instance] += afterUs - beforeUs;
+    const own = priorityClass.tenants.get(tenant);
+    if (own !== undefined) own.workUs[instance] += afterUs - beforeUs;
   }
 
   /** A prefill has ended. @param readyUs when its prefix was there: it could not start before */
-  end(nowUs: number, instance: number, predictedUs: number, readyUs: number, priority = 0): void {
+  end(nowUs: number, instance: number, predictedUs: number, readyUs: number, rank: PrefillRank = unranked): void {
     let tookUs = Math.max(0, nowUs - Math.max(this.#sinceUs[instance], readyUs));
-    if (this.#interrupts(instance, priority)) {
+    if (this.#interrupts(instance, rank.priority)) {
       this.#interruptedUs[instance] += Math.max(0, Math.min(nowUs, readyUs) - this.#sinceUs[instance]);
     } else {
       tookUs += this.#interruptedUs[instance];
@@ -147,7 +178,7 @@ export class PrefillQueues {
     this.#predictedUs[instance] = this.#predictedUs[instance] * decay + predictedUs;
     this.#sinceUs[instance] = nowUs;
     for (const each of this.#classes) each.sinceUs[instance] = nowUs;
-    this.remove(instance, predictedUs, priority);
+    this.remove(instance, predictedUs, rank);
   }
 
   /** True if a prefill of lower priority waits for those of this one. */
@@ -159,21 +190,22 @@ export class PrefillQueues {
    * The share of a group member has ended. Its own time is not observable, since members wait for one another. It counts as predicted, and
    * not in the time of the next prefill that ends on this instance.
    */
-  endShare(instance: number, predictedUs: number, priority = 0): void {
+  endShare(instance: number, predictedUs: number, rank: PrefillRank = unranked): void {
     this.#sinceUs[instance] += predictedUs;
     for (const each of this.#classes) each.sinceUs[instance] += predictedUs;
-    this.remove(instance, predictedUs, priority);
+    this.remove(instance, predictedUs, rank);
   }
 
   /** A pending prefill is cancelled. */
-  remove(instance: number, predictedUs: number, priority = 0): void {
+  remove(instance: number, predictedUs: number, { priority, tenant }: PrefillRank = unranked): void {
     const priorityClass = this.#classOf(priority);
     this.#pending[instance]--;
     if (this.#pending[instance] === 0) this.#interruptedUs[instance] = 0;
-    priorityClass.pending[instance]--;
-    priorityClass.pendingCount--;
-    priorityClass.workUs[instance] =
-      priorityClass.pending[instance] === 0 ? 0 : priorityClass.workUs[instance] - predictedUs;
+    subtract(priorityClass, instance, predictedUs);
+    const own = priorityClass.tenants.get(tenant);
+    if (own === undefined) return;
+    subtract(own, instance, predictedUs);
+    if (own.pendingCount === 0 && priorityClass.tenants.size > idleClassesMax) priorityClass.tenants.delete(tenant);
   }
 
   /** Observed over predicted time of recent prefills. */
@@ -184,14 +216,15 @@ export class PrefillQueues {
   /**
    * Writes the predicted wait of a prefill that arrives now: (instances) microseconds. Prefills of higher priority that arrive during the wait
    * lengthen it by their share of the time (Cobham, 1954).
-   * @param priority of the prefill; undefined: it is below all others
+   * @param rank of the prefill; undefined: it is below all others
    * @param up (instances): 1 for those that compute prompts; undefined: all
    * @param others prefills of other conductors count too
    */
-  predict(nowUs: number, out: Float64Array, priority = Number.NEGATIVE_INFINITY, up?: Uint8Array, others = true): void {
+  predict(nowUs: number, out: Float64Array, rank: PrefillRank = lowest, up?: Uint8Array, others = true): void {
+    const { priority } = rank;
     const laterShare = this.#laterShare(nowUs, priority, up);
     for (let i = 0; i < out.length; i++) {
-      const otherWorks = others ? this.#others[i] : [];
+      const otherWorks = others ? this.#others[i] : none;
       if (this.#pending[i] === 0 && otherWorks.length === 0) {
         out[i] = 0;
         continue;
@@ -204,6 +237,7 @@ export class PrefillQueues {
         else lowerUs += other.workUs;
       // The step of a lower priority that runs.
       if (out[i] === 0) out[i] = Math.min(this.#stepUs(), lowerUs);
+      else out[i] = Math.max(0, out[i] - slowness * this.#laterTurnsUs(i, rank, otherWorks));
       if (laterShare > 0) out[i] /= 1 - Math.min(laterShareMax, slowness * laterShare);
     }
   }
@@ -249,6 +283,27 @@ export class PrefillQueues {
     return slowness * workUs - (doneUs ?? 0);
   }
 
+  /** Work of other tenants that starts after a prefill which arrives now, of the same priority. */
+  #laterTurnsUs(instance: number, { priority, tenant }: PrefillRank, others: readonly OtherWork[]): number {
+    const known = this.#classes.find((each) => each.priority === priority)?.tenants;
+    const isAlone = known === undefined || (known.size === 1 && known.has(tenant));
+    if (isAlone && others.length === 0) return 0;
+    const works = new Map<string, { workUs: number; prefills: number }>();
+    const add = (of: string, workUs: number, prefills: number): void => {
+      const sum = works.get(of) ?? { workUs: 0, prefills: 0 };
+      works.set(of, { workUs: sum.workUs + workUs, prefills: sum.prefills + prefills });
+    };
+    for (const [of, { workUs, pending }] of known ?? none) add(of, workUs[instance], pending[instance]);
+    for (const other of others)
+      if (other.priority === priority && other.tenant !== undefined) add(other.tenant, other.workUs, other.prompts);
+    const ownUs = works.get(tenant)?.workUs ?? 0;
+    works.delete(tenant);
+    let laterUs = 0;
+    for (const { workUs, prefills } of works.values())
+      if (prefills > 0) laterUs += Math.max(0, workUs - ownUs - workUs / prefills);
+    return laterUs;
+  }
+
   /** Beside prefills of other conductors, a pending prefill may wait for those: it runs from its reported start on. */
   #runsSince(instance: number, { sinceUs }: PriorityClass): number {
     if (this.#others[instance].length === 0) return sinceUs[instance];
@@ -275,4 +330,10 @@ export class PrefillQueues {
 /** Share of the sums of what was sent that is left now. */
 function remainingShare({ sentAtUs }: PriorityClass, nowUs: number): number {
   return exactExp(Math.max(-30, (sentAtUs - nowUs) / arrivalUs));
+}
+
+function subtract(from: PendingWork, instance: number, predictedUs: number): void {
+  from.pending[instance]--;
+  from.pendingCount--;
+  from.workUs[instance] = from.pending[instance] === 0 ? 0 : from.workUs[instance] - predictedUs;
 }

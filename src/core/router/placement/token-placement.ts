@@ -2,6 +2,7 @@
 
 import { pageTokens } from '../../../util/step.ts';
 import type { PrefillPredictor } from '../../cost/prefill.ts';
+import { isEngineRoot } from '../../fleet/engine-root.ts';
 import type { PublishedBlocks } from '../../fleet/published-blocks.ts';
 import { type BlockRoot, rootDigest } from '../../kvcache/block-hash.ts';
 import type { PipelineSettings } from '../../pipeline/group.ts';
@@ -165,6 +166,11 @@ export class TokenPlacement implements PromptModel<GenerationRequest> {
 
   priorityOf({ priority }: GenerationRequest): number {
     return priority;
+  }
+
+  /** External engines do not distinguish tenants. */
+  tenantOf({ tenant = '' }: GenerationRequest): string {
+    return this.#root === undefined || isEngineRoot(this.#root) ? '' : tenant;
   }
 
   /** One instance computes a request with a grammar, an embedding or a KV budget. */
