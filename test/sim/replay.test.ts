@@ -39,7 +39,7 @@ it('measures a hand-off from the end of the prefill to the first step of an idle
   );
 });
 
-it('takes a message to arrive when its recorded effect began at an idle instance, and after the median elsewhere', () => {
+it('takes a message to arrive when its recorded effect began at an idle instance, and before it was planned at a busy one', () => {
   const delays = { toInstanceUs: 300, deliveryUs: 50, handOffUs: 400 };
   const steps = [[step(5_000, 500)], [step(8_000, 50)]];
   const late = request(700, 9, { firstStepMs: 4.3, decodeInstance: 1, decodeStepMs: 7.3 });
@@ -51,10 +51,16 @@ it('takes a message to arrive when its recorded effect began at an idle instance
   const [prefill, decode] = steps;
   const busy = [
     [step(900, 4_100), ...prefill],
-    [step(5_800, 2_000), ...decode],
+    [step(5_800, 2_200), ...decode],
   ];
   const behind = recordedTimes([late], busy, [], delays);
-  expect([behind.toInstanceUs(700, 0, '0'), behind.handOffUs?.(5_500, 1, '0')]).toEqual([300, 400]);
+  // It came after 1 ms or after 4 ms: not before the step without its rows, nor after that step.
+  expect([behind.toInstanceUs(700, 0, '0'), behind.toInstanceUs(4_900, 0, '0')]).toEqual([300, 99]);
+  expect([behind.handOffUs?.(5_300, 1, '0'), behind.handOffUs?.(7_000, 1, '0')]).toEqual([501, 400]);
+  expect(behind.handOffUs?.(7_900, 1, '0')).toBe(99);
+  const full = { ...step(900, 4_100), shape: { ...shape, rows: 65 } };
+  const prompts = [[full, ...prefill], decode];
+  expect(recordedTimes([late], prompts, [], delays).toInstanceUs(700, 0, '0')).toBe(300);
 });
 
 it('delivers the outputs of a recorded step when the gateway had them, and those of others after a drawn delay', () => {
@@ -83,11 +89,12 @@ it('delivers the outputs of a recorded step when the gateway had them, and those
 it('counts the gap before a step as a part of it while a request was there, and no wait for requests', () => {
   const steps = [step(1_000, 500), step(1_800, 200), step(9_000, 100)];
   const served = request(500, 2);
-  const times = withGaps(steps, 0, [served, request(8_900, 1)]).map(({ startedUs, us }) => [startedUs, us]);
+  const all = withGaps(steps, 0, [served, request(8_900, 1)]);
+  const times = all.map(({ startedUs, us, gapUs = 0 }) => [startedUs, us, gapUs]);
   expect(times).toEqual([
-    [1_000, 500],
-    [1_500, 500],
-    [9_000, 100],
+    [1_000, 500, 0],
+    [1_500, 500, 300],
+    [9_000, 100, 0],
   ]);
   expect(withGaps(steps, 1, [served])).toEqual(steps);
 });

@@ -7,6 +7,8 @@ import type { StepCostModel } from './roofline.ts';
 /** A recorded step, on a clock that both runs share. */
 export interface RecordedStep extends TimedStep {
   readonly startedUs: number;
+  /** Of `us`, the time before the step was planned; undefined: none. */
+  readonly gapUs?: number | undefined;
 }
 
 /** Maximum gap between two steps of a busy instance, unless given. */
@@ -39,6 +41,9 @@ export class RecordedSteps<Step extends RecordedStep = RecordedStep> implements 
   /** The recorded step that matched the latest step, and the step before it; undefined: none. */
   latest: Step | undefined;
   previous: Step | undefined;
+  gapUs = 0;
+  /** Gaps over all times. */
+  readonly #gapShare: number;
   /** Start of the latest step. */
   beganUs: number | undefined;
 
@@ -57,6 +62,13 @@ export class RecordedSteps<Step extends RecordedStep = RecordedStep> implements 
     }: { readonly gapUsMax?: number; readonly unrecorded?: StepCostModel } = {},
   ) {
     this.#steps = steps;
+    const sum = (of: (step: Step) => number) => steps.reduce((total, step) => total + of(step), 0);
+    this.#gapShare =
+      sum(({ gapUs = 0 }) => gapUs) /
+      Math.max(
+        1,
+        sum(({ us }) => us),
+      );
     this.#unrecorded = unrecorded;
     this.#gapUsMax = gapUsMax;
     this.#matched = new Uint8Array(steps.length);
@@ -69,6 +81,14 @@ export class RecordedSteps<Step extends RecordedStep = RecordedStep> implements 
   }
 
   stepUs(shape: StepShape): number {
+    const us = this.#stepUs(shape);
+    this.gapUs = Math.round(
+      Math.min(us - 1, this.latest === undefined ? us * this.#gapShare : (this.latest.gapUs ?? 0)),
+    );
+    return us;
+  }
+
+  #stepUs(shape: StepShape): number {
     const nowUs = this.#nowUs();
     this.previous = this.latest;
     this.latest = undefined;

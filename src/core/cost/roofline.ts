@@ -25,6 +25,8 @@ export interface StepCostModel {
   stepUs(shape: StepShape): number;
   /** True: step times contain attention to keys at creditors, and attention for debtors; nothing is added for them. */
   readonly containsRemoteAttention?: boolean | undefined;
+  /** Of the latest step, the time before its instance planned it, which the instance does not learn; undefined: none. */
+  readonly gapUs?: number | undefined;
   /** Time that selections of kept tokens add to a step; undefined: no layer is sparse. */
   selectionUs?(work: SparseWork): number;
   /** Time of one range of the layers: each of its steps has the overhead of a step, and the last range has the head. */

@@ -319,9 +319,11 @@ export class InstanceLoop {
   #feed(event: InstanceEvent): void {
     this.#changed = true;
     this.#tracer?.onEvent(event);
-    for (const effect of this.#machine.step(nowUs(), event)) {
+    const atUs = nowUs();
+    for (const effect of this.#machine.step(atUs, event)) {
       // A request often ends while its cancel or a peer's message about it is in flight: not worth a log line.
       if (effect.kind === 'ignored' && mayBeLate(event)) continue;
+      if (effect.kind === 'runStep') this.#tracer?.planned(atUs);
       if (isLending(effect)) this.#lending?.carryOut(effect);
       else this.#carryOut(effect);
     }
@@ -335,7 +337,6 @@ export class InstanceLoop {
         break;
       case 'runStep':
         this.#plannedStep = effect;
-        this.#tracer?.planned();
         break;
       case 'abortStep':
         this.#interrupt.stop();

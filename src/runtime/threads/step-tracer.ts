@@ -5,11 +5,12 @@ import type { InstanceEvent } from '../../core/protocol/events.ts';
 import type { RequestId } from '../../core/protocol/ids.ts';
 import { pageTokens } from '../../util/step.ts';
 import type { HandOffEffect } from '../transfer/live-hand-offs.ts';
+import { nowUs } from './alarm.ts';
 import type { StepTrace } from './thread-protocol.ts';
 
 /** Microseconds since 1970: the monotonic clocks of threads differ. */
-function epochUs(): number {
-  return Math.round((performance.timeOrigin + performance.now()) * 1000);
+function epochUs(atUs: number = nowUs()): number {
+  return Math.round(performance.timeOrigin * 1000 + atUs);
 }
 
 export class StepTracer {
@@ -25,9 +26,9 @@ export class StepTracer {
     this.enabled = enabled;
   }
 
-  /** A step is planned: from now on its time counts, as the instance learns it. */
-  planned(): void {
-    this.#startedUs = epochUs();
+  /** A step was planned in the turn that began at `atUs`: from then on its time counts, as the instance learns it. */
+  planned(atUs: number): void {
+    this.#startedUs = epochUs(atUs);
   }
 
   /** To be called before a planned step runs. */

@@ -25,6 +25,9 @@ import { type ClusterHost, predictedInstances, type SimulationConfig } from './s
 import { Streams } from './streams.ts';
 import { SimulatedTiers } from './tiers.ts';
 
+/** What an instance reports of what it has learned. */
+type Learned = Parameters<Gateways['observe']>[1];
+
 /**
  * The host of all its parts. At one time steps end first, in the order of their instances; then flows change; then messages arrive in the
  * order of sending; then lending runs.
@@ -55,7 +58,7 @@ export class Cluster implements ClusterHost {
   /** (instances): next wake. */
   readonly #wakeUs: Float64Array;
   /** (instances): what the next heartbeat reports; undefined: nothing new. */
-  readonly #unreported: (Parameters<Gateways['observe']>[1] | undefined)[] = [];
+  readonly #unreported: (Learned | undefined)[] = [];
 
   constructor(config: SimulationConfig) {
     this.config = config;
@@ -87,6 +90,8 @@ export class Cluster implements ClusterHost {
     const hasWorkers = instances.some(({ machine }) => machine.attentionWorkers !== undefined);
     this.attentionWorkers = hasWorkers ? new SimulatedAttentionWorkers(this) : undefined;
     this.faults = config.faults && new FaultLayer(config.faults, this);
+    if (config.threads?.nextReportUs !== undefined)
+      for (const index of instances.keys()) this.#reportLater(index, this.#learnedOf(index));
     if (this.faults === undefined) return;
     for (const index of instances.keys()) {
       this.deliverToConductor({ kind: 'instanceJoined', instance: index, incarnation: 0 });
@@ -158,18 +163,22 @@ export class Cluster implements ClusterHost {
 
   /** A heartbeat has the state of the instance's last turn whose messages were sent before: turns without messages do not count. */
   #observeAtHeartbeat(index: InstanceIndex): void {
-    const { nextReportUs } = this.config.threads ?? {};
-    if (nextReportUs === undefined || !this.delivery.hasMessages(index)) return;
+    if (this.config.threads?.nextReportUs === undefined || !this.delivery.hasMessages(index)) return;
     const snapshot = this.#learnedOf(index);
-    this.delivery.withTurn(index, () => {
-      const isReported = this.#unreported[index] !== undefined;
-      this.#unreported[index] = snapshot;
-      if (isReported) return;
-      this.queue.at(nextReportUs(this.queue.nowUs, index), () => {
-        const latest = this.#unreported[index];
-        this.#unreported[index] = undefined;
-        if (latest !== undefined) this.gateways.observe(index, latest);
-      });
+    this.delivery.withTurn(index, () => this.#reportLater(index, snapshot));
+  }
+
+  /** The next heartbeat of the instance reports this, or what has replaced it by then. */
+  #reportLater(index: InstanceIndex, snapshot: Learned): void {
+    const { nextReportUs } = this.config.threads ?? {};
+    if (nextReportUs === undefined) return;
+    const isReported = this.#unreported[index] !== undefined;
+    this.#unreported[index] = snapshot;
+    if (isReported) return;
+    this.queue.at(nextReportUs(this.queue.nowUs, index), () => {
+      const latest = this.#unreported[index];
+      this.#unreported[index] = undefined;
+      if (latest !== undefined) this.gateways.observe(index, latest);
     });
   }
 

@@ -39,8 +39,8 @@ export class ConductorDriver {
   constructor(host: ConductorHost) {
     this.#host = host;
     this.#learned = host.config.learned;
-    // A live instance reports its initial guess of step times when it joins.
-    if (this.#learned !== undefined)
+    // A live instance reports its initial guess of step times when it joins: a thread at once, a process with its first heartbeat.
+    if (this.#learned !== undefined && host.config.threads?.nextReportUs === undefined)
       for (const [i, instance] of host.instances.entries()) this.observe(i, instance.snapshot());
     this.#conductor = this.#create(false);
   }

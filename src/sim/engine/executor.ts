@@ -44,6 +44,8 @@ export class SimulatedExecutor {
   #endsUs: number = wideZero;
   #startedUs: number = wideZero;
   #computeUs: number = wideZero;
+  /** Of the first step, the time that the instance does not learn. */
+  #gapUs = 0;
   /** Times of the steps of the run. */
   readonly #stepUs: number[] = [];
   /** Share of every step that attention for debtors takes, in thousandths, from the next step on. */
@@ -92,6 +94,7 @@ export class SimulatedExecutor {
   run({ step, shape, stepsMax, range, loadTokens, storeTokens }: RunStep, remote?: RemoteWait): void {
     const added = this.#cost.containsRemoteAttention === true ? undefined : remote;
     const computeUs = range === undefined ? this.#timeSteps(shape, stepsMax, added) : this.#timeStage(shape, range);
+    this.#gapUs = this.#cost.gapUs ?? 0;
     const total = computeUs + this.#addHostTraffic(loadTokens, storeTokens);
     const { nowUs } = this.#queue;
     this.#step = step;
@@ -208,6 +211,7 @@ export class SimulatedExecutor {
       this.#stepListener?.(this.#index, this.#startedUs, this.#firstShape, this.#stepUs);
     const failedSequences = this.#failedSequences ?? this.#waits.failedSequences;
     const result = failedSequences && { failedSequences };
+    this.#stepUs[0] -= this.#gapUs;
     this.#waits.clear();
     this.#failedSequences = undefined;
     return { kind: 'stepDone', step: this.#step, result, stepUs: this.#stepUs };

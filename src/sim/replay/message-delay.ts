@@ -41,20 +41,45 @@ export function messageDelays(
 }
 
 /** When a prompt that was handed off was first computed on, by an instance that was idle since `sinceUs` at the latest. */
-export function idleStepUs(
+function idleStepUs(
   steps: readonly (readonly TimedRecordedStep[])[],
-  { request: { arrivalUs }, recorded: { instance, decodeInstance, decodeStepMs } }: RecordedRequest,
+  request: RecordedRequest,
   sinceUs: number,
 ): number | undefined {
-  if (decodeInstance === undefined || decodeInstance === instance || decodeStepMs === undefined) return undefined;
-  const stepUs = arrivalUs + decodeStepMs * 1000;
-  return isIdleSince(steps[decodeInstance] ?? [], stepUs, sinceUs) ? stepUs : undefined;
+  const stepUs = decodeStepUs(request);
+  if (stepUs === undefined) return undefined;
+  const own = steps[request.recorded.decodeInstance ?? 0] ?? [];
+  const before = own[firstAfter(own, Math.floor(stepUs)) - 1];
+  return before === undefined || endOf(before) <= sinceUs ? stepUs : undefined;
 }
 
-/** No step from `sinceUs` until the one at `stepUs`. @param steps of an instance */
-export function isIdleSince(steps: readonly TimedRecordedStep[], stepUs: number, sinceUs: number): boolean {
-  const before = steps[firstAfter(steps, Math.floor(stepUs)) - 1];
-  return before === undefined || endOf(before) <= sinceUs;
+/** Begin of the first step at another instance than that of the prompt; undefined: the request was not handed off. */
+export function decodeStepUs({
+  request: { arrivalUs },
+  recorded: { instance, decodeInstance, decodeStepMs },
+}: RecordedRequest): number | undefined {
+  const isHandedOff = decodeInstance !== undefined && decodeInstance !== instance && decodeStepMs !== undefined;
+  return isHandedOff ? arrivalUs + decodeStepMs * 1000 : undefined;
+}
+
+/**
+ * When a message arrived whose first effect is the step that began at `stepUs`. At an idle instance it is the begin of the step. At a busy one
+ * it is after the usual time, but before the step was planned, and after the one before if that step would have contained it.
+ * @param steps of the instance, each from the end of the one before where the instance was busy
+ * @param couldContain the step would contain rows of the message if it had arrived
+ */
+export function arrivalOf(
+  steps: readonly TimedRecordedStep[],
+  stepUs: number,
+  usualUs: number,
+  couldContain: (step: TimedRecordedStep) => boolean,
+): number {
+  const at = firstAfter(steps, Math.floor(stepUs) + 1) - 1;
+  const [before, step] = [steps[at - 1], steps[at]];
+  if (step === undefined) return usualUs;
+  if (before === undefined || endOf(before) < step.startedUs) return stepUs;
+  const earliestUs = couldContain(before) ? before.startedUs + 1 : 0;
+  return Math.min(Math.max(usualUs, earliestUs), endOf(before) - 1);
 }
 
 function endOf({ startedUs, us }: Pick<TimedRecordedStep, 'startedUs' | 'us'>): number {

@@ -5,7 +5,7 @@ import type { RecordedStep, RecordedSteps } from '../../core/cost/recorded-steps
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { RecordedRequest, TimedRecordedStep } from '../../trace/recording/reader.ts';
 import type { SentTurn, ThreadTimes } from '../engine/simulation-config.ts';
-import { idleStepUs, isIdleSince, type MessageDelays } from './message-delay.ts';
+import { arrivalOf, decodeStepUs, type MessageDelays } from './message-delay.ts';
 
 /** Of random numbers: step times of an instance take the first ones. */
 const deliveryStream = 4;
@@ -44,7 +44,7 @@ export function usualTimes({ toInstanceUs, deliveryUs }: MessageDelays): ThreadT
 }
 
 /**
- * @param steps (instances): by time
+ * @param steps (instances): by time, each from the end of the one before where the instance was busy
  * @param replayed (instances): the steps that a replay matches; none: every step takes a time of its own
  */
 export function recordedTimes(
@@ -61,15 +61,15 @@ export function recordedTimes(
   return {
     toInstanceUs: (nowUs, instance, id) => {
       const sent = id === undefined ? undefined : requests[Number(id)];
-      const lateUs = sent && lateArrivalUs(sent, steps[instance], instance, toInstanceUs);
-      return Math.max(0, lateUs === undefined ? toInstanceUs : lateUs - nowUs);
+      const atUs = sent && submitArrivalUs(sent, steps[instance], instance, nowUs + toInstanceUs);
+      return Math.max(0, atUs === undefined ? toInstanceUs : atUs - nowUs);
     },
     ...(handOffUs !== undefined && {
       handOffUs: (nowUs, to, id) => {
         const sent = requests[Number(id)];
-        const isRecorded = sent?.recorded.decodeInstance === to;
-        const stepUs = isRecorded ? idleStepUs(steps, sent, nowUs + handOffUs) : undefined;
-        return Math.max(0, stepUs === undefined ? handOffUs : stepUs - nowUs);
+        const stepUs = sent?.recorded.decodeInstance === to ? decodeStepUs(sent) : undefined;
+        if (stepUs === undefined) return handOffUs;
+        return Math.max(0, arrivalOf(steps[to], stepUs, nowUs + handOffUs, () => true) - nowUs);
       },
     }),
     receivedUs: (nowUs, instance, sent) => {
@@ -98,11 +98,8 @@ class DrawnDelays {
   }
 }
 
-/**
- * When a request reached an instance that was idle by the time that the message takes usually: as its first step began.
- * Undefined: the request was computed elsewhere, waited for a prefix or for other requests.
- */
-function lateArrivalUs(
+/** When a request reached its instance. Undefined: it was computed elsewhere, or waited for a prefix or for other members of a group. */
+function submitArrivalUs(
   { request: { arrivalUs }, recorded: { instance, firstStepMs, fetchedFrom, group } }: RecordedRequest,
   steps: readonly TimedRecordedStep[],
   at: InstanceIndex,
@@ -110,6 +107,10 @@ function lateArrivalUs(
 ): number | undefined {
   if (instance !== at || firstStepMs === undefined || fetchedFrom !== undefined || group !== undefined)
     return undefined;
-  const firstUs = arrivalUs + firstStepMs * 1000;
-  return isIdleSince(steps, firstUs, arrivalUs + usualUs) ? firstUs : undefined;
+  return arrivalOf(steps, arrivalUs + firstStepMs * 1000, usualUs, hasNoPrompt);
+}
+
+/** A step with prompt rows may have been full. */
+function hasNoPrompt({ shape: { rows, decodeRows } }: TimedRecordedStep): boolean {
+  return rows === decodeRows;
 }

@@ -30,7 +30,8 @@ export function withGaps(
     while (begun < begins.length && begins[begun] <= endUs) begun++;
     while (ended < ends.length && ends[ended] <= step.startedUs) ended++;
     // More requests have come by the end of the last step than have left by the begin of this one.
-    return begun > ended ? { ...step, startedUs: endUs, us: step.startedUs + step.us - endUs } : step;
+    if (begun <= ended) return step;
+    return { ...step, startedUs: endUs, us: step.startedUs + step.us - endUs, gapUs: step.startedUs - endUs };
   });
 }
 

@@ -49,6 +49,8 @@ export interface TimedRecordedStep extends TimedStep {
   readonly startedUs: number;
   /** Undefined in recordings of earlier releases. */
   readonly deliveredUs: number | undefined;
+  /** Of `us`, the time before the step was planned; undefined: none. */
+  readonly gapUs?: number | undefined;
 }
 
 const stepNumbers = 9;

@@ -31,6 +31,21 @@ it('add remote attention to the times of a cost model', () => {
   expect(lentStepUs(linear)).toBeGreaterThan(5_000);
 });
 
+it('reports a recorded step without the time before it was planned', () => {
+  const queue = new EventQueue();
+  const recorded = new RecordedSteps([{ startedUs: 0, us: 777, gapUs: 77, shape }], linear, () => queue.nowUs);
+  const ends: number[][] = [];
+  const timer = queue.timer(() => {
+    const end = executor.takeEnd();
+    if (end?.kind === 'stepDone') ends.push([queue.nowUs, ...Array.from(end.stepUs ?? [])]);
+  });
+  const executor: SimulatedExecutor = new SimulatedExecutor({ cost: recorded }, queue, timer);
+  const step = { kind: 'runStep', step: 1, shape, stepsMax: 1, loadTokens: 0, storeTokens: 0 };
+  executor.run(step as unknown as Parameters<SimulatedExecutor['run']>[0]);
+  while (!queue.isIdle) queue.runNext();
+  expect(ends).toEqual([[777, 700]]);
+});
+
 it('add none to recorded times, which contain it, and match records by all keys', () => {
   const recorded = new RecordedSteps([{ startedUs: 0, us: 777, shape }], linear, () => 0);
   expect(lentStepUs(recorded)).toBe(777);

@@ -47,18 +47,19 @@ export function replayedCluster(
   nowUs: () => number,
   onRecordedSteps: (steps: Replayed) => void = () => {},
 ): SimulationConfig {
-  const { header, instances, requests, steps } = recording;
+  const { header, instances, requests } = recording;
   if (requests.length === 0) throw new UsageError('Cannot replay: the recording holds no request');
   if (instances.every(({ role }) => role === 'store'))
     throw new UsageError('Cannot replay: no instance had reported itself when the recording ended');
-  const delays = messageDelays(requests, steps);
+  const delays = messageDelays(requests, recording.steps);
+  const busy = { ...recording, steps: recording.steps.map((own, i) => withGaps(own, i, requests)) };
   const replayed: Replayed[] = [];
   const specs = instances.map((_, i) => {
     const onOwnSteps = (own: Replayed): void => {
       replayed[i] = own;
       onRecordedSteps(own);
     };
-    return specOf(i, recording, settings, { nowUs, nicUs: delays.deliveryUs, onRecordedSteps: onOwnSteps });
+    return specOf(i, busy, settings, { nowUs, nicUs: delays.deliveryUs, onRecordedSteps: onOwnSteps });
   });
   const learned = {
     prefills: new PrefillObserver(instances.map((_, i) => (settings.processes ? i : 0))),
@@ -68,7 +69,7 @@ export function replayedCluster(
   // Batch jobs are sent when others end: the simulator has no message times for them.
   const hasJobs = requests.some(({ request }) => request.batch === true);
   const ofEngines = isOfEngines(recording);
-  const times = ofEngines ? usualTimes(delays) : recordedTimes(requests, steps, replayed, delays);
+  const times = ofEngines ? usualTimes(delays) : recordedTimes(requests, busy.steps, replayed, delays);
   const nextReportUs = (atUs: number, i: number) => nextReportAfter(recording.reports[i], atUs);
   return {
     ...(ofEngines ? replayedEngines(recording, settings, specs) : withRecordedLending(recording, settings, specs)),
@@ -129,19 +130,19 @@ function specOf(
   };
 }
 
-/** Recorded step times, and fitted ones for other steps. */
+/** Recorded step times, and fitted ones for other steps. @param recording its steps contain the gaps of a busy instance */
 function costOf(
   index: number,
   recording: Recording,
   { stepTimes }: ReplaySettings,
   { nowUs, onRecordedSteps }: StepClock,
 ): StepCostModel {
-  const { instances, requests, steps } = recording;
+  const { instances, steps } = recording;
   // An instance that has computed nothing is taken to be as fast as another one.
   const { stepCost } = [instances[index], ...instances].find((each) => each.stepCost !== undefined) ?? {};
   if (stepCost === undefined) throw new UsageError('Cannot replay: no instance reported its step times');
   const sizes = sizesOf(index, recording);
-  const own = withGaps(steps[index], index, requests);
+  const own = steps[index];
   const varied = fittedSteps(own, stepCost, sizes, index);
   if (stepTimes === 'fitted') return varied;
   const times = { gapUsMax: matchedWithinUs, unrecorded: varied };
