@@ -355,7 +355,7 @@ export function runStreaming(
   lastChunk: (usage: Usage) => object | undefined,
   context: EndpointContext,
   call: EndpointCall,
-): Response {
+): Promise<Response> {
   const shape: StreamShape = {
     handler: handlerFor,
     finish: (stream, usage) => {
@@ -372,12 +372,12 @@ export function runStreaming(
  * Starts choices that write to an event stream. Throws a refusal on arrival, before the status line is sent; a later
  * refusal is an event of the stream.
  */
-export function streamResponse(
+export async function streamResponse(
   choices: readonly Choice[],
   shape: StreamShape,
   context: EndpointContext,
   call: EndpointCall,
-): Response {
+): Promise<Response> {
   throwIfDisconnected(call.signal);
   let running: RunningChoices | undefined;
   const cancel = (): void => running?.cancel();
@@ -400,6 +400,8 @@ export function streamResponse(
       shape.fail(stream, apiError);
     })
     .finally(() => call.signal.removeEventListener('abort', cancel));
+  // Sockets write in the next tick: a request leaves for its engine before its response is made.
+  await new Promise((resolve) => process.nextTick(resolve));
   call.attach?.(stream);
   return new Response(call.attach === undefined ? stream.toBody() : null, {
     headers: {
