@@ -34,12 +34,15 @@ export class OthersLoad {
   }
 
   /** A call has begun. @param calls under way */
-  called(calls: number): void {
+  callBegan(calls: number): void {
     this.#since = Math.max(this.#since, calls);
   }
 
-  /** The engine states no lengths: waiting prompts count as long as the others' running requests, or else as own prompts. */
-  beside(load: EngineLoad, own: OwnCalls): PlacedLoad {
+  /**
+   * The part of a reading that is not of own calls. The engine states no lengths: waiting prompts count as long as the
+   * others' running requests, or else as own prompts.
+   */
+  othersIn(load: EngineLoad, own: OwnCalls): PlacedLoad {
     const most = Math.max(this.#before, this.#since, own.calls);
     this.#before = this.#since;
     this.#since = own.calls;

@@ -81,7 +81,8 @@ export class EngineSteps {
   #generated(nowUs: number, instance: InstanceIndex, id: RequestId, event: GenerationEvent): void {
     const steps = this.#steps.get(instance);
     if (event.kind === 'started') steps?.started(id, event.cachedTokens);
-    else if (event.kind === 'tokens') this.#received(nowUs, instance, id, event.tokens.length);
+    else if (event.kind === 'tokens' && event.tokens.length > 0)
+      this.#received(nowUs, instance, id, event.tokens.length);
     else if (event.kind === 'finished' || event.kind === 'failed') this.cancelled(id);
   }
 

@@ -102,9 +102,13 @@ export class ChoiceOutput {
     return this.#reasoningTokens;
   }
 
-  /** @param text of all tokens, where no tokenizer decodes them here */
+  /** @param text of all tokens, where no tokenizer decodes them here; without tokens, of earlier ones */
   push(tokens: Int32Array, logprobs: TokenLogprobs | undefined, text = ''): Delta {
     const pieces = new Pieces();
+    if (tokens.length === 0 && this.#detokenizer === undefined) {
+      this.#decoded += text.length;
+      if (this.#pass(text, false, pieces)) return this.#end(pieces, true);
+    }
     for (let i = 0; i < tokens.length; i++) {
       const id = tokens[i] ?? 0;
       const piece = this.#detokenizer === undefined ? (i + 1 === tokens.length ? text : '') : this.#decode(id);

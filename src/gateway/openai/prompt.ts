@@ -31,7 +31,7 @@ export interface ChatPrompt {
 /** @throws ApiError 400 if the model has no tokenizer or template, or its template refuses the messages or tools */
 export async function chatPrompt(body: PromptBody, model: ServedModel, encode: Encode): Promise<ChatPrompt> {
   checkGenerates(model);
-  if (model.engineText !== undefined) return engineChatPrompt(body, model.engineText);
+  if (model.engineText !== undefined) return engineChatPrompt(body, model, model.engineText);
   if (model.tokenizer === undefined) {
     throw badField('messages', `Cannot chat: model '${model.id}' has no tokenizer; send token ids to /v1/completions`);
   }
@@ -53,7 +53,7 @@ export async function chatPrompt(body: PromptBody, model: ServedModel, encode: E
 }
 
 /** The output is text: its format would be known from a template here. @throws ApiError 400 for tools */
-async function engineChatPrompt(body: PromptBody, engineText: EngineText): Promise<ChatPrompt> {
+async function engineChatPrompt(body: PromptBody, model: ServedModel, engineText: EngineText): Promise<ChatPrompt> {
   const refused = (field: string): Error => {
     const reason = `'${field}' needs the chat template, which this server does not have: start it with --model`;
     return badField(field, `Cannot accept request: ${reason}`, 'unsupported_parameter');
@@ -62,6 +62,7 @@ async function engineChatPrompt(body: PromptBody, engineText: EngineText): Promi
   if (body.reasoning_format !== undefined && body.reasoning_format !== 'none') throw refused('reasoning_format');
   const { messages, add_generation_prompt, continue_final_message, reasoning_effort, chat_template_kwargs } = body;
   const variables = { ...(reasoning_effort !== undefined && { reasoning_effort }), ...chat_template_kwargs };
+  refuseLongText(JSON.stringify(messages), 'messages', model);
   const tokens = await engineText.chat({
     ...{ messages, add_generation_prompt, continue_final_message },
     ...(Object.keys(variables).length > 0 && { chat_template_kwargs: variables }),
@@ -192,13 +193,15 @@ const normalisedShare = 4;
 /** Bytes of the longest token. */
 const longestTokens = new WeakMap<Tokenizer, number>();
 
+/** Of a vocabulary that only the engines have. The longest tokens of models in use, runs of spaces, have 128. */
+const longestOfEngines = 256;
+
 /** Texts that cannot fit are not tokenized, which would hold up other requests. @throws ApiError 400 with all figures */
 export function refuseLongText(text: string, field: string, { tokenizer, contextTokens }: ServedModel): void {
   const most = normalisedShare * contextTokens;
   // A token has a byte at least.
-  if (tokenizer === undefined || text.length <= most) return;
-  const longest = longestTokens.get(tokenizer) ?? longestToken(tokenizer);
-  longestTokens.set(tokenizer, longest);
+  if (text.length <= most) return;
+  const longest = tokenizer === undefined ? longestOfEngines : longestIn(tokenizer);
   if (text.length <= most * longest) return;
   throw new ApiError(
     400,
@@ -207,9 +210,12 @@ export function refuseLongText(text: string, field: string, { tokenizer, context
   );
 }
 
-function longestToken(tokenizer: Tokenizer): number {
+function longestIn(tokenizer: Tokenizer): number {
+  const known = longestTokens.get(tokenizer);
+  if (known !== undefined) return known;
   let longest = 1;
   for (let id = 0; id < tokenizer.vocabSize; id++) longest = Math.max(longest, tokenizer.tokenBytes(id).length);
+  longestTokens.set(tokenizer, longest);
   return longest;
 }
 

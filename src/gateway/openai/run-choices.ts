@@ -150,7 +150,7 @@ export class RunningChoices {
   }
 
   #tokens(choice: Choice, { tokens, logprobs, text }: Extract<GenerationEvent, { kind: 'tokens' }>): void {
-    this.#times.tokens(choice.index, tokens.length);
+    if (tokens.length > 0) this.#times.tokens(choice.index, tokens.length);
     this.usage.completionTokens += tokens.length;
     const delta = choice.output.push(tokens, logprobs, text);
     if (!delta.hasEnded) {

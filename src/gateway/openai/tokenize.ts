@@ -7,7 +7,7 @@ import type { ServedModel } from '../http/served-model.ts';
 import { checkModel, type EndpointContext } from './endpoint.ts';
 import { parseBody } from './fields.ts';
 import { checkTokenId } from './params.ts';
-import { chatPrompt, type Encode, tokenizeText } from './prompt.ts';
+import { chatPrompt, type Encode, refuseLongText, tokenizeText } from './prompt.ts';
 import { tokenIdsSchema } from './prompt-schema.ts';
 import { chatSchema } from './schema.ts';
 import { TokenNames } from './token-names.ts';
@@ -51,6 +51,7 @@ async function tokensOf(
     throw badField('prompt', "Cannot tokenize: send one of 'prompt' and 'messages'");
   if (messages === undefined) {
     if (model.engineText === undefined) tokenizerOf(model, 'prompt');
+    else refuseLongText(prompt ?? '', 'prompt', model);
     return tokenizeText(prompt ?? '', 'prompt', addSpecial ?? true, encode);
   }
   // A rendered template has its special tokens already.

@@ -5,6 +5,9 @@ import type { GenerationEvent, GenerationRequest } from '../../core/protocol/por
 import type { Refusal } from '../../core/protocol/refusals.ts';
 import { assertNever } from '../../util/assert-never.ts';
 import type { BootstrapRendezvous, HandOffDialect } from './engine-dialect.ts';
+import type { EngineAnswer } from './engine-http.ts';
+import type { ExternalEngine } from './external-engine.ts';
+import { refusalOf, whyRefused } from './external-instance.ts';
 
 export interface EngineHandOff {
   readonly order: HandOffOrder;
@@ -129,8 +132,29 @@ export class EngineHandOffs<Params> {
   }
 }
 
-/** Undefined: the answer states nothing that the decode engine could use. */
-export function paramsIn(handOff: HandOffDialect, body: string): unknown {
+/** How the call of a prefill engine has ended. */
+export type PrefillEnd =
+  /** `params` is undefined if the answer states nothing that the decode engine could use. */
+  | { readonly kind: 'prefilled'; readonly params: unknown }
+  /** The engine does not answer any more. */
+  | { readonly kind: 'engineFailed'; readonly why: string }
+  /** `refusal` states that the engine is too loaded. */
+  | { readonly kind: 'failed'; readonly why: string; readonly refusal: Refusal | undefined };
+
+/** @param answer undefined: it broke */
+export async function prefillEnd(
+  engine: ExternalEngine,
+  handOff: HandOffDialect,
+  answer: EngineAnswer | undefined,
+): Promise<PrefillEnd> {
+  if (answer?.status === 200) return { kind: 'prefilled', params: paramsIn(handOff, answer.body) };
+  const unhealthy = await engine.unhealthy();
+  if (unhealthy !== undefined && !engine.isDraining) return { kind: 'engineFailed', why: unhealthy };
+  if (answer === undefined) return { kind: 'failed', why: 'its prefill broke', refusal: undefined };
+  return { kind: 'failed', why: whyRefused(answer), refusal: refusalOf(answer) };
+}
+
+function paramsIn(handOff: HandOffDialect, body: string): unknown {
   try {
     return handOff.paramsOf(body);
   } catch {

@@ -80,7 +80,6 @@ export class EngineHttp {
         clearTimeout(timer);
         signal?.removeEventListener('abort', onAbort);
       };
-      const timer = setTimeout(() => end(`no answer to ${path} in ${timeoutMs / 1000} s`), timeoutMs);
       const stop = this.post(path, {}, body, {
         onEvents: () => {},
         onAnswer: (answer) => {
@@ -92,6 +91,8 @@ export class EngineHttp {
           reject(new Error(why));
         },
       });
+      // The handler is never called within `post`, which may throw.
+      const timer = setTimeout(() => end(`no answer to ${path} in ${timeoutMs / 1000} s`), timeoutMs);
       signal?.addEventListener('abort', onAbort, { once: true });
       if (signal?.aborted === true) onAbort();
     });

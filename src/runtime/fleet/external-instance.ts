@@ -7,15 +7,15 @@ import { StreamCosts } from '../../core/fleet/stream-costs.ts';
 import type { RequestId } from '../../core/protocol/ids.ts';
 import type { PlacedLoad } from '../../core/protocol/instance-report.ts';
 import type { KvEventBatch, KvSnapshot } from '../../core/protocol/kv-events.ts';
-import type { GenerationEvent, GenerationRequest, InstanceSnapshot } from '../../core/protocol/ports.ts';
+import type { GenerationEvent, GenerationRequest, InstanceSnapshot, TokenLogprobs } from '../../core/protocol/ports.ts';
 import type { FailureCode } from '../../core/protocol/refusal-cause.ts';
 import { type Refusal, retryAfterMsMin } from '../../core/protocol/refusals.ts';
 import { SlotMap } from '../../util/slot-map.ts';
 import { emptySnapshot } from '../snapshots/metric-snapshots.ts';
 import { nowUs } from '../threads/alarm.ts';
-import type { EngineDescription, EngineDialect, KvEventSource, StreamReader } from './engine-dialect.ts';
+import type { EngineDescription, EngineDialect, KvEventSource, StreamPiece, StreamReader } from './engine-dialect.ts';
 import type { EngineAnswer, EngineHttp, PostHandler } from './engine-http.ts';
-import { KvEventSubscriber, type RequestSnapshot } from './kv-event-subscriber.ts';
+import { type AskedSnapshot, KvEventSubscriber } from './kv-event-subscriber.ts';
 import { reasonOf, statedReason } from './reason-of.ts';
 
 export interface ExternalInstanceOptions {
@@ -27,8 +27,10 @@ export interface ExternalInstanceOptions {
   /** Position of its data-parallel rank; requests name it if there are several. */
   readonly rank: number;
   readonly blocks: EngineBlocksConfig;
-  /** Undefined: there is no other gateway. */
-  readonly requestSnapshot?: RequestSnapshot | undefined;
+  /** Of at most `blocksMax` blocks. Undefined: there is no other gateway. */
+  readonly requestSnapshot?:
+    | ((asked: AskedSnapshot & { readonly blocksMax: number }) => Promise<EngineSnapshot | undefined>)
+    | undefined;
   readonly listener: ExternalInstanceListener;
 }
 
@@ -92,7 +94,8 @@ export class ExternalInstance {
 
   /** Undefined: the addresses are unusable. */
   #subscribe(source: KvEventSource): KvEventSubscriber | undefined {
-    const { listener, requestSnapshot } = this.#options;
+    const { listener, requestSnapshot, description } = this.#options;
+    const blocksMax = blocksMaxOf(description);
     const reset = (why: string): void => {
       listener.log(`KV events of ${source.endpoint} ${why}: its blocks are learned anew`);
       this.#blocks.clear();
@@ -113,7 +116,11 @@ export class ExternalInstance {
       log: (message: string): void => listener.log(message),
     };
     try {
-      return new KvEventSubscriber(source, handler, requestSnapshot);
+      return new KvEventSubscriber(
+        source,
+        handler,
+        requestSnapshot && ((asked) => requestSnapshot({ ...asked, blocksMax })),
+      );
     } catch (error) {
       listener.log(`KV events of ${source.endpoint} are not used: ${reasonOf(error)}`);
       return undefined;
@@ -188,7 +195,7 @@ export class ExternalInstance {
       ...{ hasStarted: false, hasFinished: false, outputs: 0, lastUs: nowUs() },
     };
     this.#calls.set(request.id, call);
-    this.#others.called(this.#calls.size);
+    this.#others.callBegan(this.#calls.size);
     call.abort = http.post(dialect.path, headers, body, handlerOf(call));
   }
 
@@ -220,7 +227,7 @@ export class ExternalInstance {
       if (hasStarted) own.startedTokens += promptTokens + outputs;
       else own.unstarted++;
     }
-    return this.#others.beside(load, own);
+    return this.#others.othersIn(load, own);
   }
 
   /**
@@ -286,8 +293,11 @@ export class ExternalInstance {
     const piece = call.hasFinished ? undefined : call.reader.read(data);
     if (piece === undefined) return [];
     const { request } = call;
-    const { tokens, text, logprobs, finished } = piece;
+    const { tokens, text, logprobs, finished } = withinLimit(piece, request, call.outputs);
     const events: GenerationEvent[] = [];
+    // SGLang may send the rest of a text behind its tokens.
+    const isTextAlone = tokens.length === 0 && text !== '' && call.hasStarted;
+    if (isTextAlone && request.engineText !== undefined) events.push({ kind: 'tokens', tokens, logprobs, text });
     if (tokens.length > 0) {
       this.#progressUs = nowUs();
       call.lastUs = this.#progressUs;
@@ -338,6 +348,28 @@ export class ExternalInstance {
     const batch = this.#blocks.takeBatch();
     if (batch !== undefined) this.#options.listener.onKvEvents(batch);
   }
+}
+
+/** Tokens beyond those that the request may have are left out, and end it. @param outputs tokens of the call so far */
+function withinLimit(piece: StreamPiece, { maxTokens, resumed }: GenerationRequest, outputs: number): StreamPiece {
+  const left = maxTokens - (resumed?.tokens.length ?? 0) - outputs;
+  const { tokens, logprobs } = piece;
+  if (tokens.length <= left) return piece;
+  return {
+    ...piece,
+    tokens: tokens.subarray(0, left),
+    logprobs: logprobs && firstOf(logprobs, left),
+    finished: 'length',
+  };
+}
+
+function firstOf({ logprobs, width, topTokens, topLogprobs }: TokenLogprobs, tokens: number): TokenLogprobs {
+  return {
+    logprobs: logprobs.subarray(0, tokens),
+    width,
+    topTokens: topTokens.subarray(0, tokens * width),
+    topLogprobs: topLogprobs.subarray(0, tokens * width),
+  };
 }
 
 /** Undefined: the engine takes no priorities. */

@@ -20,10 +20,10 @@ import { nowUs } from '../threads/alarm.ts';
 import { ConductorDriver, type ForwardTargets } from '../threads/conductor-driver.ts';
 import type { OutputsMessage } from '../threads/thread-protocol.ts';
 import type { EngineDescription, EngineDialect, EngineRole, HandOffDialect } from './engine-dialect.ts';
-import { drawBootstrapRoom, EngineHandOffs, type HandOffCalls, paramsIn } from './engine-hand-offs.ts';
+import { drawBootstrapRoom, EngineHandOffs, type HandOffCalls, prefillEnd } from './engine-hand-offs.ts';
 import type { EngineAnswer, EngineHttp } from './engine-http.ts';
 import { ExternalEngine, type ExternalEngineListener, type ExternalEngineOptions } from './external-engine.ts';
-import { ExternalInstance, refusalOf, refusedConnection, unsupportedFailure, whyRefused } from './external-instance.ts';
+import { ExternalInstance, refusedConnection, unsupportedFailure } from './external-instance.ts';
 import { GatewaySnapshots, type OtherGateways, snapshotPath } from './gateway-snapshots.ts';
 import { reasonOf } from './reason-of.ts';
 
@@ -151,8 +151,9 @@ export class FleetCluster extends ConductorDriver {
   get blockListing(): { readonly path: string; answer(request: Request): Response } | undefined {
     const snapshots = this.#snapshots;
     if (snapshots === undefined) return undefined;
+    // An engine that has left, or that drains, may have had the same URL.
     const slotOf = (url: string, rank: number): Slot | undefined =>
-      this.#slots.find((slot) => slot.engine.http.url.href === url && slot.rank === rank);
+      this.#slots.find((slot) => isServing(slot) && slot.engine.http.url.href === url && slot.rank === rank);
     const answer = (request: Request): Response =>
       snapshots.serve(request, (url, rank) => slotOf(url, rank)?.instance?.engineSnapshot());
     return { path: snapshotPath, answer };
@@ -264,7 +265,7 @@ export class FleetCluster extends ConductorDriver {
     const joined = new ExternalInstance({
       ...{ http: engine.http, dialect, description, model: this.#model ?? '', rank },
       blocks: { root, hashKey: this.#hashKey, incarnation, keepsTokens: snapshots !== undefined },
-      requestSnapshot: snapshots && ((fits, signal) => snapshots.request(engine.http.url.href, rank, fits, signal)),
+      requestSnapshot: snapshots && ((asked) => snapshots.request({ engine: engine.http.url.href, rank, ...asked })),
       listener: {
         onEvents: (events) => {
           for (const [id, event] of events) this.#handOffs.observe(instance, id, event);
@@ -479,16 +480,10 @@ export class FleetCluster extends ConductorDriver {
 
   /** A prefill engine that is gone fails as an instance: its requests are retried. */
   async #onPrefillEnd({ engine, handOff }: Slot, id: RequestId, answer: EngineAnswer | undefined): Promise<void> {
-    if (answer?.status === 200) {
-      this.#handOffs.step(id, { kind: 'prefilled', params: paramsIn(handOff, answer.body) });
-      return;
-    }
-    const unhealthy = await engine.unhealthy();
-    if (unhealthy !== undefined && !engine.isDraining) engine.fail(unhealthy);
-    else {
-      const why = answer === undefined ? 'its prefill broke' : whyRefused(answer);
-      this.#handOffs.step(id, { kind: 'prefillFailed', why }, answer && refusalOf(answer));
-    }
+    const end = await prefillEnd(engine, handOff, answer);
+    if (end.kind === 'prefilled') this.#handOffs.step(id, { kind: 'prefilled', params: end.params });
+    else if (end.kind === 'engineFailed') engine.fail(end.why);
+    else this.#handOffs.step(id, { kind: 'prefillFailed', why: end.why }, end.refusal);
   }
 
   protected requestSnapshotFrom(instance: InstanceIndex): void {

@@ -4,6 +4,7 @@ import type { EngineKvEvent } from '../../core/fleet/engine-kv-event.ts';
 import type { EngineSnapshot, SequencePosition } from '../../core/fleet/event-sequence.ts';
 import { KvEventReader } from './kv-event-frames.ts';
 import { packedEvent } from './kv-event-publisher.ts';
+import type { AskedSnapshot } from './kv-event-subscriber.ts';
 import { decodeMsgpack, encodeMsgpack } from './msgpack.ts';
 import { reasonOf } from './reason-of.ts';
 
@@ -21,53 +22,57 @@ export type ListedSnapshot = SequencePosition & { readonly events: Iterable<Engi
 export const snapshotPath = '/fleet/blocks';
 /** Of the form of the body. */
 const version = 1;
-/** A gateway that has not sent its snapshot in this time is passed over. */
-const timeoutMs = 10_000;
+/** A gateway that has not sent its snapshot in `eachMs` is passed over. Batches of the engine are held for `allMs` at most. */
+const patienceDefault = { eachMs: 10_000, allMs: 30_000 };
 /** Longer snapshots are refused: 40 million tokens in blocks of 16 take about so much. */
 const bytesMax = 2 ** 28;
 const frameBytesMax = 2 ** 22;
 const eventsPerFrame = 4;
 /** Snapshots that are sent at once, and the time of each: a snapshot keeps the blocks of its time in memory. */
-const served = { most: 4, ms: 2 * timeoutMs };
+const served = { most: 4, ms: 2 * patienceDefault.eachMs };
+
+/** A rank of an engine whose blocks are requested. */
+export interface SnapshotRequest extends AskedSnapshot {
+  /** The URL of the engine. */
+  readonly engine: string;
+  readonly rank: number;
+  /** Snapshots with more blocks are refused. */
+  readonly blocksMax: number;
+}
 
 /** A body has a frame with version, number and time, frames with batches of KV events, and an empty frame at its end. */
 export class GatewaySnapshots {
   readonly #options: OtherGateways;
   readonly #log: (message: string) => void;
+  readonly #patience: typeof patienceDefault;
   #served = 0;
   /** Requests follow each other: all ranks begin at once, and a peer sends only a few snapshots at a time. */
   #lastRequest: Promise<unknown> = Promise.resolve();
 
-  constructor(options: OtherGateways, log: (message: string) => void) {
+  constructor(options: OtherGateways, log: (message: string) => void, patience = patienceDefault) {
     this.#options = options;
     this.#log = log;
+    this.#patience = patience;
   }
 
-  /**
-   * The blocks of an engine's rank from the first other gateway whose position fits. Does not reject.
-   * @param engine its URL
-   */
-  request(
-    engine: string,
-    rank: number,
-    fits: (position: SequencePosition) => boolean,
-    signal: AbortSignal,
-  ): Promise<EngineSnapshot | undefined> {
-    const snapshot = this.#lastRequest.then(() => this.#requestNow(engine, rank, fits, signal));
+  /** The blocks of an engine's rank from the first other gateway whose position fits. Does not reject. */
+  request(request: SnapshotRequest): Promise<EngineSnapshot | undefined> {
+    const inTime = AbortSignal.timeout(this.#patience.allMs);
+    const snapshot = this.#lastRequest.then(() => this.#requestNow(request, inTime));
     this.#lastRequest = snapshot;
     return snapshot;
   }
 
-  async #requestNow(
-    engine: string,
-    rank: number,
-    fits: (position: SequencePosition) => boolean,
-    signal: AbortSignal,
-  ): Promise<EngineSnapshot | undefined> {
+  async #requestNow(request: SnapshotRequest, inTime: AbortSignal): Promise<EngineSnapshot | undefined> {
+    const { engine, signal } = request;
     for (const peer of this.#options.peers) {
       if (signal.aborted) return undefined;
+      if (inTime.aborted) {
+        this.#log(`Blocks of ${engine} have not arrived in ${this.#patience.allMs / 1000} s: they are learned anew`);
+        return undefined;
+      }
       try {
-        return await this.#fetch(peer, engine, rank, fits, signal);
+        return await this.#fetch(peer, { ...request, signal: AbortSignal.any([signal, inTime]) });
       } catch (error) {
         if (!signal.aborted) this.#log(`Blocks of ${engine} are not taken from gateway ${peer}: ${reasonOf(error)}`);
       }
@@ -76,18 +81,12 @@ export class GatewaySnapshots {
   }
 
   /** @throws Error in one line if the gateway has no snapshot that fits */
-  async #fetch(
-    peer: string,
-    engine: string,
-    rank: number,
-    fits: (position: SequencePosition) => boolean,
-    signal: AbortSignal,
-  ): Promise<EngineSnapshot> {
+  async #fetch(peer: string, { engine, rank, fits, signal, blocksMax }: SnapshotRequest): Promise<EngineSnapshot> {
     const url = `${peer.replace(/\/$/, '')}${snapshotPath}?${new URLSearchParams({ engine, rank: String(rank) })}`;
     const response = await fetch(url, {
       headers: { authorization: `Bearer ${this.#options.key}` },
       redirect: 'error',
-      signal: AbortSignal.any([signal, AbortSignal.timeout(timeoutMs)]),
+      signal: AbortSignal.any([signal, AbortSignal.timeout(this.#patience.eachMs)]),
     }).catch((error: unknown) => {
       throw error instanceof Error && error.cause !== undefined ? error.cause : error;
     });
@@ -98,10 +97,16 @@ export class GatewaySnapshots {
     let position: SequencePosition | undefined;
     const reader = new KvEventReader();
     const events: EngineKvEvent[] = [];
+    let blocks = 0;
     for await (const frame of framesOf(response.body)) {
       if (position !== undefined) {
         // A snapshot only stores: events of another kind could be many in few bytes.
-        for (const event of reader.read(frame).events) if (event.kind === 'stored') events.push(event);
+        for (const event of reader.read(frame).events) {
+          if (event.kind !== 'stored') continue;
+          events.push(event);
+          blocks += event.hashes.length;
+        }
+        if (blocks > blocksMax) throw new Error(`its answer has more than ${blocksMax} blocks`);
         continue;
       }
       position = positionOf(frame);
@@ -199,20 +204,31 @@ function positionOf(frame: Uint8Array): SequencePosition {
 
 /** The frames up to the empty one. @throws Error in one line if the body is too long, or ends before */
 async function* framesOf(body: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
-  let rest = Buffer.alloc(0);
+  let chunks: Uint8Array[] = [];
+  /** Bytes of `chunks`, and those that its first frame needs. */
+  let held = 0;
+  let needed = 4;
   let bytes = 0;
   for await (const chunk of body) {
     bytes += chunk.length;
     if (bytes > bytesMax) throw new Error(`its answer exceeds ${bytesMax} bytes`);
-    rest = Buffer.concat([rest, chunk]);
+    chunks.push(chunk);
+    held += chunk.length;
+    // Joined once for each frame.
+    if (held < needed) continue;
+    let rest = Buffer.concat(chunks, held);
     while (rest.length >= 4) {
       const length = rest.readUInt32BE();
       if (length === 0) return;
       if (length > frameBytesMax) throw new Error(`a frame of its answer exceeds ${frameBytesMax} bytes`);
-      if (rest.length < 4 + length) break;
-      yield rest.subarray(4, 4 + length);
-      rest = rest.subarray(4 + length);
+      needed = 4 + length;
+      if (rest.length < needed) break;
+      yield rest.subarray(4, needed);
+      rest = rest.subarray(needed);
+      needed = 4;
     }
+    chunks = [rest];
+    held = rest.length;
   }
   throw new Error('its answer ends early');
 }

@@ -17,10 +17,10 @@ import { nowUs } from '../threads/alarm.ts';
 import type { BlockRoot, OutputsMessage, ToThread } from '../threads/thread-protocol.ts';
 import { type EngineCallPart, engineParamsMax } from '../wire/engine-messages.ts';
 import type { EngineDescription, EngineDialect, HandOffDialect } from './engine-dialect.ts';
-import { paramsIn } from './engine-hand-offs.ts';
+import { prefillEnd } from './engine-hand-offs.ts';
 import type { EngineAnswer } from './engine-http.ts';
 import { ExternalEngine, type ExternalEngineOptions } from './external-engine.ts';
-import { ExternalInstance, refusalOf, refusedConnection, unsupportedFailure, whyRefused } from './external-instance.ts';
+import { ExternalInstance, refusedConnection, unsupportedFailure } from './external-instance.ts';
 
 export interface JoinedEngineOptions extends Omit<ClusterProcess, 'incarnation'> {
   readonly engine: ExternalEngineOptions;
@@ -248,18 +248,16 @@ class EngineRank {
   }
 
   async #onPrefillEnd(id: RequestId, answer: EngineAnswer | undefined): Promise<void> {
-    if (answer?.status === 200) {
-      const params = JSON.stringify(paramsIn(this.#handOff, answer.body)) as string | undefined;
+    const end = await prefillEnd(this.#engine, this.#handOff, answer);
+    if (this.#isClosed) return;
+    if (end.kind === 'engineFailed') this.#engine.fail(end.why);
+    else if (end.kind === 'failed')
+      this.#cluster.onPrefillAnswer(id, { kind: 'failed', why: end.why, overloaded: end.refusal !== undefined });
+    else {
+      const params = JSON.stringify(end.params) as string | undefined;
       const isUsable = params !== undefined && params.length <= engineParamsMax;
       this.#cluster.onPrefillAnswer(id, { kind: 'prefilled', ...(isUsable && { params }) });
-      return;
     }
-    const unhealthy = await this.#engine.unhealthy();
-    if (this.#isClosed) return;
-    const why = answer === undefined ? 'its prefill broke' : whyRefused(answer);
-    const overloaded = answer !== undefined && refusalOf(answer) !== undefined;
-    if (unhealthy !== undefined) this.#engine.fail(unhealthy);
-    else this.#cluster.onPrefillAnswer(id, { kind: 'failed', why, overloaded });
   }
 
   #cachedTokens({ prompt, salt }: GenerationRequest): number {

@@ -26,11 +26,15 @@ export interface KvEventHandler {
   log(message: string): void;
 }
 
+export interface AskedSnapshot {
+  /** True if the batches here follow the position. */
+  fits(position: SequencePosition): boolean;
+  /** Ends the request. */
+  readonly signal: AbortSignal;
+}
+
 /** The blocks of the engine from another gateway: the first ones that fit; undefined: none. Does not reject. */
-export type RequestSnapshot = (
-  fits: (position: SequencePosition) => boolean,
-  signal: AbortSignal,
-) => Promise<EngineSnapshot | undefined>;
+export type RequestSnapshot = (asked: AskedSnapshot) => Promise<EngineSnapshot | undefined>;
 
 export class KvEventSubscriber {
   readonly #source: KvEventSource;
@@ -118,7 +122,7 @@ export class KvEventSubscriber {
     const superseded = new AbortController();
     this.#superseded = superseded;
     const signal = AbortSignal.any([this.#closing.signal, superseded.signal]);
-    const snapshot = await this.#requestSnapshot?.(fits, signal);
+    const snapshot = await this.#requestSnapshot?.({ fits, signal });
     if (!this.#isClosed && !superseded.signal.aborted) this.#carryOut(this.#sequence.snapshotEnded(snapshot));
   }
 

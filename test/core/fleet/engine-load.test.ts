@@ -8,10 +8,10 @@ const empty = { prefills: [], rows: 0, tokens: 0 };
 
 it('is what the engine reports beyond the own calls', () => {
   const others = new OthersLoad(1_000);
-  expect(others.beside({ running: 0, waiting: 0, usage: 0 }, none)).toEqual(empty);
+  expect(others.othersIn({ running: 0, waiting: 0, usage: 0 }, none)).toEqual(empty);
   // The own call decodes 100 tokens; two of others decode 500, and three wait.
   const own = { calls: 1, unstarted: 0, startedTokens: 100, promptTokens: 90 };
-  expect(others.beside({ running: 3, waiting: 3, usage: 0.6 }, own)).toEqual({
+  expect(others.othersIn({ running: 3, waiting: 3, usage: 0.6 }, own)).toEqual({
     prefills: [{ priority: 0, prompts: 3, tokens: 750 }],
     rows: 2,
     tokens: 500,
@@ -20,7 +20,7 @@ it('is what the engine reports beyond the own calls', () => {
 
 it('counts waiting prompts as long as own ones while no other request runs', () => {
   const own = { calls: 2, unstarted: 1, startedTokens: 300, promptTokens: 600 };
-  expect(new OthersLoad(1_000).beside({ running: 1, waiting: 5, usage: 0.3 }, own)).toEqual({
+  expect(new OthersLoad(1_000).othersIn({ running: 1, waiting: 5, usage: 0.3 }, own)).toEqual({
     prefills: [{ priority: 0, prompts: 4, tokens: 1_200 }],
     rows: 0,
     tokens: 0,
@@ -29,12 +29,12 @@ it('counts waiting prompts as long as own ones while no other request runs', () 
 
 it('does not take own calls that have ended since the engine counted for those of others', () => {
   const others = new OthersLoad(1_000);
-  for (let calls = 1; calls <= 4; calls++) others.called(calls);
+  for (let calls = 1; calls <= 4; calls++) others.callBegan(calls);
   const reading = { running: 4, waiting: 0, usage: 0.4 };
-  expect(others.beside(reading, none)).toEqual(empty);
+  expect(others.othersIn(reading, none)).toEqual(empty);
   // A reading that took long describes the time before the last one.
-  expect(others.beside(reading, none)).toEqual(empty);
-  expect(others.beside(reading, none)).toEqual({ prefills: [], rows: 4, tokens: 400 });
+  expect(others.othersIn(reading, none)).toEqual(empty);
+  expect(others.othersIn(reading, none)).toEqual({ prefills: [], rows: 4, tokens: 400 });
 });
 
 it('has whole numbers, and no tokens without requests, whatever an engine reports', () => {
@@ -43,7 +43,7 @@ it('has whole numbers, and no tokens without requests, whatever an engine report
   const own = fc.record({ calls: count, unstarted: count, startedTokens: count, promptTokens: count });
   fc.assert(
     fc.property(reading, own, (load, calls) => {
-      const { prefills, rows, tokens } = new OthersLoad(5_000).beside(load, calls);
+      const { prefills, rows, tokens } = new OthersLoad(5_000).othersIn(load, calls);
       const prompts = prefills.reduce((sum, each) => sum + each.prompts, 0);
       expect(prompts + rows).toBeLessThanOrEqual(load.running + load.waiting);
       expect(tokens >= rows && (rows > 0 || tokens === 0)).toBe(true);

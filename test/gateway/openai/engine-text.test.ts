@@ -8,16 +8,17 @@ const ids = Int32Array.from([5, 6, 7]);
 const script: Script = () => [
   ...[accepted, started(0)],
   { kind: 'tokens', tokens: Int32Array.of(1, 2), logprobs: undefined, text: 'Once ' },
-  { kind: 'tokens', tokens: Int32Array.of(3), logprobs: undefined, text: 'upon a time' },
+  { kind: 'tokens', tokens: Int32Array.of(3), logprobs: undefined, text: 'upon' },
+  { kind: 'tokens', tokens: new Int32Array(0), logprobs: undefined, text: ' a time' },
   finished('stop'),
 ];
 
-function engines() {
+function engines(contextTokens = 100) {
   const asked: (EngineChat | string)[] = [];
   const { model } = gatewayOptions(new ScriptedPort(script));
   const { post, port } = gateway(script, {
     model: {
-      ...{ ...model, tokenizer: undefined, chatTemplate: undefined, eosIds: [] },
+      ...{ ...model, contextTokens, tokenizer: undefined, chatTemplate: undefined, eosIds: [] },
       engineText: {
         chat: async (given) => {
           asked.push(given);
@@ -70,4 +71,20 @@ it('tokenizes texts and messages, and refuses what needs the vocabulary or the t
     expect(response.status).toBe(400);
     expect(await response.json()).toMatchObject({ error: { param: field } });
   }
+});
+
+it('refuses a text that no vocabulary fits into the context, before an engine tokenizes it', async () => {
+  const { post, asked } = engines(4);
+  const text = 'x'.repeat(4 * 1024 + 1);
+  const messages = [{ role: 'user', content: text }];
+  for (const [path, body] of [
+    ['/v1/completions', { model: 'bytes', prompt: text }],
+    ['/v1/chat/completions', { model: 'bytes', messages }],
+    ['/tokenize', { prompt: text }],
+    ['/tokenize', { messages }],
+  ] as const) {
+    const answer = await post(path, body);
+    expect([answer.status, await answer.json()]).toMatchObject([400, { error: { code: 'context_length_exceeded' } }]);
+  }
+  expect(asked).toEqual([]);
 });

@@ -86,8 +86,9 @@ describe('GatewaySnapshots', () => {
     length.writeUInt32BE(bytes.length);
     return Buffer.concat([length, bytes]);
   };
-  const ask = (peers: readonly string[], fits = true) =>
-    new GatewaySnapshots({ key, peers }, log).request('http://e:1/', 0, () => fits, new AbortController().signal);
+  const asked = { engine: 'http://e:1/', rank: 0, signal: new AbortController().signal };
+  const ask = (peers: readonly string[], fits = true, blocksMax = 100) =>
+    new GatewaySnapshots({ key, peers }, log).request({ ...asked, fits: () => fits, blocksMax });
 
   it('lists events as they were, to the holder of the key alone, and a known engine alone', async () => {
     const events = Array.from({ length: 20 }, (_, i) => event(i));
@@ -100,11 +101,26 @@ describe('GatewaySnapshots', () => {
     expect(await ask([url])).toEqual({ next: 8, atS: 7.5, events });
     expect(await ask([url], false)).toBeUndefined();
     expect(logged.at(-1)).toContain('it is at batch 8');
+    expect(await ask([url], true, 19)).toBeUndefined();
+    expect(logged.at(-1)).toContain('more than 19 blocks');
     const statusOf = async (query: string, authorization: string): Promise<number> =>
       (await fetch(`${url}/fleet/blocks?${query}`, { headers: { authorization } })).status;
     expect(await statusOf('engine=http://e:1/&rank=0', `Bearer ${key}!`)).toBe(401);
     expect(await statusOf('engine=http://e:1/&rank=1', `Bearer ${key}`)).toBe(404);
     expect(await statusOf('rank=x', `bearer ${key}`)).toBe(404);
+  });
+
+  it('gives up after its time, whether or not other gateways are left', async () => {
+    const calls: string[] = [];
+    const url = await serverOf(({ url: called }) => {
+      calls.push(called);
+      return new Promise<Response>(() => {});
+    });
+    const snapshots = new GatewaySnapshots({ key, peers: [url, `${url}/2`] }, log, { eachMs: 60_000, allMs: 100 });
+    const request = { ...asked, fits: () => true, blocksMax: 1 };
+    const ends = await Promise.all([snapshots.request(request), snapshots.request(request)]);
+    expect([ends, calls.length]).toEqual([[undefined, undefined], 1]);
+    expect(logged.at(-1)).toContain('learned anew');
   });
 
   it('sends four snapshots at once at most, and frees those that are not read on', async () => {
