@@ -4,22 +4,24 @@ import type { LengthRequest } from '../../core/scheduler/executor/length-request
 import { Prng } from '../../util/prng.ts';
 import { Simulation } from '../engine/simulation.ts';
 import type { ChaosCounts, ChaosKind } from './chaos-counts.ts';
-import { chaosUs, preemptingWorld, type RequestWorld } from './request-worlds.ts';
+import { chaosUs, copyingWorld, type RequestWorld } from './request-worlds.ts';
 
 /** After the faults, some request receives a token or ends at least this often. */
 const stallUs = 5_000_000;
 const stepUs = 100_000;
 /** At the end, until instances have cancelled lost attempts and released orphans. */
 const orphansUs = 2_000_000;
-/** The same with stores, which release lost blocks later. */
-const storeReleaseUs = 13_000_000;
+/** The same where prefixes are offered (to stores, or copies of hot ones): the patience for a lost fetch ends later. */
+const offeredReleaseUs = 13_000_000;
 
 export type RequestTotal =
   | ('requests' | 'completed' | 'events')
   /** Prompts computed by groups. */
   | 'groups'
   /** Blocks moved to creditors, lost there, and moved to host memory. */
-  | ('movedBlocks' | 'lostBlocks' | 'hostBlocks');
+  | ('movedBlocks' | 'lostBlocks' | 'hostBlocks')
+  /** Blocks of hot prefixes copied ahead of prompts. */
+  | 'proactiveBlocks';
 
 /** Handlers of message anomalies. Each must run in a soak. */
 export const requestHandlers: readonly string[] = [
@@ -52,7 +54,7 @@ export const requestHandlers: readonly string[] = [
 
 /** Runs the world of a seed to its end. @throws Error on the first broken rule */
 export function runRequestChaos(seed: number): ChaosCounts<RequestTotal> {
-  return countsOf(runWorld(preemptingWorld(seed), seed));
+  return countsOf(runWorld(copyingWorld(seed), seed));
 }
 
 /** Runs a world until its faults have ended and nothing is held. @throws Error on the first broken rule */
@@ -67,8 +69,9 @@ export function runWorld({ config, trace }: RequestWorld, seed: number): Simulat
   simulation.advance(chaosUs);
   cluster.faults?.heal();
   advanceToEnd(simulation, chaosUs + (config.faults?.times.timeoutUs ?? 0));
-  const hasStores = config.instances.some(({ role }) => role === 'store');
-  simulation.advance(simulation.nowUs + (hasStores ? storeReleaseUs : orphansUs));
+  const hasOffers =
+    config.instances.some(({ role }) => role === 'store') || config.placement.copiesHotPrefixes === true;
+  simulation.advance(simulation.nowUs + (hasOffers ? offeredReleaseUs : orphansUs));
   simulation.checks?.checkAtRest();
   simulation.lending?.checkAtRest();
   if (simulation.lending?.hasNoLoans === false)
@@ -112,6 +115,10 @@ function countsOf({ cluster, outcome, lending }: Simulation): ChaosCounts<Reques
       movedBlocks: sum('movedBlocks'),
       lostBlocks: sum('lostBlocks'),
       hostBlocks: sum('hostBlocks'),
+      proactiveBlocks: cluster.instances.reduce(
+        (all, instance) => all + (instance.snapshot().prefixCopies?.proactiveBlocks ?? 0),
+        0,
+      ),
     },
   };
 }
@@ -124,5 +131,5 @@ export const requestChaos: ChaosKind<RequestTotal> = {
     ...(['conductor restart', 'gManager restart'] as const),
   ],
   handlers: requestHandlers,
-  totals: [],
+  totals: ['proactiveBlocks'],
 };

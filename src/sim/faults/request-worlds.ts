@@ -50,6 +50,7 @@ const streams = {
   preemption: 12,
   sparsity: 14,
   sparseRoles: 15,
+  hotPrefixes: 16,
 };
 
 export function planOf(seed: number, prng: Prng): FaultPlan {
@@ -216,6 +217,26 @@ function withPreemption({ config, trace }: RequestWorld, prng: Prng): RequestWor
 /** The world of a chaos run. */
 export function preemptingWorld(seed: number): RequestWorld {
   return withPreemption(requestWorld(seed), new Prng(seed, streams.preemption));
+}
+
+/** As `preemptingWorld`; in some worlds hot prefixes are copied ahead of prompts. */
+export function copyingWorld(seed: number): RequestWorld {
+  return withHotPrefixes(preemptingWorld(seed), new Prng(seed, streams.hotPrefixes));
+}
+
+function withHotPrefixes({ config, trace }: RequestWorld, prng: Prng): RequestWorld {
+  if (!prng.chance(0.3)) return { config, trace };
+  const kind = prng.chance(0.8) ? 'local-cache-only' : 'cache-aware';
+  const placement = { ...config.placement, kind, copiesHotPrefixes: true } as const;
+  // Bursts of prompts with a short prefix that one instance has, since a copy takes an eighth of a memory at most.
+  const bursts = Array.from({ length: 60 }, (_, i): TraceRequest => {
+    const [burst, place, index] = [Math.floor(i / 15), i % 15, trace.length + i];
+    const firstUs = (burst * chaosUs) / 5;
+    const arrivalUs = place === 0 ? firstUs : firstUs + 300_000 + 500 * place;
+    const blocks = Int32Array.of(500_000 + 2 * burst, 500_001 + 2 * burst, 1_000_000 + 100 * index);
+    return { index, arrivalUs, inputTokens: 2 * blockTokens + 4, outputTokens: 4, blocks };
+  });
+  return { config: { ...config, placement }, trace: [...trace, ...bursts] };
 }
 
 /** A world in which instances keep only some tokens of requests in sparse layers. */

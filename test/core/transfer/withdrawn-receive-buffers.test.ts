@@ -3,7 +3,8 @@ import { describe, expect, it } from 'vitest';
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import { KvReceiver } from '../../../src/core/transfer/hand-off/kv-receiver.ts';
 import type { ReceiveMemory } from '../../../src/core/transfer/hand-off/receive-memory.ts';
-import { runRequestChaos } from '../../../src/sim/faults/request-chaos.ts';
+import { runWorld } from '../../../src/sim/faults/request-chaos.ts';
+import { preemptingWorld } from '../../../src/sim/faults/request-worlds.ts';
 
 interface Request {
   readonly id: string;
@@ -76,7 +77,7 @@ describe('a withdrawn reservation', () => {
   });
 
   it('frees memory for a computed prompt whose blocks the preempted prompt needs: otherwise they wait for each other without end', () => {
-    const { requests, completed } = runRequestChaos(277).totals;
-    expect(completed).toBeGreaterThan(requests / 2);
+    const { requests, completedRequests } = runWorld(preemptingWorld(277), 277).outcome;
+    expect(completedRequests).toBeGreaterThan(requests / 2);
   });
 });
