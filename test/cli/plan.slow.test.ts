@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { readOptions } from '../../src/cli/options/options.ts';
-import { planClusters } from '../../src/cli/simulate/plan-clusters.ts';
+import { planClusters, planFeatures } from '../../src/cli/simulate/plan-clusters.ts';
 import { runSimulation, simulationSchema } from '../../src/cli/simulate/simulated-run.ts';
 import { type CommandResult, kvasir as runCommand } from './command.ts';
 
@@ -161,6 +161,34 @@ describe('the cheapest cluster', () => {
     const flags = ['plan', experiment, '--hardware', 'pair', '--instances-max', '2', '--json'];
     const plan = JSON.parse((await kvasir(...flags)).stdout);
     expect(JSON.parse((await kvasir(...flags, '--features', 'pp')).stdout)).toEqual(plan);
+  });
+
+  it('tries each feature alone, with what it needs, while no cluster without one is cheaper', async () => {
+    const disk =
+      'hostLinkBytesPerSecond: 25e9\n  ssd: { bytes: 1e12, readBytesPerSecond: 7e9, writeBytesPerSecond: 4e9 }';
+    const file = join(folder, 'disks.yaml');
+    writeFileSync(file, `disks:\n  devices: 2${device}  ${disk}\n  pricePerHour: 5\n`);
+    const flags = {
+      workload: 'plain',
+      requests: 4,
+      model: 'llama3-8b',
+      machines: file,
+      ttftSlo: '0.01ms',
+      tbtSlo: '0.01ms',
+    };
+    const limits = { instancesMax: 3, within: 1 };
+    const tried: string[] = [];
+    // No cluster meets this SLO, so that none is cheap enough to end the search.
+    const search = planClusters({ ...limits, flags, hardware: ['disks'], features: planFeatures }, (_, next) =>
+      tried.push(next),
+    );
+    await expect(search).rejects.toThrow('Cannot keep');
+    for (const feature of planFeatures) {
+      const pattern = new RegExp(`\\(tp \\d, ${feature}`);
+      expect([feature, tried.some((next) => pattern.test(next))]).toEqual([feature, true]);
+    }
+    expect(tried.filter((next) => /^1 mixed .*(borrow|copies)/.test(next))).toEqual([]);
+    expect(tried.filter((next) => next.includes('cpp')).every((next) => /^[2-9] prefill/.test(next))).toBe(true);
   });
 
   it('leaves out hardware that does not hold the model, and features that it lacks the memory for, and reports both', async () => {

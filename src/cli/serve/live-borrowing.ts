@@ -13,7 +13,7 @@ import { type LendingHost, LiveLending } from '../../runtime/lending/live-lendin
 import type { InstanceDescription } from '../../runtime/threads/thread-protocol.ts';
 import type { Messenger, PagesAddress } from '../../runtime/transfer/messenger.ts';
 import { counterUniform } from '../../util/counter-random.ts';
-import { pageTokens } from '../../util/step.ts';
+import { type LayerGroup, pageTokens } from '../../util/step.ts';
 import {
   type LendingRules,
   lendableOf,
@@ -97,15 +97,30 @@ interface BorrowingParts {
   readonly host: Pick<LendingHost, 'pageTable' | 'finishLoads' | 'isRead'>;
 }
 
+/**
+ * The layer group whose blocks are lent: that of all layers, which keep every token. Blocks of a window end before their
+ * sequence does, and a range of attention would lie at several creditors, one for each group.
+ * @throws Error if layers have a window, or there are several groups
+ */
+export function lentGroup(groups: readonly LayerGroup[]): LayerGroup {
+  const windowed = groups.find(({ window }) => window !== undefined);
+  if (windowed !== undefined)
+    throw new Error(
+      `Cannot use --borrow: ${windowed.layers} layers of the model keep ${windowed.window} tokens (a window), and only layers that keep every token can use memory of other instances`,
+    );
+  const [group, ...others] = groups;
+  if (group === undefined || others.length > 0)
+    throw new Error(`Cannot use --borrow: the model has ${groups.length} layer groups, and memory is lent for one`);
+  return group;
+}
+
 /** Undefined without lending. @throws Error in one line if the model or the machine does not support it */
 export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts): Borrowing | undefined {
   const { lending } = settings;
   const { routes, engine, backend, messenger } = parts;
   if (lending === undefined || routes === undefined) return undefined;
   const { kv } = engine.model;
-  const [group, ...others] = kv.groups;
-  if (group === undefined || others.length > 0 || group.window !== undefined)
-    throw new Error('Cannot use --borrow: the model has layers with windows, which cannot use remote blocks');
+  const group = lentGroup(kv.groups);
   if (backend.isa === 'reference') throw new Error('Cannot use --borrow: the kernels are not compiled');
   const { rules } = lending;
   const { instance } = routes;

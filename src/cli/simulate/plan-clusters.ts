@@ -34,7 +34,7 @@ interface PlanUnit extends Unit {
 }
 
 /** What a cluster may use besides more instances; each is tried alone. */
-export const planFeatures = ['borrow', 'cpp', 'tiers', 'store', 'pp'] as const;
+export const planFeatures = ['borrow', 'cpp', 'tiers', 'store', 'copies', 'pp'] as const;
 export type PlanFeature = (typeof planFeatures)[number];
 
 type Latency = Readonly<Record<'mean' | 'p50' | 'p90' | 'p99', number>>;
@@ -169,6 +169,8 @@ function featuredUnits(unit: PlainUnit, feature: PlanFeature, options: Simulatio
   const { devices, pricePerHour, ssd } = hardwareSpec(hardware, options.machines);
   if (feature === 'borrow')
     return options.borrow ? [] : [{ ...unit, feature, flags: { borrow: true }, instancesMin: 2 }];
+  if (feature === 'copies')
+    return options.copyHotPrefixes ? [] : [{ ...unit, feature, flags: { copyHotPrefixes: true }, instancesMin: 2 }];
   if (feature === 'cpp')
     return options.cppGroup === undefined
       ? groupSizes.map((size) => ({ ...unit, feature, flags: { cppGroup: String(size) }, prefillMin: size }))

@@ -1,6 +1,6 @@
 // Models that can lend memory: those whose layers all keep every token.
 import { expect, it } from 'vitest';
-import { lentGroup } from '../../src/cli/serve/live-borrowing.ts';
+import { lentGroup } from '../../../src/cli/serve/live-borrowing.ts';
 
 it('is the only layer group of a model without windows', () => {
   const group = { layers: 30, window: undefined };
