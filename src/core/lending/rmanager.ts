@@ -52,6 +52,7 @@ export class RManager implements OwnDemand {
   #demand: DemandUpdate = noDemand;
   #reportedReservation: number | undefined;
   #links: readonly LinkReport[] = [];
+  #isDraining = false;
 
   constructor(config: RManagerConfig) {
     const { memories, policy, times } = config;
@@ -100,6 +101,9 @@ export class RManager implements OwnDemand {
         break;
       case 'links':
         this.#links = event.links;
+        break;
+      case 'drain':
+        this.#isDraining = true;
         break;
       case 'tick':
         break;
@@ -259,12 +263,18 @@ export class RManager implements OwnDemand {
     const localStarved = this.creditor.hold === undefined ? this.#demand.starvedBlocks : 0;
     const starved = this.holdsReservation ? (reservation?.blocks ?? 0) : localStarved;
     const short = Math.max(policy.recallBlocks - available, starved);
-    if (short > 0) this.creditor.recall('device', short);
+    if (this.#isDraining) this.creditor.recallAll();
+    else if (short > 0) this.creditor.recall('device', short);
   }
 
   /** The instance has to borrow. */
   get isShort(): boolean {
     return this.#blocksMissing() > 0 || this.#loanRequests.holdsReservation;
+  }
+
+  /** The instance ends when its requests have ended. */
+  get isDraining(): boolean {
+    return this.#isDraining;
   }
 
   /** Device blocks guaranteed to running sequences. */

@@ -290,6 +290,8 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
   | { readonly kind: 'grammarCompiled'; readonly id: RequestId; readonly fault: string | undefined }
   /** Answered with a `snapshot` effect: all cached blocks. */
   | { readonly kind: 'requestSnapshot' }
+  /** The instance ends when its requests have ended: it lends nothing more, and recalls what it has lent. */
+  | { readonly kind: 'drain' }
   /**
    * `result` is read before `step` returns and may be reused then. `stepUs`: the time of each step that ran; undefined:
    * one step ran, and ended now.

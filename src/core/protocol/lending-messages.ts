@@ -189,6 +189,8 @@ export type RManagerEvent =
   | { readonly kind: 'remoteAttentionLoad'; readonly creditor: InstanceIndex; readonly permille: number }
   /** The measured links have changed; the next heartbeat reports them. */
   | { readonly kind: 'links'; readonly links: readonly LinkReport[] }
+  /** The instance ends when its requests have ended. */
+  | { readonly kind: 'drain' }
   /** An instance failed with its memory, and with the blocks lent to it. */
   | { readonly kind: 'instanceFailed'; readonly instance: InstanceIndex };
 

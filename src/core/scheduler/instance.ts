@@ -106,6 +106,7 @@ export class Instance<
         for (const effect of this.#publisher.snapshot()) this.#state.emit(effect);
         break;
       case 'wake':
+      case 'drain':
       case 'creditorCut':
       case 'instanceFailed':
         break;

@@ -160,6 +160,7 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
     if (!this.#draining) {
       this.#draining = true;
       for (const { peer } of this.#clients.values()) this.#send(peer, { ...noOutputs, draining: true });
+      if (this.#snapshot.lending !== undefined) this.#options.thread.send({ kind: 'drain' });
       // Later gateways read it from the announcement.
       this.#session.announce();
     }

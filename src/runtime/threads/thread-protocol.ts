@@ -19,7 +19,7 @@ export type BlockRoot = TokenInstanceConfig['root'];
 export type ToInstance =
   | Extract<
       InstanceEvent,
-      { kind: 'submit' | 'cancel' | 'requestSnapshot' | 'stores' | 'streamBroken' | 'pin' | 'unpin' }
+      { kind: 'submit' | 'cancel' | 'requestSnapshot' | 'drain' | 'stores' | 'streamBroken' | 'pin' | 'unpin' }
     >
   /** Turns the recording of steps on or off. */
   | { readonly kind: 'traces'; readonly on: boolean }

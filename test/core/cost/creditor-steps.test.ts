@@ -59,7 +59,7 @@ it('takes the share of a step when the step began', () => {
 it('leaves two debtors all of the slack, by their blocks, however much of it they take', () => {
   const policy = { ...defaultPolicy, lentShareMax: 1, lowWaterBlocks: 0, remoteAttentionPermilleMax: 800 };
   const memories = { device: LendingMemory.standalone(100, 1), host: LendingMemory.standalone(0, 1) };
-  const own = { isShort: false, guaranteedBlocks: 0, guaranteedMissingBlocks: 0 };
+  const own = { isShort: false, isDraining: false, guaranteedBlocks: 0, guaranteedMissingBlocks: 0 };
   const out = new Outbox(0, 1);
   const creditor = new Creditor(memories, policy, times, out, own);
   for (const [debtor, blocks] of [

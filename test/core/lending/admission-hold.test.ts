@@ -23,6 +23,7 @@ function creditorOf(instance: number, guaranteedBlocks: number): { readonly cred
     out,
     creditor: new Creditor(memories, policy, times, out, {
       isShort: false,
+      isDraining: false,
       guaranteedBlocks,
       guaranteedMissingBlocks: 0,
     }),

@@ -86,6 +86,10 @@ class Cluster {
     }
   }
 
+  drain(instance: number): void {
+    this.#carryOut(instance, this.members[instance].rmanager.step(this.nowUs, { kind: 'drain' }));
+  }
+
   #deliver(envelope: Envelope): void {
     const isAffected = this.lostTo === undefined || envelope.to === this.lostTo;
     if (isAffected && this.lostKinds.includes(envelope.message.kind)) return;
@@ -170,6 +174,29 @@ describe('a loan', () => {
     expect(cluster.effects.some(({ effect }) => effect.kind === 'rblocksLost' && effect.rblocks.includes(rblock))).toBe(
       true,
     );
+  });
+
+  it('is recalled when its creditor drains, which lends nothing more', () => {
+    const cluster = new Cluster(2);
+    cluster.run(300);
+    const [debtor, creditor] = cluster.members;
+    debtor.leaveAvailable(3);
+    cluster.run(100);
+    const used = [debtor.rmanager.take(), debtor.rmanager.take(), debtor.rmanager.take()];
+    expect(used).not.toContain(undefined);
+    const lent = creditor.memory.heldPages;
+    expect(lent).toBeGreaterThan(3);
+    cluster.drain(1);
+    cluster.run(10);
+    // Blocks without a sequence are returned at once; the sequence moves its own.
+    expect(creditor.memory.heldPages).toBe(3);
+    const vacated = cluster.effects.flatMap(({ effect }) => (effect.kind === 'vacate' ? effect.rblocks : []));
+    expect(new Set(vacated)).toEqual(new Set(used));
+    for (const rblock of vacated) debtor.rmanager.free(rblock);
+    cluster.run(2_000);
+    // The debtor still has a demand.
+    expect(debtor.rmanager.isShort).toBe(true);
+    expect([debtor.owes(1), creditor.memory.heldPages]).toEqual([0, 0]);
   });
 
   it('is freed at once when its debtor restarts', () => {

@@ -55,6 +55,8 @@ const averagedSteps = 8;
 export interface OwnDemand {
   /** The instance has to borrow. */
   readonly isShort: boolean;
+  /** It lends nothing more. */
+  readonly isDraining: boolean;
   /** Device blocks guaranteed to running sequences. */
   readonly guaranteedBlocks: number;
   /** The part of `guaranteedBlocks` that idle borrowed blocks do not cover. */
@@ -94,7 +96,7 @@ export class Creditor {
 
   /** A short instance lends from neither memory: otherwise two instances could borrow from each other without end. */
   lendable(memory: Memory): number {
-    if (this.#own.isShort) return 0;
+    if (this.#own.isShort || this.#own.isDraining) return 0;
     const { totals } = this.#memories[memory];
     const reserved = memory === 'device' ? this.#own.guaranteedMissingBlocks : 0;
     return blocksLendable({ ...totals, available: totals.available - reserved }, this.#policy);
@@ -102,6 +104,7 @@ export class Creditor {
 
   /** Additional blocks that could be lent once all local sequences end. */
   lendableLater(memory: Memory): number {
+    if (this.#own.isDraining) return 0;
     const { total, lent } = this.#memories[memory].totals;
     return blocksLendable({ total, available: total - lent, lent }, this.#policy);
   }
@@ -116,6 +119,7 @@ export class Creditor {
 
   /** Blocks that can be lent to a reservation: all except those guaranteed to local sequences. */
   #lendableForReservation(memory: Memory): number {
+    if (this.#own.isDraining) return 0;
     const guaranteed = memory === 'device' ? this.#own.guaranteedBlocks : 0;
     const { totals } = this.#memories[memory];
     const spare = totals.available - this.#policy.lowWaterBlocks - guaranteed;
@@ -300,6 +304,11 @@ export class Creditor {
       loan.recallEndUs = Math.min(loan.recallEndUs, this.#out.nowUs + this.#times.recallUs);
       this.#out.send(instance, incarnation, { kind: 'recall', loan: loan.number, keep: loan.keep });
     }
+  }
+
+  /** Recalls all loans without a guarantee. */
+  recallAll(): void {
+    for (const memory of ['device', 'host'] as const) this.recall(memory, this.#memories[memory].totals.lent);
   }
 
   #debtor(instance: InstanceIndex, incarnation: number, closedBelow: LoanNumber): Debtor {

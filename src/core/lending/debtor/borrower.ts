@@ -148,6 +148,7 @@ export class Borrower extends InstanceComponent<Identified, never> implements Ov
         this.#applyToRManager(event);
         this.#abortStepAt(event.creditor);
         return 'shared';
+      case 'drain':
       case 'instanceFailed':
         this.#applyToRManager(event);
         return 'shared';
