@@ -199,9 +199,10 @@ export class Batches {
   /** Repeats a line while the limit of accepted requests is reached or no instance serves. */
   async #runLine(batch: Batch, { customId, body }: BatchLine): Promise<void> {
     const { signal } = batch.stop;
+    const tokenized = new Map<string, Int32Array>();
     for (;;) {
       const requestId = newRequestId();
-      const { status, answer, retryAfterMs } = await this.#runRequest(batch, requestId, body);
+      const { status, answer, retryAfterMs } = await this.#runRequest(batch, { requestId, tokenized }, body);
       if (signal.aborted) return;
       if ((status === 429 || status === 503) && retryAfterMs !== undefined) {
         await sleep(retryAfterMs, undefined, { signal, ref: false }).catch(() => {});
@@ -228,10 +229,14 @@ export class Batches {
     }
   }
 
-  async #runRequest({ tenant, request, stop }: Batch, requestId: string, body: unknown) {
+  async #runRequest(
+    { tenant, request, stop }: Batch,
+    attempt: Pick<EndpointCall, 'requestId' | 'tokenized'>,
+    body: unknown,
+  ) {
     const startMs = performance.now();
     const call: EndpointCall = {
-      requestId,
+      ...attempt,
       startMs,
       caller: this.#callerNamed(tenant),
       line: undefined,

@@ -16,7 +16,13 @@ import { shareUsage, type UsageParts } from '../keys/shared-usage.ts';
 import { GatewayMetrics } from '../metrics/metrics.ts';
 import { type ModelParts, modelNameOf, OneModel, type ServedModels, unknownModel } from '../models/served-models.ts';
 import { Contexts } from '../openai/contexts.ts';
-import { type Endpoint, type EndpointContext, type RunEndpoint, throwIfDisconnected } from '../openai/endpoint.ts';
+import {
+  type Endpoint,
+  type EndpointCall,
+  type EndpointContext,
+  type RunEndpoint,
+  throwIfDisconnected,
+} from '../openai/endpoint.ts';
 import { parseBody, type UnknownFields } from '../openai/fields.ts';
 import { contextSchema } from '../openai/schema.ts';
 import type { OtlpExporter } from '../tracing/otlp-exporter.ts';
@@ -251,13 +257,25 @@ function endpointRunner(
       const context = known.get(parts) ?? build(parts);
       // Tokenizing ends with the request. A caller's batch jobs take turns of their own.
       const request = { signal: call.signal, caller: call.batch ? `batch ${call.caller.name}` : call.caller.name };
-      const encode: ModelParts['encode'] = (text, addSpecial) =>
+      const encode = tokenizedOnce(call.tokenized, (text, addSpecial) =>
         context.encode(text, addSpecial, request).catch((error: unknown) => {
           throwIfDisconnected(call.signal);
           throw error;
-        });
+        }),
+      );
       return endpoint.answer(json, { ...context, model: withSignal(context.model, call.signal), encode }, call);
     });
+  };
+}
+
+/** Keeps what is tokenized for later attempts of the same batch job; without a map each call tokenizes. */
+function tokenizedOnce(known: EndpointCall['tokenized'], encode: ModelParts['encode']): ModelParts['encode'] {
+  if (known === undefined) return encode;
+  return async (text, addSpecial) => {
+    const key = `${addSpecial} ${text}`;
+    const ids = known.get(key) ?? (await encode(text, addSpecial));
+    known.set(key, ids);
+    return ids;
   };
 }
 

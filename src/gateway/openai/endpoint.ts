@@ -69,6 +69,8 @@ export interface EndpointCall {
   readonly trace: string | undefined;
   /** True for a batch job, which no client waits for. */
   readonly batch: boolean;
+  /** Ids of texts that an earlier attempt of a batch job has tokenized (`tokenizedOnce`). */
+  readonly tokenized?: Map<string, Int32Array> | undefined;
   /** Aborted when the client closes the connection. */
   readonly signal: AbortSignal;
   /** Takes the stream of the response, to write it to the connection; undefined: the body of the response has the frames. */

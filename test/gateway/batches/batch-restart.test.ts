@@ -5,11 +5,12 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it, vi } from 'vitest';
 import { BatchInput, readInput } from '../../../src/gateway/batches/batch-lines.ts';
-import { createApp } from '../../../src/gateway/http/app.ts';
+import { createApp, type GatewayOptions } from '../../../src/gateway/http/app.ts';
 import { DataFolder } from '../../../src/gateway/http/data-folder.ts';
 import { ApiKeys } from '../../../src/gateway/keys/api-keys.ts';
 import { parseKeys } from '../../../src/gateway/keys/keys-file.ts';
 import { GatewayMetrics } from '../../../src/gateway/metrics/metrics.ts';
+import { byteTokenizer } from '../openai/byte-tokenizer.ts';
 import { accepted, finished, type Script, ScriptedPort, started, tokens } from '../scripted-port.ts';
 import { figuresOf, gatewayOptions, noCluster } from '../world.ts';
 
@@ -24,14 +25,14 @@ const answering: Script = () => [accepted, started(0), tokens([104, 105]), finis
 const neverAnswers: Script = () => [accepted, started(0), tokens([104])];
 
 /** A gateway that is never closed, as if it were killed. */
-function start(script: Script, users: readonly string[] | ApiKeys = ['k1', 'k2']) {
+function start(script: Script, users: readonly string[] | ApiKeys = ['k1', 'k2'], more: Partial<GatewayOptions> = {}) {
   const keys = users instanceof ApiKeys ? users : new ApiKeys({ users, admins: [] });
   const port = new ScriptedPort(script);
   const log: string[] = [];
   const data = new DataFolder(path, (line) => log.push(line));
   const stopping = new AbortController();
   const app = createApp(
-    gatewayOptions(port, { keys, data }),
+    gatewayOptions(port, { keys, data, ...more }),
     new GatewayMetrics(port, noCluster, figuresOf(port).figures),
     stopping.signal,
   );
@@ -142,6 +143,22 @@ it('batches of one file share its bytes, before and after a restart', async () =
   read.mockRestore();
   for (const { id } of batches)
     expect(await ended(next, id)).toMatchObject({ status: 'completed', request_counts: { completed: 30 } });
+});
+
+it('a refused request is repeated until it is accepted, and tokenized once', async () => {
+  let refusals = 3;
+  const refused: Script = () => [{ kind: 'failed', code: 'KV_OVERLOADED', message: 'full', retryAfterMs: 1 }];
+  const encode = vi.fn(async (text: string) => Int32Array.from(byteTokenizer.encode(text)));
+  const gateway = start((request) => (refusals-- > 0 ? refused : answering)(request), ['k1'], { encode });
+  const form = new FormData();
+  form.set('purpose', 'batch');
+  const text = { ...line(1), body: { ...line(1).body, prompt: 'a long text' } };
+  form.set('file', new File([JSON.stringify(text)], 'jobs.jsonl'));
+  const { id } = await gateway.json('POST', '/v1/files', form);
+  const batch = await ended(gateway, (await create(gateway, id)).id);
+  expect(batch).toMatchObject({ status: 'completed', request_counts: { completed: 1, failed: 0 } });
+  expect(gateway.port.requests.map(({ prompt }) => prompt.length)).toEqual([11, 11, 11, 11]);
+  expect(encode).toHaveBeenCalledTimes(1);
 });
 
 it('runs responses, and refuses streams and other URLs', async () => {
