@@ -63,6 +63,15 @@ it('takes a message to arrive when its recorded effect began at an idle instance
   expect(recordedTimes([late], prompts, [], delays).toInstanceUs(700, 0, '0')).toBe(300);
 });
 
+it('delivers a prefix when it was there, and one that was missing after its instance has given it up', () => {
+  const delays = { toInstanceUs: 300, deliveryUs: 50, handOffUs: undefined };
+  const [there, missing] = [{ prefixMs: 2 }, { prefixMs: 2, prefixMissing: true }].map((own) => request(700, 9, own));
+  const { prefixUs } = recordedTimes([there, missing, request(700, 9)], [[step(900, 100)]], [], delays);
+  expect(prefixUs?.(1_000, 0, '0')).toBe(1_700);
+  expect(prefixUs?.(1_000, 0, '1')).toBeGreaterThan(1_000_000);
+  expect([prefixUs?.(1_000, 1, '0'), prefixUs?.(1_000, 0, '2')]).toEqual([undefined, undefined]);
+});
+
 it('delivers the outputs of a recorded step when the gateway had them, and those of others after a drawn delay', () => {
   const own = [step(1_000, 500, 4_000), step(1_500, 500, 2_900)];
   let nowUs = 1_000;

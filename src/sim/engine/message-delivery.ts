@@ -5,7 +5,7 @@ import type { ConductorEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import { type FaultLayer, withOwnArrays } from '../faults/fault-layer.ts';
-import type { ClusterHost } from './simulation-config.ts';
+import type { ClusterHost, ThreadTimes } from './simulation-config.ts';
 
 interface DeliveryHost extends ClusterHost {
   readonly faults: FaultLayer | undefined;
@@ -44,9 +44,7 @@ export class MessageDelivery {
   sendToPeer(from: InstanceIndex, to: InstanceIndex, event: LengthEvent, loadBytes = 0): void {
     const { faults, queue, config } = this.#host;
     const usualUs = this.#host.latencyUs(from, to, loadBytes);
-    const handOffUs =
-      event.kind === 'promptReceived' ? config.threads?.handOffUs?.(queue.nowUs, to, event.id) : undefined;
-    const us = handOffUs === undefined ? usualUs : Math.round(handOffUs);
+    const us = Math.round(streamedUs(config.threads, queue.nowUs, to, event) ?? usualUs);
     if (faults === undefined) queue.after(us, () => this.#host.deliverToInstance(to, event));
     else faults.sendToPeer(from, to, event, us);
   }
@@ -123,4 +121,15 @@ export class MessageDelivery {
     this.#turns[index].messages.length = 0;
     this.#turns[index].started = undefined;
   }
+}
+
+/** Latency of the end of a stream; undefined: the usual one. */
+function streamedUs(
+  times: ThreadTimes | undefined,
+  nowUs: number,
+  to: InstanceIndex,
+  event: LengthEvent,
+): number | undefined {
+  if (event.kind === 'promptReceived') return times?.handOffUs?.(nowUs, to, event.id);
+  return event.kind === 'loaded' ? times?.prefixUs?.(nowUs, to, event.id) : undefined;
 }

@@ -84,6 +84,8 @@ export interface ThreadTimes {
   readonly toInstanceUs: (nowUs: number, instance: InstanceIndex, request: RequestId | undefined) => number;
   /** Time until an instance has a prompt whose last bytes leave the sender at `nowUs`; undefined: the usual latency. */
   readonly handOffUs?: (nowUs: number, to: InstanceIndex, request: RequestId) => number;
+  /** Time until an instance has a prefix whose last bytes leave the sender at `nowUs`; undefined: the usual latency. */
+  readonly prefixUs?: (nowUs: number, to: InstanceIndex, request: RequestId) => number | undefined;
   /** When the conductor next receives what an instance has learned, in a heartbeat; undefined: with every message. */
   readonly nextReportUs?: (nowUs: number, instance: InstanceIndex) => number;
   /** When the conductor receives what an instance sends at `nowUs`. */

@@ -10,6 +10,9 @@ import { arrivalOf, decodeStepUs, type MessageDelays } from './message-delay.ts'
 /** Of random numbers: step times of an instance take the first ones. */
 const deliveryStream = 4;
 
+/** A prefix that did not arrive in the recording arrives in the replay after its instance has given it up. */
+const missingUs = 10e6;
+
 /** A step, and when the conductor received its outputs; undefined: not known, or there were none. */
 export interface DeliveredStep extends RecordedStep {
   readonly deliveredUs: number | undefined;
@@ -72,6 +75,12 @@ export function recordedTimes(
         return Math.max(0, arrivalOf(steps[to], stepUs, nowUs + handOffUs, () => true) - nowUs);
       },
     }),
+    prefixUs: (nowUs, to, id) => {
+      const sent = requests[Number(id)];
+      if (sent?.recorded.instance !== to || sent.recorded.prefixMs === undefined) return undefined;
+      const { prefixMs, prefixMissing } = sent.recorded;
+      return Math.max(0, sent.request.arrivalUs + prefixMs * 1000 - nowUs) + (prefixMissing === true ? missingUs : 0);
+    },
     receivedUs: (nowUs, instance, sent) => {
       const known = { startedUs, deliveryUs: sent.stepEnded ? drawn[instance].next() : deliveryUs };
       const own = replayed[instance];

@@ -114,6 +114,9 @@ export interface RecordedOutcome {
   /** A decode instance computed the prompt inline. */
   readonly inline?: boolean | undefined;
   readonly cachedTokens?: number | undefined;
+  /** When the fetched prefix was there, or, with `prefixMissing`, was missing or given up. */
+  readonly prefixMs?: number | undefined;
+  readonly prefixMissing?: boolean | undefined;
   /** Begin of the first step with rows of the request, and of the first one at its decode instance, on their clocks. */
   readonly firstStepMs?: number | undefined;
   readonly decodeStepMs?: number | undefined;

@@ -187,8 +187,9 @@ it('writes the first step of a request, and the first one where it decodes: thos
 });
 
 it("writes the shape of each step from the recording's start", () => {
-  const { cluster, recording, steps, submit, pass } = open(1);
+  const { cluster, recording, steps, lines, submit, end, pass } = open(1);
   submit('a');
+  submit('c');
   pass(1_000);
   const step = { kind: 'step', aborted: false, startedUs: 5_000_400, endedUs: 5_000_900 } as const;
   cluster.stepped(0, [
@@ -201,8 +202,15 @@ it("writes the shape of each step from the recording's start", () => {
     },
     { ...step, aborted: true, rows: [['a', 0, 1]] },
     { ...step, kind: 'fetch', rows: [['a', 0, 32]] },
+    { ...step, kind: 'fetch', aborted: true, rows: [['c', 0, 0]] },
   ]);
   recording.flushSteps();
+  end('a');
+  end('c');
+  expect(lines.map(({ prefixMs, prefixMissing }) => [prefixMs, prefixMissing])).toEqual([
+    [0.9, undefined],
+    [0.9, true],
+  ]);
   const keys = 65 + 66 + 67 + 68 + 69 + 70;
   expect(steps).toEqual([[0, 400, 500, 7, keys + 10, 1, 10, 2, 100]]);
 });

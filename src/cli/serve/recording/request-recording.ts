@@ -45,6 +45,13 @@ interface Running {
   lastUs: number | undefined;
   readonly gapUs: number[];
   firstStep: FirstStep | undefined;
+  prefix: FetchedPrefix | undefined;
+}
+
+/** The end of the last prefix fetch, from the start of the recording. */
+interface FetchedPrefix {
+  readonly endedUs: number;
+  readonly isMissing: boolean;
 }
 
 /** The first steps of an attempt, at the instance of its prompt and at another one, from the start of the recording. */
@@ -137,7 +144,7 @@ export class RequestRecording {
     const { id, prompt, salt } = request;
     const chain = new HashChain(rootDigest(root, salt, this.#options.key), Math.ceil(prompt.length / pageTokens) + 1);
     const tokens = Int32List.from(prompt, pageTokens);
-    const unseen = { lastUs: undefined, firstStep: undefined };
+    const unseen = { lastUs: undefined, firstStep: undefined, prefix: undefined };
     if (!this.#closed) this.#running.set(id, { tokens, chain, promptTokens: prompt.length, gapUs: [], ...unseen });
     this.#options.cluster.submit(request, (event) => {
       if (event.kind === 'tokens') this.#received(id, event.tokens);
@@ -163,6 +170,7 @@ export class RequestRecording {
     if (place === undefined || this.#closed) return;
     const receivedUs = this.#options.epochUs();
     for (const { kind, startedUs, endedUs, aborted, rows } of steps) {
+      if (kind === 'fetch') this.#fetched(rows[0]?.[0], Math.round(endedUs - this.#startEpochUs), aborted);
       if (kind !== 'step' || aborted || rows.length === 0) continue;
       const shape = shapeOf(rows, (id) => this.#running.get(requestIdOf(id))?.promptTokens);
       const began = Math.round(startedUs - this.#startEpochUs);
@@ -178,6 +186,11 @@ export class RequestRecording {
     if (place === undefined || this.#closed) return;
     this.#reports.push([place, Math.round(this.#options.nowUs() - this.#startUs)]);
     if (this.#reports.length >= stepsMax) this.flushSteps();
+  }
+
+  #fetched(attempt: RequestId | undefined, endedUs: number, isMissing: boolean): void {
+    const running = attempt === undefined ? undefined : this.#running.get(requestIdOf(attempt));
+    if (running !== undefined) running.prefix = { endedUs, isMissing };
   }
 
   /** A step with rows of this attempt began. */
@@ -213,6 +226,8 @@ export class RequestRecording {
       reason: end?.kind === 'failed' ? (end.cause?.reason ?? end.code) : end?.reason,
       maxTokens: trace.maxTokens,
       ...this.#placementOf(trace.placements),
+      prefixMs: msSince(submittedUs - this.#startUs, running.prefix?.endedUs),
+      prefixMissing: running.prefix?.isMissing === true ? true : undefined,
       firstStepMs: msSince(submittedUs - this.#startUs, running.firstStep?.startedUs),
       decodeStepMs: msSince(submittedUs - this.#startUs, running.firstStep?.decodeStepUs),
       ...timesOf(trace, running.gapUs),
