@@ -9,8 +9,8 @@ import { chaosUs, copyingWorld, type RequestWorld } from './request-worlds.ts';
 /** After the faults, some request receives a token or ends at least this often. */
 const stallUs = 5_000_000;
 const stepUs = 100_000;
-/** At the end, until instances have cancelled lost attempts and released orphans. */
-const orphansUs = 2_000_000;
+/** At the end, until instances have cancelled lost attempts and released orphans, leases of 2 s included, and have reported. */
+const orphansUs = 3_000_000;
 /** The same where prefixes are offered (to stores, or copies of hot ones): the patience for a lost fetch ends later. */
 const offeredReleaseUs = 13_000_000;
 

@@ -165,7 +165,7 @@ export class PrefixLoads<S extends RunningRequest> {
   #begin(nowUs: number, { running, holders, patience }: PendingLoad<S>, isFirst: boolean): void {
     const { sequence } = running;
     const { chain } = sequence;
-    const blocksMax = Math.min(chain.blocks, sequence.reusableBlocks(this.#cache.blockTokens));
+    const blocksMax = this.#blocksMax(sequence);
     const own = localPrefix(this.#cache, chain, blocksMax);
     const onSsd = this.#cache.lower?.inHostOrOnSsd(chain, own, blocksMax) ?? own;
     const parts = partsBeyond(own, [{ source: 'ssd', to: onSsd }, ...holders], blocksMax);
@@ -328,9 +328,29 @@ export class PrefixLoads<S extends RunningRequest> {
     running.sequence.loading = false;
     running.sequence.arriving = undefined;
     buffer.close();
+    this.#releaseFollowers();
   }
 
-  /** Throws unless every load has a buffer for its blocks, and a request that waits for them or has started ahead of use. */
+  /** A request that waits for another's load may no longer be among the first, which `advance` visits. */
+  #releaseFollowers(): void {
+    for (const [sequence] of this.#pending) {
+      if (!sequence.loading) continue;
+      const { chain } = sequence;
+      const blocksMax = this.#blocksMax(sequence);
+      const own = localPrefix(this.#cache, chain, blocksMax);
+      sequence.loading = own < blocksMax && this.#isLoading(chain.words, own);
+    }
+  }
+
+  /** Blocks of the prompt that may come from a cache. */
+  #blocksMax(sequence: Sequence): number {
+    return Math.min(sequence.chain.blocks, sequence.reusableBlocks(this.#cache.blockTokens));
+  }
+
+  /**
+   * Throws unless every load has a buffer for its blocks, and a request that waits for them or has started ahead of use,
+   * and no request waits for a load that has ended.
+   */
   check(): void {
     for (const load of this.#loads.values()) {
       const { running, buffer, cachedTo, parts } = load;
@@ -342,8 +362,13 @@ export class PrefixLoads<S extends RunningRequest> {
           `Prefix loads broken: request ${running.id} has ${cachedTo} of ${to} blocks, and a buffer up to ${buffer.blocks}`,
         );
     }
-    for (const [{ state, arrival }] of this.#pending)
+    for (const [{ state, arrival, loading }] of this.#pending) {
       if (state !== 'waiting') throw new Error(`Prefix loads broken: arrival ${arrival} loads blocks and is ${state}`);
+      if (loading && this.#loads.size === 0)
+        throw new Error(
+          `Prefix loads broken: arrival ${arrival} waits for the load of another request, and none loads`,
+        );
+    }
   }
 }
 
