@@ -357,7 +357,7 @@ export function runStreaming(
   lastChunk: (usage: Usage) => object | undefined,
   context: EndpointContext,
   call: EndpointCall,
-): Promise<Response> {
+): Response {
   const shape: StreamShape = {
     handler: handlerFor,
     finish: (stream, usage) => {
@@ -374,12 +374,12 @@ export function runStreaming(
  * Starts choices that write to an event stream. Throws a refusal on arrival, before the status line is sent; a later
  * refusal is an event of the stream.
  */
-export async function streamResponse(
+export function streamResponse(
   choices: readonly Choice[],
   shape: StreamShape,
   context: EndpointContext,
   call: EndpointCall,
-): Promise<Response> {
+): Response {
   throwIfDisconnected(call.signal);
   let running: RunningChoices | undefined;
   const cancel = (): void => running?.cancel();
@@ -402,8 +402,6 @@ export async function streamResponse(
       shape.fail(stream, apiError);
     })
     .finally(() => call.signal.removeEventListener('abort', cancel));
-  // Sockets write in the next tick: a request leaves for its engine before its response is made.
-  await new Promise((resolve) => process.nextTick(resolve));
   call.attach?.(stream);
   return new Response(call.attach === undefined ? stream.toBody() : null, {
     headers: {
