@@ -13,9 +13,15 @@ constexpr int kRowsMost = 1 << 16, kHeadsMost = 1 << 12;
 constexpr uint32_t kKeysMost = 1 << 16, kBlocksMost = 1 << 22, kNodesMost = 1 << 12;
 constexpr uint64_t kPartialBytesMost = uint64_t{1} << 28;
 
+/** The checksum of the body uses the stated instructions: those that this machine lacks would end the process. */
+bool has_instructions(int32_t isa) {
+  static const Isa own = detect_isa();
+  return isa >= 0 && isa <= static_cast<int32_t>(own);
+}
+
 bool is_valid(const QueryHeader& header, const KvLayout& layout, uint32_t sequence) {
   if (header.magic != kQueryMagic || header.version != kQueryWireVersion || header.sequence != sequence) return false;
-  if (header.checksum != header_checksum(header, kQuerySeed) || header.isa < 0 || header.isa > static_cast<int32_t>(Isa::amx)) return false;
+  if (header.checksum != header_checksum(header, kQuerySeed) || !has_instructions(header.isa)) return false;
   if (header.rows <= 0 || header.rows > kRowsMost || header.heads <= 0 || header.heads > kHeadsMost || header.start < 0 || header.layer < 0) return false;
   if (header.slopes != 0 && header.slopes != static_cast<uint32_t>(header.heads)) return false;
   if (header.keys > kKeysMost || header.blocks > kBlocksMost || header.nodes > kNodesMost) return false;

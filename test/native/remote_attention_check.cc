@@ -236,17 +236,13 @@ int send_broken(const Creditor& creditor, const KvLayout& layout, int count) {
   return answered;
 }
 
-/** True if a header that states half a gigabyte of rows without a node is refused before its body is received. */
-bool refuses_large_query(const KvLayout& layout) {
+/** True if the header of a query is refused before its body is received. */
+bool is_refused_by_header(QueryHeader header, const KvLayout& layout) {
   const std::atomic<bool> never{false};
-  QueryHeader header = {};
   header.magic = kQueryMagic;
   header.version = kQueryWireVersion;
   header.sequence = 1;
-  header.isa = static_cast<int32_t>(Isa::portable);
-  header.heads = 256;
-  header.rows = 1 << 16;
-  header.query_bytes = query_bytes(Isa::portable, layout.type, header.heads, layout.head_dim, header.rows);
+  header.query_bytes = query_bytes(static_cast<Isa>(header.isa), layout.type, header.heads, layout.head_dim, header.rows);
   header.checksum = header_checksum(header, 11);
   SocketPair pair = loopback_pair();
   const uint8_t body = 1;
@@ -254,6 +250,24 @@ bool refuses_large_query(const KvLayout& layout) {
   pair.sender.send(&body, 1, in_milliseconds(5000), never);
   uint8_t left = 0;
   return receive_query(pair.receiver, layout, 1, 1000, never) == nullptr && pair.receiver.receive(&left, 1, in_milliseconds(1000), never) && left == body;
+}
+
+/** A header that states half a gigabyte of rows without a node. */
+bool refuses_large_query(const KvLayout& layout) {
+  QueryHeader header = {};
+  header.isa = static_cast<int32_t>(Isa::portable);
+  header.heads = 256;
+  header.rows = 1 << 16;
+  return is_refused_by_header(header, layout);
+}
+
+/** A small query of instructions above those that the process may use. */
+bool refuses_other_instructions(const KvLayout& layout) {
+  QueryHeader header = {};
+  header.isa = static_cast<int32_t>(detect_isa()) + 1;
+  header.heads = 1;
+  header.rows = 1;
+  return is_refused_by_header(header, layout);
 }
 
 int run(int rounds) {
@@ -277,6 +291,7 @@ int run(int rounds) {
   };
 
   expect(refuses_large_query(debtor.layout), "a query larger than its partials may be is refused");
+  expect(refuses_other_instructions(debtor.layout), "a query of instructions that this process may not use is refused");
   std::mt19937 chance(1);
   for (int round = 0; round < 10; round++) expect(debtor.step(assign(chance), has_failed) && !has_failed, "undisturbed, all queries are answered");
 
@@ -340,4 +355,8 @@ int run(int rounds) {
 
 }  // namespace
 
-int main(int, char** arguments) { return run(std::atoi(arguments[1])); }
+int main(int, char** arguments) {
+  // The pools are portable, and so every other instruction set is one that this process may not use.
+  setenv("KVASIR_ISA", "portable", 1);
+  return run(std::atoi(arguments[1]));
+}

@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pino } from 'pino';
 import { describe, expect, it, vi } from 'vitest';
+import type { RequestTrace } from '../../../src/core/protocol/request-trace.ts';
 import { FileStore } from '../../../src/gateway/batches/file-store.ts';
 import { GatewayIds } from '../../../src/gateway/forwarding/gateway-ids.ts';
 import { ApiKeys } from '../../../src/gateway/keys/api-keys.ts';
@@ -12,7 +13,7 @@ import type { Caller } from '../../../src/gateway/keys/caller.ts';
 import { CallerUsage } from '../../../src/gateway/keys/caller-usage.ts';
 import { parseKeys, readKeysFile, watchKeysFile } from '../../../src/gateway/keys/keys-file.ts';
 import { accepted, type Script, started, tokens } from '../scripted-port.ts';
-import { answering, chat, events, gateway } from '../world.ts';
+import { answering, chat, events, gateway, noCluster } from '../world.ts';
 
 const hash = (key: string) => createHash('sha256').update(key).digest('hex');
 
@@ -87,7 +88,12 @@ describe('the keys file', () => {
 
 describe('roles', () => {
   it('metrics, the cluster, role changes and requests of others need an admin key', async () => {
-    const { app } = gateway(answering('x'), { keys: keysOf(file) });
+    const trace = {
+      ...{ id: 'r-0', tenant: 'lab-a', state: 'running', promptTokens: 1, maxTokens: 2, outputTokens: 0 },
+      ...{ batch: false, priority: 0, steps: [], stepsOmitted: 0, placements: [], submittedUs: 0 },
+    } as unknown as RequestTrace;
+    const cluster = { ...noCluster, requestTrace: (id: string) => (id === 'r-0' ? trace : undefined) };
+    const { app } = gateway(answering('x'), { keys: keysOf(file), cluster });
     const get = async (path: string, key: string) => (await app.request(path, { headers: bearer(key) })).status;
     for (const path of ['/metrics', '/api/cluster']) {
       expect(await get(path, 'secret-team')).toBe(403);
@@ -95,6 +101,8 @@ describe('roles', () => {
     }
     const role = { method: 'POST', body: JSON.stringify({ role: 'mixed' }), headers: bearer('secret-team') };
     expect((await app.request('/api/instances/0/role', role)).status).toBe(403);
+    const keys = ['secret-a', 'secret-ops', 'secret-team', 'secret-b'];
+    expect(await Promise.all(keys.map((key) => get('/api/requests/r', key)))).toEqual([200, 200, 404, 404]);
     expect(await get('/v1/models', 'secret-team')).toBe(200);
   });
 
