@@ -353,11 +353,13 @@ export class ExternalInstance {
 /** Tokens beyond those that the request may have are left out, and end it. @param outputs tokens of the call so far */
 function withinLimit(piece: StreamPiece, { maxTokens, resumed }: GenerationRequest, outputs: number): StreamPiece {
   const left = maxTokens - (resumed?.tokens.length ?? 0) - outputs;
-  const { tokens, logprobs } = piece;
+  const { tokens, text, logprobs } = piece;
   if (tokens.length <= left) return piece;
   return {
     ...piece,
     tokens: tokens.subarray(0, left),
+    // That of some of its tokens is not known.
+    text: left === 0 ? '' : text,
     logprobs: logprobs && firstOf(logprobs, left),
     finished: 'length',
   };

@@ -103,6 +103,10 @@ it('leaves out what an engine sends beyond the tokens of a request', async () =>
   const events = await eventsOf(vllmDialect, [chunk, chunk, chunk], { ...request('long', [1]), maxTokens: 3 });
   const tokens = events.flatMap((event) => (event.kind === 'tokens' ? [...event.tokens] : []));
   expect([tokens, events.at(-1)]).toEqual([[7, 8, 7], { kind: 'finished', reason: 'length' }]);
+  const text = { choices: [{ text: 'ab', token_ids: [7, 8], finish_reason: null }] };
+  const engineText = { ignoresEos: false, keepsSpecial: false };
+  const whole = await eventsOf(vllmDialect, [text, text], { ...request('text', [1]), maxTokens: 2, engineText });
+  expect(whole.flatMap((event) => (event.kind === 'tokens' ? [event.text] : []))).toEqual(['ab']);
 });
 
 it('passes on a text that arrives behind its tokens', async () => {
