@@ -9,7 +9,9 @@ import { health, model } from './cluster.ts';
 /** 64 blocks of 32 tokens of the embedded model. */
 const kvMemory = String(64 * 32 * 6 * 2 * 2 * 64 * 2);
 const rules = ['--borrow', '--lend-share', '0.9', '--low-water', '0.1', '--settle-ms', '20', '--lease-ms', '3000'];
-const runs = loadNative() !== undefined && (natsInstalled || process.env.CI !== undefined);
+// Under sanitizers sequences grow so slowly that none borrows ahead, and without debts there is no cycle to settle.
+const isSanitized = process.env.ASAN_OPTIONS !== undefined;
+const runs = loadNative() !== undefined && !isSanitized && (natsInstalled || process.env.CI !== undefined);
 
 describe.skipIf(!runs)('processes that owe each other blocks (needs nats-server)', () => {
   const members: RunningProcess[] = [];
