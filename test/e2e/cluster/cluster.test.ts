@@ -111,6 +111,33 @@ if (!natsInstalled && process.env.CI === undefined) {
       expect(await answers(streams(one))).toEqual(expected);
     });
 
+    it('fails no request of either gateway while all processes restart one after another', async () => {
+      if (one === undefined || two === undefined) throw new Error('No gateway');
+      const gateways = [one, two];
+      const restart = async (stopped: RunningProcess, start: () => Promise<void>) => {
+        const requests = gateways.map((server) => new Stream(server, 1, longTokens));
+        await Promise.all(requests.map(({ begun }) => begun));
+        const exited = stopped.stop();
+        // New requests go to gateways that are ready, as behind a load balancer.
+        const others = gateways.filter((server) => server !== stopped);
+        requests.push(...others.map((server) => new Stream(server, 1, longTokens)));
+        for (const answer of await answers(requests)) expect(answer).toEqual(expected[0]);
+        expect(await exited).toBe(0);
+        await start();
+        for (const server of gateways) await until(async () => (await health(server)) === 2);
+      };
+      for (const name of ['a', 'b']) {
+        const member = running.findLast(({ output }) => output().includes(`Joined as ${name}`));
+        if (member === undefined) throw new Error(`${name} has not joined`);
+        await restart(member, async () => void (await instance('--name', name)));
+      }
+      for (const i of gateways.keys())
+        await restart(gateways[i], async () => {
+          gateways[i] = await gateway();
+        });
+      [one, two] = gateways;
+    });
+
     it('cancels the requests of a killed gateway everywhere, and serves the other gateway', async () => {
       if (one === undefined || two === undefined) throw new Error('No gateway');
       const [killed, other] = [one, two];
