@@ -3,6 +3,7 @@
 
 #include "addon/addon.hpp"
 #include "remote/client.hpp"
+#include "remote/reader.hpp"
 
 namespace kvasir {
 namespace {
@@ -22,6 +23,12 @@ Napi::Value bind_create_remote_attention_server(Arguments& in, Napi::Env env) {
   auto backend = registries().backends.get(in.handle("backend"));
   auto pool = registries().pools.get(in.handle("KV pool"));
   return number(env, registries().remote_endpoints.add(std::make_shared<RemoteAttentionServer>(std::move(backend), std::move(pool))));
+}
+
+/** (backend of the debtor, server of this process) => reader of its lent pages */
+Napi::Value bind_create_remote_page_reader(Arguments& in, Napi::Env env) {
+  auto backend = registries().backends.get(in.handle("backend"));
+  return number(env, registries().remote_endpoints.add(std::make_shared<RemotePageReader>(std::move(backend), server_argument(in))));
 }
 
 /** (endpoint): refuses its open and later queries */
@@ -117,6 +124,7 @@ Napi::Value bind_remote_counts(Arguments& in, Napi::Env env) {
 
 void bind_remote_attention(Napi::Env env, Napi::Object exports) {
   bind<bind_create_remote_attention_server>(env, exports, "createRemoteAttentionServer");
+  bind<bind_create_remote_page_reader>(env, exports, "createRemotePageReader");
   bind<bind_free_remote_attention>(env, exports, "freeRemoteAttention");
   bind<bind_open_remote_attention_listener>(env, exports, "openRemoteAttentionListener");
   bind<bind_remote_attention_listener_port>(env, exports, "remoteAttentionListenerPort");

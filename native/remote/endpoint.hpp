@@ -1,5 +1,5 @@
-// An endpoint that answers remote attention queries: a server of this process, or a client of a server in another
-// process.
+// An endpoint that answers remote attention queries: a server of this process, a reader of its pages, or a client of a
+// server in another process.
 #pragma once
 #include <memory>
 
@@ -14,6 +14,8 @@ class RemoteAttentionEndpoint {
   virtual void post(std::shared_ptr<RemoteQuery> query) = 0;
   /** Refuses open and later queries. */
   virtual void close() = 0;
+  /** True if queries do not travel: the step's own threads read the lent pages in `post`. */
+  virtual bool reads_in_place() const { return false; }
 };
 
 }  // namespace kvasir

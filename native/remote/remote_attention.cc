@@ -114,7 +114,13 @@ void RemoteAttention::post(Group& group, const Wave& wave, const RemoteAttention
     query.query.assign(from, from + row_bytes * root.tokens);
     query.open();
     for (size_t node = 0; node < request.nodes.size(); node++) request.partials[node] = query.partial(node);
+    // `post` computes it at once: an abort ends the step before the next query.
+    if (request.endpoint->reads_in_place() && __atomic_load_n(call.abort, __ATOMIC_RELAXED) != 0) {
+      aborted_ = true;
+      return;
+    }
     request.endpoint->post(request.query);
+    if (request.endpoint->reads_in_place()) continue;
     call.backend.remote.queries++;
     call.backend.remote.bytes_out += query.bytes_out();
   }
@@ -166,7 +172,7 @@ void RemoteAttention::await(Group& group, const Wave& wave, const RemoteAttentio
       }
       ended[i - wave.request] = true;
       last_answer(request.endpoint.get()) = now;
-      if (state == RemoteQuery::State::answered) call.backend.remote.bytes_in += request.query->bytes_back();
+      if (state == RemoteQuery::State::answered && !request.endpoint->reads_in_place()) call.backend.remote.bytes_in += request.query->bytes_back();
       if (state == RemoteQuery::State::refused) fail(group, wave, group.roots[request.root].sequence);
     }
     for (size_t i = wave.request; open && i < wave.request_end; i++) {

@@ -189,7 +189,7 @@ void RemoteAttentionServer::serve() {
       event_.wait(seen);
     }
   }
-  for (const auto& served : open) finish(*served);
+  for (const auto& served : open) finish(*served, workspace(0), true);
 }
 
 /** Takes queries until those with loans that do not rest are enough for a batch; the others wait. */
@@ -208,20 +208,34 @@ std::vector<std::shared_ptr<RemoteQuery>> RemoteAttentionServer::take_queries(co
   return taken;
 }
 
+/** The query with its pages, which are not taken back before it stops; null unless all of its blocks are lent. */
+std::shared_ptr<ServedQuery> RemoteAttentionServer::activate(std::shared_ptr<RemoteQuery> query, int threads) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<int32_t> pages = is_valid(*query, *pool_) ? find_pages(*query, lent_) : std::vector<int32_t>();
+  if (pages.empty()) return nullptr;
+  const int first_block = query->keys.front().first_block;
+  return active_.emplace_back(std::make_shared<ServedQuery>(std::move(query), *pool_, first_block, std::move(pages), threads));
+}
+
+void RemoteAttentionServer::answer_with(ThreadPool& threads, GrowingMemory& memory, std::shared_ptr<RemoteQuery> query) {
+  const std::shared_ptr<ServedQuery> served = closing_.load() ? nullptr : activate(query, threads.size());
+  if (served == nullptr) {
+    refuse(*query);
+    return;
+  }
+  const size_t workspace_bytes = served->pieces().workspace_bytes();
+  uint8_t* workspaces = memory.at_least(workspace_bytes * threads.size());
+  threads.run(served->pieces().tasks(), [&](int task, int thread) { served->run_task(task, workspaces + workspace_bytes * thread, [&] { return !closing_.load(); }); });
+  finish(*served, workspaces, false);
+}
+
 /** Adds the queries over lent blocks alone to the open ones; refuses the others. */
 void RemoteAttentionServer::admit(std::vector<std::shared_ptr<RemoteQuery>> queries, ServedQueries& open) {
   const int threads = backend_->pool.size();
   for (auto& query : queries) {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      const std::vector<int32_t> pages = is_valid(*query, *pool_) ? find_pages(*query, lent_) : std::vector<int32_t>();
-      if (!pages.empty()) {
-        const int first_block = query->keys.front().first_block;
-        open.push_back(std::make_shared<ServedQuery>(std::exchange(query, nullptr), *pool_, first_block, pages, threads));
-        active_.push_back(open.back());
-      }
-    }
-    if (query != nullptr) refuse(*query);
+    std::shared_ptr<ServedQuery> served = activate(query, threads);
+    if (served == nullptr) refuse(*query);
+    else open.push_back(std::move(served));
   }
   if (queries.empty()) return;
   std::stable_sort(open.begin(), open.end(), [](const auto& a, const auto& b) { return work_of(a->query()) < work_of(b->query()); });
@@ -234,7 +248,7 @@ void RemoteAttentionServer::admit(std::vector<std::shared_ptr<RemoteQuery>> quer
 void RemoteAttentionServer::compute(ServedQueries& open) {
   if (!compute_together(open) && !compute_alone(open)) pause(open);
   const auto over = std::stable_partition(open.begin(), open.end(), [](const auto& served) { return !served->stopped() && served->next_task() >= 0; });
-  for (auto served = over; served != open.end(); ++served) finish(**served);
+  for (auto served = over; served != open.end(); ++served) finish(**served, workspace(0), true);
   open.erase(over, open.end());
 }
 
@@ -318,15 +332,16 @@ void RemoteAttentionServer::run_task(ServedQuery& served, int task, int thread, 
   loans_[loan_of(served.query())].counts.nanoseconds += nanoseconds;
 }
 
-void RemoteAttentionServer::finish(ServedQuery& served) {
+/** @param counts the creditor computed it: it counts among its queries */
+void RemoteAttentionServer::finish(ServedQuery& served, uint8_t* workspace, bool counts) {
   RemoteQuery& query = served.query();
   bool complete = !served.stopped() && !closing_.load();
   for (int task = 0; task < served.pieces().tasks(); task++) complete = complete && served.done(task);
-  for (int merge = 0; complete && merge < served.pieces().merges(); merge++) served.pieces().run_merge(merge, workspace(0));
+  for (int merge = 0; complete && merge < served.pieces().merges(); merge++) served.pieces().run_merge(merge, workspace);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     active_.erase(std::find_if(active_.begin(), active_.end(), [&](const auto& other) { return other.get() == &served; }));
-    count(query, complete);
+    if (counts) count(query, complete);
   }
   query.end(complete ? RemoteQuery::State::answered : RemoteQuery::State::refused);
 }

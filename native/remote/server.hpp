@@ -68,6 +68,8 @@ class RemoteAttentionServer final : public RemoteAttentionEndpoint {
   RemoteAttentionServerCounts counts_of(int loan) const;
   const KvLayout& layout() const { return pool_->layout; }
   void post(std::shared_ptr<RemoteQuery> query) override;
+  /** Answers or refuses a query in the calling thread, with threads that the caller holds and its workspace. */
+  void answer_with(ThreadPool& threads, GrowingMemory& memory, std::shared_ptr<RemoteQuery> query);
   void close() override;
 
  private:
@@ -83,12 +85,13 @@ class RemoteAttentionServer final : public RemoteAttentionEndpoint {
   void serve();
   std::vector<std::shared_ptr<RemoteQuery>> take_queries(const ServedQueries& open);
   void admit(std::vector<std::shared_ptr<RemoteQuery>> queries, ServedQueries& open);
+  std::shared_ptr<ServedQuery> activate(std::shared_ptr<RemoteQuery> query, int threads);
   void compute(ServedQueries& open);
   bool compute_together(const ServedQueries& open);
   bool compute_alone(const ServedQueries& open);
   ServedQuery* first_awake(const ServedQueries& open);
   void run_task(ServedQuery& served, int task, int thread, bool yields);
-  void finish(ServedQuery& served);
+  void finish(ServedQuery& served, uint8_t* workspace, bool counts);
   void refuse(RemoteQuery& query);
   void count(const RemoteQuery& query, bool answered);
   Clock::time_point rest_end(int loan);

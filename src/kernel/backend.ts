@@ -58,6 +58,11 @@ export interface RemoteAttentionServers {
    */
   createRemoteAttentionServer(pool: KvPoolHandle): RemoteAttentionHandle;
   /**
+   * A reader of the pages that a server of this process lends, for `Step.remote`: steps of this backend read them with
+   * their own threads instead of sending rows. `freeRemoteAttentionServer` frees it.
+   */
+  createRemotePageReader(server: RemoteAttentionHandle): RemoteAttentionHandle;
+  /**
    * Serves queries of this loan over these blocks from now on. Their pages hold full blocks and are not written any
    * more.
    * @param pages (blocks, layers): page ids, in the layer group that debtors name

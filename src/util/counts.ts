@@ -42,6 +42,8 @@ export interface RemoteCounts {
   readonly bytesIn: number;
   /** Time that steps waited for partial results after their own part. */
   readonly waitSeconds: number;
+  /** Keys and values that steps read at creditors instead of sending rows; undefined: none. */
+  readonly keyBytes?: number | undefined;
 }
 
 /** Work of an attention worker for model workers. */

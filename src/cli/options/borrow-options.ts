@@ -1,5 +1,5 @@
 // Options of memory lending between instances, and the lending configuration of a simulated cluster.
-import type { Command } from 'commander';
+import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { queryRowBytes } from '../../core/cost/dist-attention.ts';
 import { blocksLendable } from '../../core/lending/lending-policy.ts';
@@ -21,6 +21,8 @@ import { modelSpec } from './specs.ts';
 
 const share = numeric(z.number().min(0).max(1));
 const positive = numeric(z.number().positive());
+
+export const remoteAttentionField = z.enum(['auto', 'dist', 'ring']).optional();
 
 export const borrowFields = {
   borrow: z.boolean().default(false),
@@ -85,6 +87,13 @@ function lendingRules(options: LiveOptions): LendingRules {
   if (options.lendHost > 0 && options.hostMemory === undefined)
     throw new UsageError('Cannot use --lend-host: it needs --host-memory');
   return withHostMemory(options, options.hostMemory);
+}
+
+export function remoteAttentionFlag(): Option {
+  return new Option(
+    '--remote-attention <kind>',
+    'Attention over borrowed KV: send queries to the creditor (dist), fetch its keys and values in every step (ring), or choose for each step by predicted time and bytes (auto) (default: dist)',
+  ).choices(['auto', 'dist', 'ring']);
 }
 
 export function addBorrowFlags(command: Command, leaseMs = 2000): Command {

@@ -7,7 +7,7 @@ import { pageTokens, rangeTokens } from '../../util/step.ts';
 
 /** The lending options, as `borrowFields` of borrow-options.ts parses them. */
 export interface BorrowOptions {
-  /** Of simulated instances; undefined: `dist`, as live ones. */
+  /** Which way attention over borrowed memory goes; undefined: `dist`. */
   readonly remoteAttention?: 'auto' | 'dist' | 'ring' | undefined;
   readonly borrow: boolean;
   readonly lendShare: number;

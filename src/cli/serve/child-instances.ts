@@ -8,6 +8,7 @@ import { servedAttentionWorkers } from '../options/attention-worker-settings.ts'
 import { servedLending } from '../options/borrow-options.ts';
 import type { NatsOptions } from '../options/nats-options.ts';
 import { computes, type InstanceOptions, type ServeOptions, toFlag } from '../options/options.ts';
+import { UsageError } from '../usage-error.ts';
 import { tierSettings } from './instance-tiers.ts';
 
 const command = fileURLToPath(new URL('../main.js', import.meta.url));
@@ -142,7 +143,11 @@ function natsFlags({ natsCa, natsCert, natsKey, natsNkey, natsCreds, natsReplica
 
 function borrowFlags(rules: ServeOptions, { hostMemory = rules.hostMemory }: InstanceOptions): readonly string[] {
   const { lendShare, lowWater, remoteAttentionShare, lookAheadMs, leaseMs, settleMs, remoteCacheMs } = rules;
-  const { borrowAhead, settle, settleMin } = rules;
+  const { borrowAhead, settle, settleMin, remoteAttention = 'dist' } = rules;
+  if (remoteAttention !== 'dist')
+    throw new UsageError(
+      `Cannot use --remote-attention ${remoteAttention} with --nats: keys travel only between instances of one process`,
+    );
   const lendHost = hostMemory === undefined ? undefined : rules.lendHost;
   const denied = [...(borrowAhead ? [] : ['--no-borrow-ahead']), ...(settle ? [] : ['--no-settle'])];
   return [

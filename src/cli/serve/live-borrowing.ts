@@ -138,6 +138,13 @@ export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts)
     layers: engine.layers.map(({ index }) => index),
     blockBytes: group.layers * kv.pageBytes,
     remoteAttentionPermilleMax: Math.round(rules.remoteAttentionShare * 1000),
+    attention: {
+      kind: rules.remoteAttention ?? 'dist',
+      heads: { layers: group.layers, heads: engine.model.config.heads, headDim: kv.headDim },
+      kvBytesPerToken: (group.layers * kv.pageBytes) / pageTokens,
+      openReader: (of) => backend.createRemotePageReader(of),
+      freeReader: (reader) => backend.freeRemoteAttentionServer(reader),
+    },
   });
   const host = hostBlocks(rules, group.layers * kv.pageBytes);
   const lenders = lending.lenders === 'others' ? [] : lending.lenders;

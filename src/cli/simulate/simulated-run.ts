@@ -16,7 +16,13 @@ import { BlockUses } from '../../trace/future-uses.ts';
 import type { Labels } from '../../trace/labels.ts';
 import { presetNames } from '../../trace/workload/presets.ts';
 import { scramble } from '../../util/scramble.ts';
-import { addBorrowFlags, borrowFields, withBorrowing } from '../options/borrow-options.ts';
+import {
+  addBorrowFlags,
+  borrowFields,
+  remoteAttentionField,
+  remoteAttentionFlag,
+  withBorrowing,
+} from '../options/borrow-options.ts';
 import {
   bytesOf,
   clusterFields,
@@ -83,7 +89,7 @@ export const simulationSchema = z.object({
   policy: z.string().optional(),
   balancingThreshold: numeric(z.number().min(1)).default(balancingThresholdDefault),
   copyHotPrefixes: z.boolean().default(false),
-  remoteAttention: z.enum(['auto', 'dist', 'ring']).optional(),
+  remoteAttention: remoteAttentionField,
   queue: count(1).default(1_000_000),
   findRate: numeric(z.number().positive().max(1)).optional(),
   check: z.boolean().default(false),
@@ -132,14 +138,7 @@ export function addRunFlags(command: Command): Command {
     )
     .addOption(copyHotPrefixesFlag())
     .option('--queue <n>', 'Accept at most this number of requests at once in the cluster (default: 1000000)');
-  command
-    .optionsGroup(groups.lending)
-    .addOption(
-      new Option(
-        '--remote-attention <kind>',
-        'Attention over borrowed KV: send queries to the creditor (dist), fetch its keys and values in every step (ring), or choose for each step by predicted time and bytes (auto) (default: dist)',
-      ).choices(['auto', 'dist', 'ring']),
-    );
+  command.optionsGroup(groups.lending).addOption(remoteAttentionFlag());
   return addBorrowFlags(addTransformFlags(addWorkloadFlags(addFaultFlags(addGatewayFlags(addSloFlags(command))))));
 }
 

@@ -29,13 +29,16 @@ export function queryRowBytes({ layers, heads, headDim }: AttentionHeads): numbe
 }
 
 /** Attention time of a step: the time that the same rows would save if each attended to itself alone. */
-export function attentionUs(cost: StepCostModel, shape: StepShape): number {
+export function attentionUs(cost: Pick<StepCostModel, 'stepUs'>, shape: StepShape): number {
   const { rows, decodeRows } = shape;
   return cost.stepUs(shape) - cost.stepUs({ ...shape, keyRows: rows, decodeKeys: decodeRows });
 }
 
 /** Time that a creditor's devices take for a debtor's rows if they compute nothing else. */
-export function remoteAttentionUs(cost: StepCostModel, { rows, keyRows, decodeRows, decodeKeys }: RemoteKeys): number {
+export function remoteAttentionUs(
+  cost: Pick<StepCostModel, 'stepUs'>,
+  { rows, keyRows, decodeRows, decodeKeys }: RemoteKeys,
+): number {
   const shape = { rows, keyRows: rows + keyRows, decodeRows, decodeKeys: decodeRows + decodeKeys, logitRows: 0 };
   return attentionUs(cost, shape);
 }

@@ -96,6 +96,11 @@ export const lendingCounters: readonly InstanceMetric[] = [
     of((l) => l.remoteAttention.bytesIn),
   ],
   [
+    'kvasir_instance_remote_key_bytes_total',
+    'Bytes of keys and values that steps read at creditors instead of sending query rows.',
+    of((l) => l.remoteAttention.keyBytes ?? 0),
+  ],
+  [
     'kvasir_instance_remote_wait_seconds_total',
     'Time that steps waited for partial attention of other instances.',
     of((l) => l.remoteAttention.waitSeconds),

@@ -148,6 +148,10 @@ export class NativeBackend implements Backend {
     return this.native.createRemoteAttentionServer(this.handle, pool);
   }
 
+  createRemotePageReader(server: RemoteAttentionHandle): RemoteAttentionHandle {
+    return this.native.createRemotePageReader(this.handle, server);
+  }
+
   lendBlocks(server: RemoteAttentionHandle, loan: number, blocks: Int32Array, pages: Int32Array): void {
     this.native.lendBlocks(server, loan, blocks, pages);
   }

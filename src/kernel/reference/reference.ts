@@ -112,6 +112,11 @@ export class ReferenceBackend implements Backend {
     return server;
   }
 
+  /** Servers of the reference backend read lent pages in place. */
+  createRemotePageReader(server: RemoteAttentionHandle): RemoteAttentionHandle {
+    return referenceAttentionServers.add(referenceAttentionServers.get(server));
+  }
+
   lendBlocks(server: RemoteAttentionHandle, loan: number, blocks: Int32Array, pages: Int32Array): void {
     referenceAttentionServers.get(server).lend(loan, blocks, pages);
   }

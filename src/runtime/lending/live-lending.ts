@@ -1,7 +1,7 @@
 // Carries out the lending effects of an instance: sends messages, moves blocks through the messenger, and lends blocks to
 // remote attention.
 
-import { linkDistance } from '../../core/cost/links/link-distance.ts';
+import { linkDistance, linkFigures } from '../../core/cost/links/link-distance.ts';
 import { LinkMeter } from '../../core/cost/links/link-meter.ts';
 import type { Creditor } from '../../core/lending/creditor/creditor.ts';
 import type { Borrower } from '../../core/lending/debtor/borrower.ts';
@@ -16,6 +16,7 @@ import { assertNever } from '../../util/assert-never.ts';
 import { nowUs } from '../threads/alarm.ts';
 import { LinkRates } from '../transfer/link-rates.ts';
 import type { Messenger, PageTransport, ReceiveBufferHandle } from '../transfer/messenger.ts';
+import { AttentionWays, type AttentionWaysOptions } from './attention-ways.ts';
 import { DebtorLoads, ServedShare } from './debtor-loads.ts';
 import type { LenderRoutes, LendingWire } from './lending-wire.ts';
 import { LentBlocks } from './lent-blocks.ts';
@@ -61,6 +62,8 @@ export interface LiveLendingOptions {
   readonly blockBytes: number;
   /** Largest share of a core, in thousandths, for remote attention while steps run here. */
   readonly remoteAttentionPermilleMax: number;
+  /** Which way the attention of steps goes. */
+  readonly attention: AttentionWaysOptions;
 }
 
 /** Own blocks of a move that are sent: (blocks, layers) pages, to the receive buffer from index `at` on. */
@@ -102,6 +105,8 @@ export class LiveLending {
   readonly #loads: DebtorLoads;
   readonly #meter = new LinkMeter();
   readonly #rates: LinkRates;
+  /** Which way the attention of each step goes. */
+  readonly ways: AttentionWays;
   readonly #served: ServedShare;
   /** The links that the state machine received last, and when. */
   #reportedLinks = '[]';
@@ -114,6 +119,9 @@ export class LiveLending {
     this.#served = new ServedShare(() => options.servers.remoteAttentionCounts(options.server).seconds);
     this.#loads = new DebtorLoads((debtor) => host.loanCounts(debtor));
     this.#rates = new LinkRates(messenger, this.#meter);
+    this.ways = new AttentionWays(options.attention, options.routes.instance, (creditor) =>
+      linkFigures(this.#meter.report(nowUs(), creditor)),
+    );
   }
 
   /** The creditor's remote attention server, and the loan there, which is this instance's lender number. */
@@ -133,7 +141,8 @@ export class LiveLending {
       .links(rmanager.debtor.totals, (debtor) => host.loanCounts(debtor))
       .map((link) => ({ ...link, ...measuredLink(this.#meter.report(at, link.peer)) }));
     const servedAttention = servers.remoteAttentionCounts(server);
-    const remoteAttention = servers.remoteCounts();
+    const { keyBytes } = this.ways;
+    const remoteAttention = { ...servers.remoteCounts(), ...(keyBytes > 0 && { keyBytes }) };
     const { bytes: copiedBytes, earlyBytes } = this.#options.messenger.counts;
     const bytes = { copiedBytes, overlappedBytes: earlyBytes };
     return { ...totals, ...bytes, lenderNumber: this.#instance, links, servedAttention, remoteAttention };
@@ -364,6 +373,7 @@ export class LiveLending {
 
   #connectedInProcess(creditor: InstanceIndex, server: number): void {
     this.#creditorServers.set(creditor, server);
+    this.ways.connected(creditor, server);
     this.#meter.connected(nowUs(), creditor, 'thread');
   }
 

@@ -284,8 +284,9 @@ export class InstanceLoop {
   #execute(run: RunStep): InstanceEvent {
     const { step, range } = run;
     try {
-      const masked = this.#grammars?.masked(run.plan);
-      const plan = masked?.step ?? run.plan;
+      const placed = this.#lending?.ways.placed(run, (shape) => this.#machine.predictUs(shape)) ?? run.plan;
+      const masked = this.#grammars?.masked(placed);
+      const plan = masked?.step ?? placed;
       const outcome = range
         ? this.#runPipelineStep({ ...run, plan })
         : this.#engine.run(this.#withTransfers(plan), this.#interrupt.polled);

@@ -60,7 +60,13 @@ const lendingSnapshot = z.strictObject({
     bytesIn: count,
     bytesOut: count,
   }),
-  remoteAttention: z.strictObject({ queries: count, bytesOut: count, bytesIn: count, waitSeconds: figure }),
+  remoteAttention: z.strictObject({
+    queries: count,
+    bytesOut: count,
+    bytesIn: count,
+    waitSeconds: figure,
+    keyBytes: figure.optional(),
+  }),
   isManager: z.boolean().exactOptional(),
 });
 

@@ -2,6 +2,7 @@
 
 import { attentionUs, distributedUs, withServedAttentionUs } from '../../core/cost/dist-attention.ts';
 import type { HostLink } from '../../core/cost/host-link.ts';
+import type { RemoteWait } from '../../core/cost/remote-way.ts';
 import type { StepCostModel } from '../../core/cost/roofline.ts';
 import type { LengthEvent } from '../../core/instance/length-instance.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
@@ -11,7 +12,6 @@ import type { PendingBlocks } from '../../core/transfer/prefix-fetch/prefix-load
 import { wideZero } from '../../util/wide-zero.ts';
 import type { EventQueue, Timer } from './event-queue.ts';
 import { LayerWaits } from './layer-waits.ts';
-import type { RemoteWait } from './lending/remote-attention.ts';
 
 type RunStep = Omit<Extract<InstanceEffect, { kind: 'runStep' }>, 'plan'>;
 type StepShape = RunStep['shape'];

@@ -97,14 +97,33 @@ describe.skipIf(native === undefined)('instances of a process that borrow', () =
     },
   );
 
+  it.each(['ring', 'auto'] as const)(
+    'give these bits where keys may travel to the rows: %s',
+    async (remoteAttention) => {
+      const alone = await started(liveCluster([{ contextTokens: 4096, kvBytes: 64 * 2 ** 20 }]));
+      const cluster = await started(borrowingCluster([40, 40], { remoteAttention }));
+      const long = liveRequest('long', livePrompt(3, 1_700), 12);
+      const [expected, answer] = await Promise.all([answerOf(alone, long), answerOf(cluster, long)]);
+      expect([answer.tokens, answer.logprobs]).toEqual([expected.tokens, expected.logprobs]);
+      const remote = cluster.instances().flatMap(({ lending }) => lending?.remoteAttention ?? []);
+      const queries = remote.reduce((sum, one) => sum + one.queries, 0);
+      const keyBytes = remote.reduce((sum, one) => sum + (one.keyBytes ?? 0), 0);
+      expect(queries + keyBytes).toBeGreaterThan(0);
+      if (remoteAttention === 'ring') expect([queries, keyBytes > 0]).toEqual([0, true]);
+      await atRest(cluster);
+    },
+  );
+
   it.each([
-    ['with host memory and SSD', 2 ** 22, [0, 1, 2].map(tiersOf)],
-    ['with hand-offs', 0, (['prefill', 'decode', 'mixed'] as const).map((role) => ({ role }))],
-  ])(
+    ['with host memory and SSD', 2 ** 22, 'dist', [0, 1, 2].map(tiersOf)],
+    ['with hand-offs', 0, 'ring', (['prefill', 'decode', 'mixed'] as const).map((role) => ({ role }))],
+  ] as const)(
     'stay correct under cancels and crashes: %s',
-    async (_name, lentHostBytes, each) => {
+    async (_name, lentHostBytes, remoteAttention, each) => {
       const alone = await started(liveCluster([{ contextTokens: 8192, kvBytes: 128 * 2 ** 20 }]));
-      const cluster = await started(borrowingCluster([40, 40, 48], { lowWater: 0.05, lentHostBytes }, {}, each));
+      const cluster = await started(
+        borrowingCluster([40, 40, 48], { lowWater: 0.05, lentHostBytes, remoteAttention }, {}, each),
+      );
       const spec = fc.record({
         kind: fc.nat(5),
         length: fc.integer({ min: 1, max: 1_700 }),

@@ -51,6 +51,12 @@ function creditor() {
     },
     messenger: simulatedEnds()[0].messenger,
     ...{ servers, server: 7, layers: [0], blockBytes: 1, remoteAttentionPermilleMax: 200 },
+    attention: {
+      kind: 'dist',
+      heads: { layers: 1, heads: 1, headDim: 32 },
+      kvBytesPerToken: 1,
+      ...{ openReader: () => 0, freeReader: () => {} },
+    },
     host: {
       ...{
         connectServer: () => 0,

@@ -1,26 +1,18 @@
 // Remote attention in a simulated cluster, and its effect on the steps of creditors and debtors.
 
+import { type QueryLink, remoteAttentionUs } from '../../../core/cost/dist-attention.ts';
 import {
-  attentionUs,
-  distributedUs,
-  fetchesKeys,
-  keysSent,
-  partialsUs,
-  type QueryLink,
-  remoteAttentionUs,
-  ringUs,
-} from '../../../core/cost/dist-attention.ts';
+  fetchWait,
+  keyBytesOf,
+  keysTravel,
+  type RemoteSource,
+  type RemoteWait,
+  shipWait,
+} from '../../../core/cost/remote-way.ts';
 import type { StepCostModel } from '../../../core/cost/roofline.ts';
 import { unboundedPermille } from '../../../core/lending/lending-policy.ts';
 import type { RemoteWork } from '../../../core/protocol/lending-effects.ts';
 import type { StepShape } from '../../../core/protocol/step-shape.ts';
-
-/** What a step waits for: the keys that other instances attend to, and the time until the last partials arrive. */
-export interface RemoteWait {
-  readonly keyRows: number;
-  readonly decodeKeys: number;
-  readonly remoteUs: number;
-}
 
 export type RemoteWay = 'rows' | 'keys' | 'either';
 
@@ -129,63 +121,21 @@ export class RemoteAttention {
 
   /** What a step of this shape waits for, and decides which way its attention goes. */
   waitOf(debtor: number, shape: StepShape, remote: readonly RemoteWork[]): RemoteWait {
-    const others = remote.filter(({ creditor }) => creditor !== debtor);
-    const keyBytes = this.#keyBytesOf(debtor, others);
-    const { way, rowBytes } = this.#config;
-    this.#keyBytes[debtor] = 0;
-    if (way === 'rows' || keyBytes === 0) return this.#shipWait(debtor, remote);
-    if (way === 'keys') {
-      this.#keyBytes[debtor] = keyBytes;
-      return this.#fetchWait(debtor, remote, keyBytes);
-    }
-    const [rowsWait, keysWait] = [this.#shipWait(debtor, remote), this.#fetchWait(debtor, remote, keyBytes)];
-    const rows = others.reduce((sum, work) => sum + work.rows, 0);
-    const shipped = { bytes: rows * rowBytes, us: this.#stepUs(debtor, shape, rowsWait) };
-    if (!fetchesKeys(shipped, { bytes: keyBytes, us: this.#stepUs(debtor, shape, keysWait) })) return rowsWait;
-    this.#keyBytes[debtor] = keyBytes;
-    return keysWait;
+    const { way, costs } = this.#config;
+    const sources = remote.map((work) => this.#sourceOf(debtor, work));
+    const bytes = keyBytesOf(sources, costs[debtor].kvBytesPerToken);
+    const fetches = bytes > 0 && (way === 'keys' || (way === 'either' && keysTravel(costs[debtor], shape, sources)));
+    this.#keyBytes[debtor] = fetches ? bytes : 0;
+    return fetches ? fetchWait(sources, bytes) : shipWait(sources);
   }
 
-  #stepUs(debtor: number, shape: StepShape, { keyRows, decodeKeys, remoteUs }: RemoteWait): number {
-    const cost = this.#config.costs[debtor];
-    const home = { ...shape, keyRows: shape.keyRows - keyRows, decodeKeys: shape.decodeKeys - decodeKeys };
-    return distributedUs(cost.stepUs(home), attentionUs(cost, home), remoteUs);
-  }
-
-  /** Rows travel to the keys. */
-  #shipWait(debtor: number, remote: readonly RemoteWork[]): RemoteWait {
-    const { hostTokenUs } = this.#config;
-    const sentRows = remote.reduce((sum, { rows }) => sum + rows, 0);
-    let keyRows = 0;
-    let decodeKeys = 0;
-    let remoteUs = 0;
-    for (const work of remote) {
-      const readUs = work.hostTokens * hostTokenUs[work.creditor];
-      // Own host memory is read while the local attention runs, which attends to those keys too.
-      if (work.creditor === debtor) remoteUs = Math.max(remoteUs, readUs);
-      if (work.creditor === debtor) continue;
-      if (!this.#states[debtor].has(work.creditor)) this.#update(debtor, work.creditor);
-      keyRows += work.keyRows;
-      decodeKeys += work.decodeKeys;
-      const link = this.#host.linkOf(debtor, work.creditor);
-      const share = this.#share(debtor, work);
-      remoteUs = Math.max(remoteUs, partialsUs(link, sentRows, this.#workUs(debtor, work), share, readUs));
-    }
-    return { keyRows, decodeKeys, remoteUs };
-  }
-
-  /** The debtor computes all attention: the keys and values of all creditors share its NIC, and are read where they lie. */
-  #fetchWait(debtor: number, remote: readonly RemoteWork[], bytes: number): RemoteWait {
-    const { hostTokenUs } = this.#config;
-    const remoteUs = remote.map(({ creditor, hostTokens }) => {
-      const readUs = hostTokens * hostTokenUs[creditor];
-      return creditor === debtor ? readUs : Math.max(readUs, ringUs(this.#host.linkOf(debtor, creditor), bytes));
-    });
-    return { keyRows: 0, decodeKeys: 0, remoteUs: Math.max(0, ...remoteUs) };
-  }
-
-  #keyBytesOf(debtor: number, remote: readonly RemoteWork[]): number {
-    return remote.reduce((sum, work) => sum + keysSent(work), 0) * this.#config.costs[debtor].kvBytesPerToken;
+  #sourceOf(debtor: number, work: RemoteWork): RemoteSource {
+    const { creditor } = work;
+    const readUs = work.hostTokens * this.#config.hostTokenUs[creditor];
+    if (creditor === debtor) return { work, link: undefined, workUs: 0, sharePermille: 1000, readUs };
+    if (!this.#states[debtor].has(creditor)) this.#update(debtor, creditor);
+    const link = this.#host.linkOf(debtor, creditor);
+    return { work, link, workUs: this.#workUs(debtor, work), sharePermille: this.#share(debtor, work), readUs };
   }
 
   /** A step of the debtor begins with this work at creditors; none: its steps have ended. Returns the changes for creditors. */
