@@ -104,7 +104,7 @@ function record(
 it.each([
   [['mixed'] as const, 40, {}],
   [['mixed', 'mixed'] as const, 80, {}],
-  [['prefill', 'prefill', 'decode'] as const, 60, {}],
+  [['prefill', 'prefill', 'decode'] as const, 80, {}],
   [['mixed', 'mixed'] as const, 60, { engine: 'vllm' } as const],
 ])('repeats the placements and latencies of %j', async (roles, count, own) => {
   const replay = await replayRecording(replayFlags({ replay: record(roles, count, own) }), false);
