@@ -96,8 +96,9 @@ export class EventQueue {
     this.#nowUs = timeUs;
   }
 
-  /** Advances the clock; nothing may be due before `timeUs` but events of the background. */
+  /** Advances the clock; nothing may be due before `timeUs` but events of the background. @throws Error if that time is over */
   skipTo(timeUs: number): void {
+    if (timeUs < this.#nowUs) throw new Error(`Cannot simulate: ${timeUs} us is before the present, ${this.#nowUs} us`);
     this.#nowUs = timeUs;
   }
 

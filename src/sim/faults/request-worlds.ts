@@ -230,13 +230,14 @@ function withHotPrefixes({ config, trace }: RequestWorld, prng: Prng): RequestWo
   const placement = { ...config.placement, kind, copiesHotPrefixes: true } as const;
   // Bursts of prompts with a short prefix that one instance has, since a copy takes an eighth of a memory at most.
   const bursts = Array.from({ length: 60 }, (_, i): TraceRequest => {
-    const [burst, place, index] = [Math.floor(i / 15), i % 15, trace.length + i];
+    const [burst, place] = [Math.floor(i / 15), i % 15];
     const firstUs = (burst * chaosUs) / 5;
     const arrivalUs = place === 0 ? firstUs : firstUs + 300_000 + 500 * place;
-    const blocks = Int32Array.of(500_000 + 2 * burst, 500_001 + 2 * burst, 1_000_000 + 100 * index);
-    return { index, arrivalUs, inputTokens: 2 * blockTokens + 4, outputTokens: 4, blocks };
+    const blocks = Int32Array.of(500_000 + 2 * burst, 500_001 + 2 * burst, 1_000_000 + 100 * (trace.length + i));
+    return { index: 0, arrivalUs, inputTokens: 2 * blockTokens + 4, outputTokens: 4, blocks };
   });
-  return { config: { ...config, placement }, trace: [...trace, ...bursts] };
+  const arrivals = [...trace, ...bursts].sort((a, b) => a.arrivalUs - b.arrivalUs);
+  return { config: { ...config, placement }, trace: arrivals.map((request, index) => ({ ...request, index })) };
 }
 
 /** A world in which instances keep only some tokens of requests in sparse layers. */
