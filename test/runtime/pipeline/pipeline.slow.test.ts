@@ -197,8 +197,8 @@ describe.skipIf(native === undefined)('groups of instances', () => {
     }));
     const expected = await Promise.all(scored.map((request) => answerOf(alone, request)));
     const before = ran(pair, 1);
-    const answers = await Promise.all(scored.map((request) => answerOf(pair, request)));
-    expect(answers.map(bare)).toEqual(expected.map(bare));
+    // One after another: beside another prompt a group may be predicted to be slower than one instance.
+    for (const [i, request] of scored.entries()) expect(bare(await answerOf(pair, request))).toEqual(bare(expected[i]));
     // No chunk has more scored rows than a step of one instance.
     const chunks = scored.reduce((sum, { prompt }) => sum + Math.ceil(prompt.length / 64), 0);
     expect(ran(pair, 1) - before).toBe(chunks);
