@@ -143,7 +143,7 @@ async function openProcesses(
   given: Given,
   instances: readonly InstanceOptions[],
 ): Promise<ProcessServing> {
-  const quiet = { log: () => {}, traces: false, key: gatewayKey(undefined) };
+  const quiet = { log: () => {}, traces: false, key: await gatewayKey(undefined) };
   const unparsed = { ...given, nats: url, cluster: name, instances, logLevel: 'error' };
   const options = serveOptionsSchema.parse(unparsed);
   const settings = instances.map(() => options);

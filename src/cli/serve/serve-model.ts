@@ -232,7 +232,7 @@ async function serveCluster(nats: NatsServers, options: ServeOptions, context: S
     log: context.log,
     kvEvents: context.kvEvents?.blocks,
     traces: recordsSteps(options),
-    key: gatewayKey(context.data),
+    key: await gatewayKey(context.data),
   });
   try {
     const gateway = await openGateway(member, options, context);
@@ -402,5 +402,9 @@ async function openData(path: string, log: (message: string) => void): Promise<O
     throw new UsageError(`Cannot keep data at ${path}: it cannot be written: ${codeOf(error)}`);
   });
   if (typeof lock === 'string') throw new Error(`Cannot keep data at ${path}: ${lock} uses it`);
-  return { folder, release: () => lock.release() };
+  const release = async (): Promise<void> => {
+    await folder.close();
+    await lock.release();
+  };
+  return { folder, release };
 }

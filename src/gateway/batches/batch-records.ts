@@ -82,6 +82,9 @@ export function hasEnded({ status }: Pick<Batch, 'status'>): boolean {
   return status !== 'in_progress' && status !== 'cancelling';
 }
 
+/** Of files that a running batch has. */
+const progressSuffixes = ['.input', '.answers'];
+
 export class BatchRecords {
   /** Undefined: batches are lost when the process exits. */
   readonly #storage: Storage | undefined;
@@ -91,21 +94,22 @@ export class BatchRecords {
   }
 
   /** Writes the input first: a batch exists once its record does. */
-  begin(batch: Batch, input: Uint8Array): void {
-    if (!hasEnded(batch)) this.#storage?.folder.write(`${batch.id}.input`, input);
+  async begin(batch: Batch, input: Uint8Array): Promise<void> {
+    if (!hasEnded(batch)) await this.#storage?.folder.write(`${batch.id}.input`, input);
     try {
-      this.save(batch);
+      await this.save(batch);
     } catch (error) {
-      this.#removeProgress(batch.id);
+      await this.remove(batch).catch(() => {});
       throw error;
     }
   }
 
-  save({ tenant, request, stop: _, input: __, outputs: ___, next: ____, ...batch }: Batch): void {
+  /** Resolves when the state at the call is on disk; states follow each other in the order of the calls. */
+  async save({ tenant, request, stop: _, input: __, outputs: ___, next: ____, ...batch }: Batch): Promise<void> {
     if (this.#storage === undefined) return;
     const { folder, owners } = this.#storage;
-    folder.write(`${batch.id}.json`, JSON.stringify({ ...batch, asked: request, owner: owners.ownerOf(tenant) }));
-    if (hasEnded(batch)) this.#removeProgress(batch.id);
+    await folder.write(`${batch.id}.json`, JSON.stringify({ ...batch, asked: request, owner: owners.ownerOf(tenant) }));
+    if (hasEnded(batch)) await this.#removeProgress(batch.id);
   }
 
   /** Resolves when the answer is on disk. */
@@ -113,9 +117,9 @@ export class BatchRecords {
     await this.#storage?.folder.append(`${id}.answers`, JSON.stringify({ customId, kind, line }));
   }
 
-  remove({ id }: Batch): void {
-    this.#storage?.folder.remove(`${id}.json`);
-    this.#removeProgress(id);
+  async remove({ id }: Batch): Promise<void> {
+    await this.#storage?.folder.remove(`${id}.json`);
+    await this.#removeProgress(id);
   }
 
   /** The stored batches, oldest first. */
@@ -125,7 +129,8 @@ export class BatchRecords {
     // Files never change: batches of one file share its bytes, as they did before.
     const inputs = new Map<string, Uint8Array>();
     const restored = folder.names('.json').flatMap((name) => this.#restoreOne(this.#storage, name, inputs) ?? []);
-    for (const name of folder.names('.input')) if (!restored.some(({ id }) => id === name)) this.#removeProgress(name);
+    const running = new Set(restored.filter((batch) => !hasEnded(batch)).map(({ id }) => id));
+    for (const suffix of progressSuffixes) folder.prune(suffix, (name) => running.has(name));
     return restored.sort((a, b) => a.createdS - b.createdS);
   }
 
@@ -153,8 +158,9 @@ export class BatchRecords {
     return batch;
   }
 
-  #removeProgress(id: string): void {
-    this.#storage?.folder.remove(`${id}.input`);
-    this.#storage?.folder.remove(`${id}.answers`);
+  /** The next start removes what cannot be removed now. */
+  async #removeProgress(id: string): Promise<void> {
+    const { folder } = this.#storage ?? {};
+    await Promise.allSettled(progressSuffixes.map((suffix) => folder?.remove(id + suffix)));
   }
 }

@@ -36,14 +36,14 @@ export function addBatchRoutes(app: Hono<Env>, run: BatchRun, settings: BatchSet
     // The gateway that has the input runs the batch.
     const key = forwarding.elsewhere(c, inputOf(json));
     if (key !== undefined) return forwarding.forward(c, key, new TextEncoder().encode(JSON.stringify(json)));
-    return c.json(batches.create(json, c.get('caller'), forwardedCancel(c)));
+    return c.json(await batches.create(json, c.get('caller'), forwardedCancel(c)));
   });
   app.get(all, async (c) => {
     const listed = await forwarding.listed(c, batches.list(c.get('caller').name));
     return c.json(forwardedCaller(c) === undefined ? pageOf(listed, c) : { data: listed });
   });
   app.get(one, (c) => c.json(batches.get(c.req.param('id') ?? '', c.get('caller').name)));
-  app.post(cancel, (c) => c.json(batches.cancel(c.req.param('id') ?? '', c.get('caller').name)));
+  app.post(cancel, async (c) => c.json(await batches.cancel(c.req.param('id') ?? '', c.get('caller').name)));
   app.all(all, (c) => refuseMethod(c, 'GET, POST'));
   app.all(one, (c) => refuseMethod(c, 'GET'));
   app.all(cancel, (c) => refuseMethod(c, 'POST'));
@@ -76,7 +76,7 @@ function addFileRoutes(app: Hono<Env>, files: FileStore, { bodyBytesMax, forward
   app.use('/v1/files/:id/*', forwarding.byId);
   app.post(all, async (c) => {
     const { filename, bytes } = await uploadOf(c, bodyBytesMax);
-    return c.json(describeFile(files.add(c.get('caller'), { filename, bytes })));
+    return c.json(describeFile(await files.add(c.get('caller'), { filename, bytes })));
   });
   app.get(all, async (c) => {
     const own = files.list(c.get('caller').name).map(describeFile);
@@ -87,9 +87,9 @@ function addFileRoutes(app: Hono<Env>, files: FileStore, { bodyBytesMax, forward
     const { bytes } = files.get(c.req.param('id') ?? '', c.get('caller').name);
     return new Response(Uint8Array.from(bytes), { headers: { 'content-type': 'application/octet-stream' } });
   });
-  app.delete(one, (c) => {
+  app.delete(one, async (c) => {
     const id = c.req.param('id') ?? '';
-    files.remove(id, c.get('caller').name);
+    await files.remove(id, c.get('caller').name);
     return c.json({ id, object: 'file', deleted: true });
   });
   app.all(all, (c) => refuseMethod(c, 'GET, POST'));

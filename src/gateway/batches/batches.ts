@@ -50,6 +50,10 @@ export class Batches {
   readonly #ids: GatewayIds;
   readonly #callerNamed: (tenant: string) => Caller;
   readonly #batches = new Map<string, Batch>();
+  /** They count, and exist once they are on disk. */
+  readonly #creating = new Set<Batch>();
+  /** Batches whose lines have ended and whose files are being stored: nothing stops them any more. */
+  readonly #finishing = new Set<Batch>();
 
   readonly #records: BatchRecords;
   readonly #stopping: AbortSignal;
@@ -75,10 +79,11 @@ export class Batches {
   /**
    * @param unclaimed aborted when the client has no answer: a batch that it may request again does not run
    * @throws ApiError 400 naming the field, 404 for an unknown file, 429 for one batch too many or above a limit of the
-   * caller's key
+   * caller's key, 503 if it cannot be written
    */
-  create(json: unknown, caller: Caller, unclaimed?: Cancelled): object {
-    if (unclaimed?.aborted === true) throw new ApiError(499, 'Cannot run batch: the client disconnected');
+  async create(json: unknown, caller: Caller, unclaimed?: Cancelled): Promise<object> {
+    const isUnclaimed = (): boolean => unclaimed?.aborted === true;
+    if (isUnclaimed()) throw new ApiError(499, 'Cannot run batch: the client disconnected');
     const request = parseBody(batchSchema, json);
     const { bytes, purpose } = this.#files.get(request.input_file_id, caller.name);
     if (purpose !== 'batch')
@@ -91,22 +96,28 @@ export class Batches {
     const batch = newBatch(about);
     setStatus(batch, errors.length > 0 ? 'failed' : 'in_progress');
     this.#reserve(batch, caller, bytes.length);
+    this.#creating.add(batch);
     try {
-      this.#records.begin(batch, bytes);
+      await this.#records.begin(batch, bytes);
     } catch (error) {
       this.#files.release(id);
       throw error;
+    } finally {
+      this.#creating.delete(batch);
     }
     this.#batches.set(id, batch);
     if (errors.length === 0) this.#start(batch);
-    unclaimed?.addEventListener('abort', () => this.#stopUnclaimed(batch));
+    if (isUnclaimed()) this.#stopUnclaimed(batch);
+    else unclaimed?.addEventListener('abort', () => this.#stopUnclaimed(batch));
     return describe(batch);
   }
 
   /** Reserves what the answers of a batch will need: about its input, and the text of typical answers. */
   #reserve({ id, total, tenant }: Batch, { limits }: Caller, inputBytes: number): void {
     const most = limits.batchRequests;
-    const open = [...this.#batches.values()].filter((batch) => batch.tenant === tenant && !hasEnded(batch));
+    const open = [...this.#batches.values(), ...this.#creating].filter(
+      (batch) => batch.tenant === tenant && !hasEnded(batch),
+    );
     const left = open.reduce((sum, batch) => sum + batch.total - batch.completed - batch.failed, 0);
     if (most !== undefined && left + total > most) {
       const figures = `${left} of its requests are left, this batch has ${total}, and its key allows ${most}`;
@@ -128,25 +139,23 @@ export class Batches {
   }
 
   /** Cancels running requests of the batch; its files have the responses so far. */
-  cancel(id: string, tenant: string): object {
+  async cancel(id: string, tenant: string): Promise<object> {
     const batch = this.#find(id, tenant);
-    this.#stop(batch);
+    await this.#stop(batch);
     return describe(batch);
   }
 
   #stopUnclaimed(batch: Batch): void {
-    try {
-      this.#stop(batch);
-    } catch (error) {
+    this.#stop(batch).catch((error: unknown) => {
       this.#logger.error({ err: error, batch: batch.id }, 'Cannot store that a batch stops');
-    }
+    });
   }
 
-  #stop(batch: Batch): void {
-    if (batch.status !== 'in_progress') return;
+  async #stop(batch: Batch): Promise<void> {
+    if (batch.status !== 'in_progress' || this.#finishing.has(batch)) return;
     setStatus(batch, 'cancelling');
     batch.stop.abort();
-    this.#records.save(batch);
+    await this.#records.save(batch);
   }
 
   #find(id: string, tenant: string): Batch {
@@ -157,11 +166,12 @@ export class Batches {
 
   /** Removes the oldest ended batch if there are too many. */
   #evictEnded(): void {
-    if (this.#batches.size < batchesMax) return;
+    if (this.#batches.size + this.#creating.size < batchesMax) return;
     for (const [id, batch] of this.#batches) {
       if (!hasEnded(batch)) continue;
       this.#batches.delete(id);
-      this.#records.remove(batch);
+      // The folder logs a failure; a restarted gateway then has the batch again.
+      this.#records.remove(batch).catch(() => {});
       return;
     }
     throw new ApiError(429, `Cannot run batch: ${batchesMax} are running`, { code: 'too_many_batches' });
@@ -171,7 +181,7 @@ export class Batches {
   #start(batch: Batch): void {
     // Each running request has two listeners; more would be a leak.
     setMaxListeners(2 * concurrentMax, batch.stop.signal);
-    if (batch.status === 'cancelling') batch.stop.abort();
+    if (batch.status === 'cancelling' || this.#stopping.aborted) batch.stop.abort();
     void this.#runBatch(batch);
   }
 
@@ -185,7 +195,7 @@ export class Batches {
     await Promise.all(Array.from({ length: concurrentMax }, () => this.#runLines(batch)));
     clearTimeout(expiry);
     // After a stop, a restarted process continues the batch.
-    if (!this.#stopping.aborted) this.#finish(batch);
+    if (!this.#stopping.aborted) await this.#finish(batch);
   }
 
   async #runLines(batch: Batch): Promise<void> {
@@ -255,26 +265,28 @@ export class Batches {
   }
 
   /** Answers stay in memory until they are stored. */
-  #finish(batch: Batch): void {
+  async #finish(batch: Batch): Promise<void> {
+    this.#finishing.add(batch);
     const { tenant, outputs, id, total } = batch;
-    const storeFile = (lines: readonly string[], name: 'output' | 'error'): string | undefined => {
+    const storeFile = async (lines: readonly string[], name: 'output' | 'error'): Promise<string | undefined> => {
       if (lines.length === 0) return undefined;
       const file = { tenant, filename: `${id}_${name}.jsonl`, bytes: Buffer.from(lines.join('')) };
-      return this.#files.addOutput(file, `file-${id}-${name}`).id;
+      return (await this.#files.addOutput(file, `file-${id}-${name}`)).id;
     };
     const left = total - batch.completed - batch.failed;
     try {
-      batch.outputFile = storeFile(outputs.answers, 'output');
-      batch.errorFile = storeFile(outputs.errors, 'error');
-      const ended = { ...batch, at: { ...batch.at } };
+      const outputFile = await storeFile(outputs.answers, 'output');
+      const errorFile = await storeFile(outputs.errors, 'error');
+      const ended = { ...batch, outputFile, errorFile, at: { ...batch.at } };
       if (batch.status !== 'expired') setStatus(ended, left > 0 ? 'cancelled' : 'completed');
-      this.#records.save(ended);
-      Object.assign(batch, { status: ended.status, at: ended.at });
+      await this.#records.save(ended);
+      Object.assign(batch, { outputFile, errorFile, status: ended.status, at: ended.at });
     } catch (err) {
       this.#logger.error({ err, batch: id }, 'Cannot store the answers of a batch: trying again');
-      setTimeout(() => this.#finish(batch), retryStoreMs).unref();
+      setTimeout(() => void this.#finish(batch), retryStoreMs).unref();
       return;
     }
+    this.#finishing.delete(batch);
     this.#files.release(id);
     batch.input = noInput;
     outputs.answers = [];

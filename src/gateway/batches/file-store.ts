@@ -37,6 +37,8 @@ export class FileStore {
   readonly #storage: Storage | undefined;
   readonly #ids: GatewayIds;
   readonly #files = new Map<string, StoredFile>();
+  /** They count, and exist once they are on disk. */
+  readonly #writing = new Set<StoredFile>();
   #bytes = 0;
   /** Of outputs that running batches will write. */
   readonly #reserved = new Map<string, number>();
@@ -50,7 +52,7 @@ export class FileStore {
   }
 
   /** Stores an upload. @throws ApiError 429 without free capacity, or above a limit of the caller's key */
-  add(caller: Caller, { filename, bytes }: Pick<StoredFile, 'filename' | 'bytes'>): StoredFile {
+  async add(caller: Caller, { filename, bytes }: Pick<StoredFile, 'filename' | 'bytes'>): Promise<StoredFile> {
     this.#refuseAboveLimits(caller, bytes.length);
     this.#refuseAboveCapacity(1, bytes.length);
     return this.#store({ tenant: caller.name, filename, purpose: 'batch', bytes }, this.#ids.create('file-'));
@@ -68,12 +70,12 @@ export class FileStore {
   }
 
   /** Stores an output once. It has a reservation, so that no limit applies. @throws ApiError 503 if it cannot be written */
-  addOutput(file: Pick<StoredFile, 'tenant' | 'filename' | 'bytes'>, id: string): StoredFile {
+  async addOutput(file: Pick<StoredFile, 'tenant' | 'filename' | 'bytes'>, id: string): Promise<StoredFile> {
     return this.#files.get(id) ?? this.#store({ ...file, purpose: 'batch_output' }, id);
   }
 
   #refuseAboveLimits({ name, limits }: Caller, bytes: number): void {
-    const own = this.list(name);
+    const own = [...this.list(name), ...[...this.#writing].filter(({ tenant }) => tenant === name)];
     const ownBytes = own.reduce((sum, file) => sum + file.bytes.length, bytes);
     const refused = (param: string, figures: string): ApiError =>
       new ApiError(429, `Cannot store file of '${name}': ${figures}: delete some`, { code: 'key_limit', param });
@@ -84,16 +86,23 @@ export class FileStore {
   }
 
   #refuseAboveCapacity(more: number, moreBytes: number): void {
-    const files = this.#files.size + outputsOfBatch * this.#reserved.size + more;
-    const bytes = [...this.#reserved.values()].reduce((sum, each) => sum + each, this.#bytes + moreBytes);
+    const files = this.#files.size + this.#writing.size + outputsOfBatch * this.#reserved.size + more;
+    const writing = [...this.#writing].map((file) => file.bytes.length);
+    const counted = [...this.#reserved.values(), ...writing];
+    const bytes = counted.reduce((sum, each) => sum + each, this.#bytes + moreBytes);
     if (files <= filesMax && bytes <= this.#bytesMax) return;
     const figures = `${files} of ${filesMax} files, ${bytes} of ${this.#bytesMax} bytes with it`;
     throw new ApiError(429, `Cannot store file: no free capacity: ${figures}: delete some`, { code: 'no_room' });
   }
 
-  #store(file: Pick<StoredFile, 'tenant' | 'filename' | 'purpose' | 'bytes'>, id: string): StoredFile {
+  async #store(file: Pick<StoredFile, 'tenant' | 'filename' | 'purpose' | 'bytes'>, id: string): Promise<StoredFile> {
     const stored = { ...file, id, createdS: Math.floor(Date.now() / 1000) };
-    if (this.#storage !== undefined) this.#write(this.#storage, stored);
+    this.#writing.add(stored);
+    try {
+      if (this.#storage !== undefined) await this.#write(this.#storage, stored);
+    } finally {
+      this.#writing.delete(stored);
+    }
     this.#insert(stored);
     return stored;
   }
@@ -109,20 +118,22 @@ export class FileStore {
     throw new ApiError(404, `Cannot find file '${oneLine(id, 128)}'`, { code: 'file_not_found' });
   }
 
-  remove(id: string, tenant: string): void {
+  /** @throws ApiError 404, or 503 if it cannot be removed from the disk: a restarted gateway then has it again */
+  async remove(id: string, tenant: string): Promise<void> {
     this.#bytes -= this.get(id, tenant).bytes.length;
     this.#files.delete(id);
-    this.#storage?.folder.remove(`${id}.json`);
-    this.#storage?.folder.remove(`${id}.bytes`);
+    await this.#storage?.folder.remove(`${id}.json`);
+    await this.#storage?.folder.remove(`${id}.bytes`);
   }
 
   /** A stored file exists once its description is written. */
-  #write({ folder, owners }: Storage, { bytes, tenant, ...file }: StoredFile): void {
-    folder.write(`${file.id}.bytes`, bytes);
+  async #write({ folder, owners }: Storage, { bytes, tenant, ...file }: StoredFile): Promise<void> {
+    await folder.write(`${file.id}.bytes`, bytes);
     try {
-      folder.write(`${file.id}.json`, JSON.stringify({ ...file, owner: owners.ownerOf(tenant) }));
+      await folder.write(`${file.id}.json`, JSON.stringify({ ...file, owner: owners.ownerOf(tenant) }));
     } catch (error) {
-      folder.remove(`${file.id}.bytes`);
+      // The description may be there, though its folder is not on disk.
+      await Promise.allSettled(['.json', '.bytes'].map((suffix) => folder.remove(file.id + suffix)));
       throw error;
     }
   }
@@ -142,7 +153,7 @@ export class FileStore {
     });
     for (const file of restored.sort((a, b) => a.createdS - b.createdS)) this.#insert(file);
     // Bytes without a description are from a process that was killed between the two writes.
-    for (const name of folder.names('.bytes')) if (!this.#files.has(name)) folder.remove(`${name}.bytes`);
+    folder.prune('.bytes', (name) => this.#files.has(name));
   }
 }
 

@@ -28,10 +28,10 @@ export function gatewayKeyOf(id: string): string | undefined {
 }
 
 /** The key of a gateway, which its data folder keeps. @throws ApiError if the folder cannot be written */
-export function gatewayKey(data: DataFolder | undefined): string {
+export async function gatewayKey(data: DataFolder | undefined): Promise<string> {
   const stored = data?.read(keyFile)?.toString().trim();
   if (stored !== undefined && /^[0-9a-f]{8}$/.test(stored)) return stored;
   const key = randomBytes(4).toString('hex');
-  data?.write(keyFile, key);
+  await data?.write(keyFile, key);
   return key;
 }

@@ -1,17 +1,7 @@
 // A folder of data that outlives the gateway. Writes are atomic: a killed process leaves the old file or the new one.
-import {
-  closeSync,
-  fsyncSync,
-  mkdirSync,
-  openSync,
-  readdirSync,
-  readFileSync,
-  renameSync,
-  rmSync,
-  truncateSync,
-  writeFileSync,
-} from 'node:fs';
-import { open } from 'node:fs/promises';
+// Only reads at the start block the event loop: a slow disk delays no other request.
+import { mkdirSync, readdirSync, readFileSync, rmSync, truncateSync } from 'node:fs';
+import { type FileHandle, open, rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { ApiError } from './errors.ts';
 
@@ -22,12 +12,17 @@ const newline = 10;
 const folderMode = 0o700;
 const fileMode = 0o600;
 
-/** Files of one kind, by name. The folder has a single user. */
+/**
+ * Files of one kind, by name. The folder has a single user. Writes, appends and removals of one name take effect in the
+ * order of their calls; a failed one does not fail those after it.
+ */
 export class DataFolder {
   readonly #path: string;
   readonly #log: (message: string) => void;
-  /** The last append to each log: appends to one log follow each other. */
-  readonly #appends = new Map<string, Promise<void>>();
+  /** The last change of each name that has one pending. */
+  readonly #pending = new Map<string, Promise<void>>();
+  readonly #inner: DataFolder[] = [];
+  #isClosed = false;
 
   /** @param log receives a line for each unreadable file @throws Error if the folder cannot be created or written */
   constructor(path: string, log: (message: string) => void) {
@@ -43,7 +38,15 @@ export class DataFolder {
   }
 
   within(name: string): DataFolder {
-    return new DataFolder(join(this.#path, name), this.#log);
+    const inner = new DataFolder(join(this.#path, name), this.#log);
+    this.#inner.push(inner);
+    return inner;
+  }
+
+  /** Refuses further changes, and resolves when the pending ones have ended. */
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    await Promise.allSettled([...this.#pending.values(), ...this.#inner.map((inner) => inner.close())]);
   }
 
   /** Names of the files with this suffix, without the suffix. */
@@ -51,29 +54,76 @@ export class DataFolder {
     return readdirSync(this.#path).flatMap((name) => (name.endsWith(suffix) ? [name.slice(0, -suffix.length)] : []));
   }
 
-  /** The file is on disk when this returns. @throws ApiError 503 if it cannot be written */
-  write(name: string, bytes: Uint8Array | string): void {
-    const part = join(this.#path, name + partSuffix);
-    try {
-      writeWhole(part, bytes);
-      renameSync(part, join(this.#path, name));
-      syncFolder(this.#path);
-    } catch (error) {
-      rmSync(part, { force: true });
-      const why = error instanceof Error && 'code' in error ? String(error.code) : String(error);
-      this.#log(`Cannot write ${join(this.#path, name)}: ${why}`);
-      throw new ApiError(503, `Cannot store data: the data folder cannot be written: ${why}`, { code: 'not_kept' });
-    }
+  /** The file is on disk when the promise resolves. @throws ApiError 503 if it cannot be written; then the old one is left */
+  write(name: string, bytes: Uint8Array | string): Promise<void> {
+    return this.#change(name, async (path) => {
+      const part = path + partSuffix;
+      try {
+        await withFile(part, 'w', async (file) => {
+          await file.writeFile(bytes);
+          await file.sync();
+        });
+        await rename(part, path);
+      } catch (error) {
+        await rm(part, { force: true }).catch(() => {});
+        throw error;
+      }
+      await this.#sync();
+    });
   }
 
-  /** Appends a line to a log; it is on disk when the promise resolves. @throws Error of the file system */
+  /** Appends a line to a log; it is on disk when the promise resolves. @throws ApiError 503 if it cannot be written */
   append(name: string, line: string): Promise<void> {
-    const before = this.#appends.get(name) ?? Promise.resolve();
-    const appended = before.catch(() => {}).then(() => appendSynced(join(this.#path, name), `${line}\n`));
-    this.#appends.set(name, appended);
-    return appended.finally(() => {
-      if (this.#appends.get(name) === appended) this.#appends.delete(name);
+    return this.#change(name, (path) =>
+      withFile(path, 'a', async (file) => {
+        const isNew = (await file.stat()).size === 0;
+        await file.appendFile(`${line}\n`);
+        await file.datasync();
+        if (isNew) await this.#sync();
+      }),
+    );
+  }
+
+  /** A file that does not exist counts as removed. @throws ApiError 503 if it cannot be removed */
+  remove(name: string): Promise<void> {
+    return this.#change(name, async (path) => {
+      await rm(path, { force: true });
+      await this.#sync();
     });
+  }
+
+  /** At the start, before the first change: removes the files of a suffix that are not to be kept. */
+  prune(suffix: string, keeps: (name: string) => boolean): void {
+    for (const name of this.names(suffix)) if (!keeps(name)) rmSync(join(this.#path, name + suffix), { force: true });
+  }
+
+  /** Runs the change after those of the same name before it. */
+  #change(name: string, change: (path: string) => Promise<void>): Promise<void> {
+    if (this.#isClosed)
+      return Promise.reject(new ApiError(503, 'Cannot store data: the server stops', { code: 'not_kept' }));
+    const path = join(this.#path, name);
+    const before = this.#pending.get(name) ?? Promise.resolve();
+    const changed = before
+      .catch(() => {})
+      .then(() => change(path))
+      .catch((error: unknown) => {
+        throw this.#failure(path, error);
+      });
+    this.#pending.set(name, changed);
+    return changed.finally(() => {
+      if (this.#pending.get(name) === changed) this.#pending.delete(name);
+    });
+  }
+
+  #failure(path: string, error: unknown): ApiError {
+    const why = error instanceof Error && 'code' in error ? String(error.code) : String(error);
+    this.#log(`Cannot write ${path}: ${why}`);
+    return new ApiError(503, `Cannot store data: the data folder cannot be written: ${why}`, { code: 'not_kept' });
+  }
+
+  /** A renamed or removed file stays so after a loss of power once its folder is on disk. */
+  #sync(): Promise<void> {
+    return withFile(this.#path, 'r', (folder) => folder.sync());
   }
 
   /** The complete lines of a log. Cuts off an incomplete last line, so that appending continues after the others. */
@@ -94,10 +144,6 @@ export class DataFolder {
     }
   }
 
-  remove(name: string): void {
-    rmSync(join(this.#path, name), { force: true });
-  }
-
   /** The parsed file; undefined for one that `parse` throws at, which is left in place. */
   readAs<T>(name: string, parse: (bytes: Buffer) => T): T | undefined {
     const bytes = this.read(name);
@@ -113,33 +159,12 @@ export class DataFolder {
   }
 }
 
-function writeWhole(path: string, bytes: Uint8Array | string): void {
-  const file = openSync(path, 'w', fileMode);
+async function withFile(path: string, flags: string, use: (file: FileHandle) => Promise<void>): Promise<void> {
+  const file = await open(path, flags, fileMode);
   try {
-    writeFileSync(file, bytes);
-    fsyncSync(file);
-  } finally {
-    closeSync(file);
-  }
-}
-
-async function appendSynced(path: string, text: string): Promise<void> {
-  const file = await open(path, 'a', fileMode);
-  try {
-    await file.appendFile(text);
-    await file.datasync();
+    await use(file);
   } finally {
     await file.close();
-  }
-}
-
-/** A renamed file survives a loss of power once its folder is on disk. */
-function syncFolder(path: string): void {
-  const folder = openSync(path, 'r');
-  try {
-    fsyncSync(folder);
-  } finally {
-    closeSync(folder);
   }
 }
 

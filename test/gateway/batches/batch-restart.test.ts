@@ -123,7 +123,9 @@ it('a stopped gateway leaves its batches to the next one, and a cancelled batch 
   await new Promise((resolve) => setImmediate(resolve));
   const next = start(answering);
   expect(await ended(next, running.id)).toMatchObject({ status: 'completed', request_counts: { completed: 30 } });
-  expect((await next.json('GET', `/v1/batches/${cancelled.id}`)).status).toBe('cancelled');
+  expect(await until(next, cancelled.id, ({ status }) => status !== 'cancelling')).toMatchObject({
+    status: 'cancelled',
+  });
   expect((await next.send('DELETE', `/v1/files/${file}`)).status).toBe(200);
   expect((await start(answering).send('GET', `/v1/files/${file}`)).status).toBe(404);
 });

@@ -244,11 +244,11 @@ describe('limits', () => {
     usage.begin(one, 2, 1);
   });
 
-  it('a tenant finds only files of its own', () => {
+  it('a tenant finds only files of its own', async () => {
     const files = new FileStore(1000, new GatewayIds(undefined));
-    const { id } = files.add(caller('a', {}), { filename: 'f', bytes: Buffer.from('x') });
+    const { id } = await files.add(caller('a', {}), { filename: 'f', bytes: Buffer.from('x') });
     expect(files.get(id, 'a').filename).toBe('f');
     expect(() => files.get(id, 'b')).toThrow('Cannot find file');
-    expect(() => files.remove(id, 'b')).toThrow('Cannot find file');
+    await expect(files.remove(id, 'b')).rejects.toThrow('Cannot find file');
   });
 });
