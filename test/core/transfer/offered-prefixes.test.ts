@@ -197,6 +197,26 @@ describe('an instance', () => {
     cache.check();
   });
 
+  it('cancels a fetch after a second if a request waits for the memory that it holds', () => {
+    const cache = cacheOf(undefined);
+    const { clock, scheduler, prefixes, receive } = prefixFetches(cache, () => {}, {});
+    receive(1, offer(1, 4));
+    prefixes.advance();
+    expect([prefixes.nextUs, cache.pages.free]).toEqual([10_000_000, 3]);
+    clock.nowUs = 400_000;
+    scheduler.isBlockedByMemory = true;
+    prefixes.advance();
+    expect([prefixes.nextUs, prefixes.inProgress]).toEqual([1_000_000, 1]);
+    clock.nowUs = prefixes.nextUs;
+    prefixes.advance();
+    expect([prefixes.inProgress, cache.pages.free]).toEqual([0, 4]);
+    // The fetch was not slow: the next one has the same patience.
+    scheduler.isBlockedByMemory = false;
+    receive(1, offer(1, 4));
+    prefixes.advance();
+    expect(prefixes.nextUs - clock.nowUs).toBe(10_000_000);
+  });
+
   it('offers the blocks that the conductor names, unless many prefixes are being sent', () => {
     const { offers, offered, sends } = offering();
     offers.offerTo(sequenceOf(1, 0), { to: 5, blocks: 4 });

@@ -20,17 +20,23 @@ export function prefixContext(
   { blockTokens, stepUs = () => 0, incarnation }: PrefixContextOptions,
 ) {
   const clock = { nowUs: 0 };
+  const scheduler = {
+    waiting: [],
+    isBlockedByMemory: false,
+    canSpare: () => true,
+    arrived: () => {},
+    recompute: () => {},
+  };
   const ignored: string[] = [];
   const parts = {
-    ...{ kvCache, emit },
+    ...{ kvCache, emit, scheduler },
     ignore: (_: unknown, why: string) => void ignored.push(why),
-    scheduler: { waiting: [], canSpare: () => true, arrived: () => {}, recompute: () => {} },
     config: { blockTokens, contents: undefined, incarnation, cost: { predictUs: stepUs } },
     get nowUs() {
       return clock.nowUs;
     },
   };
-  return { clock, ignored, context: parts as unknown as InstanceContext<never, never> };
+  return { clock, scheduler, ignored, context: parts as unknown as InstanceContext<never, never> };
 }
 
 /** Prefix fetch over a cache. `handle` and `receive` return why an event or a message was ignored. */
@@ -42,7 +48,7 @@ export function prefixFetches(
 ) {
   const { blockTokens } = cache;
   const options = incarnation === undefined ? { blockTokens } : { blockTokens, incarnation };
-  const { clock, ignored, context } = prefixContext(cache, emit, options);
+  const { clock, scheduler, ignored, context } = prefixContext(cache, emit, options);
   const prefixes = new PrefixFetches<never, never>(context, config);
   const handle = (event: InstanceEvent<never, never>) => {
     ignored.length = 0;
@@ -50,5 +56,5 @@ export function prefixFetches(
     return ignored[0];
   };
   const receive = (from: number, message: PrefixMessage) => handle({ kind: 'peer', from, message });
-  return { clock, prefixes, handle, receive };
+  return { clock, scheduler, prefixes, handle, receive };
 }

@@ -202,6 +202,11 @@ export class Batcher {
     this.#caches.first.lower?.copyComputed(chain, from, to, (index) => blocks.at(index - first));
   }
 
+  /** True if the last plan did not admit the first waiting sequence because memory was short. */
+  get isBlockedByMemory(): boolean {
+    return this.#planner.blockedByMemory !== undefined;
+  }
+
   /**
    * Pages that running sequences still require for their known tokens, with those of the first waiting sequence that
    * lacks memory alone.

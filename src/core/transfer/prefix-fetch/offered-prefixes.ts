@@ -22,6 +22,8 @@ interface Fetch extends Offer {
   readonly own: number;
   readonly to: number;
   readonly untilUs: number;
+  /** From here on the fetch is cancelled if a request waits for the memory of its buffer. */
+  readonly yieldsUs: number;
 }
 
 /** Maximum number of fetches at once, and of waiting offers. */
@@ -33,6 +35,8 @@ const fetchShare = 1 / 8;
 /** Patience from the start of a fetch on. After a fetch that took longer, the patience doubles, up to the maximum. */
 const patienceUsMin = 10_000_000;
 const patienceUsMax = 120_000_000;
+/** Patience for a copy into device memory while a request waits for memory: the copy is not worth a longer wait. */
+const yieldUs = 1_000_000;
 
 /** Fetches blocks from other instances. */
 interface PeerSources {
@@ -73,8 +77,12 @@ export class OfferedPrefixes {
   /** When the patience for a fetch ends. */
   get nextUs(): number {
     let nextUs = Number.POSITIVE_INFINITY;
-    for (const { untilUs } of this.#fetches.values()) nextUs = Math.min(nextUs, untilUs);
+    for (const current of this.#fetches.values()) nextUs = Math.min(nextUs, this.#endUs(current));
     return nextUs;
+  }
+
+  #endUs({ untilUs, yieldsUs }: Fetch): number {
+    return this.#context.scheduler.isBlockedByMemory ? Math.min(untilUs, yieldsUs) : untilUs;
   }
 
   /** Returns why the offer is ignored. */
@@ -93,7 +101,8 @@ export class OfferedPrefixes {
   /** Cancels fetches that take too long, and starts those of waiting offers, as far as memory allows. */
   advance(nowUs: number): void {
     if (this.#fetches.size > 0)
-      for (const [id, current] of [...this.#fetches]) if (current.untilUs <= nowUs) this.#abandon(id, current);
+      for (const [id, current] of [...this.#fetches])
+        if (this.#endUs(current) <= nowUs) this.#abandon(nowUs, id, current);
     if (this.#offers.length > 0)
       this.#offers = this.#offers.filter((offer) => this.#fetches.size >= fetchesMax || !this.#begin(nowUs, offer));
   }
@@ -115,7 +124,8 @@ export class OfferedPrefixes {
     }
     // Request ids have no blanks. The incarnation distinguishes fetches from those before a restart of the store.
     const id = `fetch ${this.#context.config.incarnation ?? 0}.${++this.#fetchNumber}`;
-    this.#fetches.set(id, { from, chain, fetched, buffer, own, to, untilUs: nowUs + this.#patienceUs });
+    const yieldsUs = lower === undefined ? nowUs + yieldUs : Number.POSITIVE_INFINITY;
+    this.#fetches.set(id, { from, chain, fetched, buffer, own, to, untilUs: nowUs + this.#patienceUs, yieldsUs });
     this.#sources.fetchFrom(id, chain, { source: from, from: own, to }, buffer);
     return true;
   }
@@ -147,11 +157,11 @@ export class OfferedPrefixes {
     return true;
   }
 
-  #abandon(id: RequestId, current: Fetch): void {
+  #abandon(nowUs: number, id: RequestId, current: Fetch): void {
     this.#sources.cancelFrom(id, current.from);
     this.#close(id, current);
     this.declined++;
-    this.#patienceUs = Math.min(patienceUsMax, 2 * this.#patienceUs);
+    if (current.untilUs <= nowUs) this.#patienceUs = Math.min(patienceUsMax, 2 * this.#patienceUs);
   }
 
   #close(id: RequestId, { buffer }: Fetch): void {
