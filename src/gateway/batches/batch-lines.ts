@@ -1,5 +1,6 @@
 // The input of a batch (JSONL, one request per line) and its output (one response per line).
 import { z } from 'zod';
+import type { StoredBytes } from '../http/stored-bytes.ts';
 
 export const batchUrls = [
   '/v1/chat/completions',
@@ -34,80 +35,64 @@ const lineSchema = z.strictObject({
   body: z.record(z.string(), z.unknown()),
 });
 
-/**
- * The requests of a batch: places of lines in the uploaded bytes, which batches of one file share. A line is parsed
- * when its request starts.
- */
-export class BatchInput {
-  readonly #bytes: Uint8Array;
-  /** Start and end of each line. */
-  readonly #spans: readonly (readonly [start: number, end: number])[];
-
-  constructor(bytes: Uint8Array, spans: readonly (readonly [number, number])[]) {
-    this.#bytes = bytes;
-    this.#spans = spans;
-  }
-
-  get length(): number {
-    return this.#spans.length;
-  }
-
-  /** Undefined behind the last line. */
-  at(index: number): BatchLine | undefined {
-    const span = this.#spans[index];
-    if (span === undefined) return undefined;
-    const line: { custom_id: string; body: unknown } = JSON.parse(textOf(this.#bytes, span));
-    return { customId: line.custom_id, body: line.body };
-  }
-
-  /** The lines whose custom ids are not among these. */
-  without(customIds: { has(customId: string): boolean }): BatchInput {
-    const left = this.#spans.filter((_, i) => !customIds.has(this.at(i)?.customId ?? ''));
-    return new BatchInput(this.#bytes, left);
-  }
-}
-
-export const noInput = new BatchInput(new Uint8Array(), []);
-
-/** Returns the input, or the errors of its lines. */
-export function readInput(bytes: Uint8Array, endpoint: BatchUrl): BatchInput | readonly LineError[] {
-  const filled = linesOf(bytes).filter(({ text }) => text.trim() !== '');
-  if (filled.length === 0 || filled.length > linesMax)
-    return [fault('invalid_file', `it has ${filled.length} requests; a batch has 1 to ${linesMax}`, null, null)];
+/** Returns the number of requests, or the errors of the lines. @throws Error if the bytes cannot be read */
+export async function checkInput(bytes: StoredBytes, endpoint: BatchUrl): Promise<number | readonly LineError[]> {
+  let requests = 0;
   const errors: LineError[] = [];
   const seen = new Set<string>();
-  for (const { text, line } of filled) {
+  for await (const { text, line } of linesOf(bytes)) {
+    if (text.trim() === '') continue;
+    requests++;
+    // The rest is only counted.
+    if (errors.length === errorsMax || requests > linesMax) continue;
     const read = readLine(text, line, endpoint);
     if ('code' in read) errors.push(read);
     else if (seen.has(read.customId))
       errors.push(fault('duplicate_custom_id', `custom_id '${read.customId}' is used twice`, 'custom_id', line));
     else seen.add(read.customId);
-    if (errors.length === errorsMax) break;
   }
-  if (errors.length > 0) return errors;
-  return new BatchInput(
-    bytes,
-    filled.map(({ span }) => span),
-  );
+  if (requests === 0 || requests > linesMax)
+    return [fault('invalid_file', `it has ${requests} requests; a batch has 1 to ${linesMax}`, null, null)];
+  return errors.length > 0 ? errors : requests;
 }
 
 const newline = 10;
+/** What is read at once. */
+const pieceBytes = 64 << 10;
 
-function linesOf(bytes: Uint8Array) {
-  const lines: { span: readonly [number, number]; text: string; line: number }[] = [];
-  for (let start = 0; start < bytes.length; ) {
-    const found = bytes.indexOf(newline, start);
-    const end = found < 0 ? bytes.length : found;
-    lines.push({ span: [start, end], text: textOf(bytes, [start, end]), line: lines.length + 1 });
-    start = end + 1;
+interface TextLine {
+  readonly text: string;
+  /** Counts from 1 at the first line that is read. */
+  readonly line: number;
+  /** Where the next line starts. */
+  readonly end: number;
+}
+
+/** The lines from a byte on, at which one starts. Reads a piece when its lines are wanted. @throws Error if it cannot */
+export async function* linesOf(bytes: StoredBytes, start = 0): AsyncGenerator<TextLine, undefined> {
+  let line = 0;
+  /** Of a line that continues in the next piece. */
+  let parts: Uint8Array[] = [];
+  for (let at = start; at < bytes.length; ) {
+    const piece = await bytes.read(at, Math.min(at + pieceBytes, bytes.length));
+    let next = 0;
+    for (let found = piece.indexOf(newline); found >= 0; found = piece.indexOf(newline, next)) {
+      parts.push(piece.subarray(next, found));
+      next = found + 1;
+      yield { text: textOf(parts), line: ++line, end: at + next };
+      parts = [];
+    }
+    if (next < piece.length) parts.push(piece.subarray(next));
+    at += piece.length;
   }
-  return lines;
+  if (parts.length > 0) yield { text: textOf(parts), line: ++line, end: bytes.length };
+  return undefined;
 }
 
 const decoder = new TextDecoder();
 
-function textOf(bytes: Uint8Array, [start, end]: readonly [number, number]): string {
-  return decoder.decode(bytes.subarray(start, end));
+function textOf(parts: readonly Uint8Array[]): string {
+  return decoder.decode(Buffer.concat(parts));
 }
 
 function readLine(text: string, line: number, endpoint: BatchUrl): BatchLine | LineError {

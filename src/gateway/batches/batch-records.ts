@@ -1,6 +1,8 @@
 // Stored batches: the request, its progress and each response, so that a restarted process continues them.
 import { z } from 'zod';
-import { BatchInput, batchUrls, type LineError, noInput, readInput } from './batch-lines.ts';
+import { FileBytes, MemoryBytes, type StoredBytes } from '../http/stored-bytes.ts';
+import { BatchInput } from './batch-input.ts';
+import { batchUrls, type LineError } from './batch-lines.ts';
 import type { Storage } from './file-store.ts';
 
 export const batchSchema = z.object({
@@ -29,8 +31,6 @@ export interface Batch {
   status: Status;
   /** The time of each state, in seconds. */
   readonly at: { [S in Status]?: number | undefined };
-  /** Lines that have been started. */
-  next: number;
   completed: number;
   failed: number;
   readonly outputs: Record<Kind, string[]>;
@@ -73,10 +73,12 @@ export function newBatch(
 ): Batch {
   return {
     ...about,
-    ...{ stop: new AbortController(), status: 'in_progress', at: {}, next: 0, completed: 0, failed: 0 },
+    ...{ stop: new AbortController(), status: 'in_progress', at: {}, completed: 0, failed: 0 },
     ...{ outputs: { answers: [], errors: [] }, outputFile: undefined, errorFile: undefined },
   };
 }
+
+export const noInput = new BatchInput(new MemoryBytes(new Uint8Array()));
 
 export function hasEnded({ status }: Pick<Batch, 'status'>): boolean {
   return status !== 'in_progress' && status !== 'cancelling';
@@ -84,6 +86,10 @@ export function hasEnded({ status }: Pick<Batch, 'status'>): boolean {
 
 /** Of files that a running batch has. */
 const progressSuffixes = ['.input', '.answers'];
+
+function inputName(id: string): string {
+  return `${id}.input`;
+}
 
 export class BatchRecords {
   /** Undefined: batches are lost when the process exits. */
@@ -93,19 +99,19 @@ export class BatchRecords {
     this.#storage = storage;
   }
 
-  /** Writes the input first: a batch exists once its record does. */
-  async begin(batch: Batch, input: Uint8Array): Promise<void> {
-    if (!hasEnded(batch)) await this.#storage?.folder.write(`${batch.id}.input`, input);
-    try {
-      await this.save(batch);
-    } catch (error) {
-      await this.remove(batch).catch(() => {});
-      throw error;
-    }
+  /**
+   * Keeps the input of a batch, which exists once its record is saved. Returns bytes that last when the file is removed.
+   * @throws ApiError 503 if it cannot be written
+   */
+  async keepInput(id: string, bytes: StoredBytes): Promise<StoredBytes> {
+    if (this.#storage === undefined || !(bytes instanceof FileBytes)) return bytes;
+    const { folder } = this.#storage;
+    await folder.link(inputName(id), bytes);
+    return folder.file(inputName(id), bytes.length);
   }
 
   /** Resolves when the state at the call is on disk; states follow each other in the order of the calls. */
-  async save({ tenant, request, stop: _, input: __, outputs: ___, next: ____, ...batch }: Batch): Promise<void> {
+  async save({ tenant, request, stop: _, input: __, outputs: ___, ...batch }: Batch): Promise<void> {
     if (this.#storage === undefined) return;
     const { folder, owners } = this.#storage;
     await folder.write(`${batch.id}.json`, JSON.stringify({ ...batch, asked: request, owner: owners.ownerOf(tenant) }));
@@ -117,7 +123,7 @@ export class BatchRecords {
     await this.#storage?.folder.append(`${id}.answers`, JSON.stringify({ customId, kind, line }));
   }
 
-  async remove({ id }: Batch): Promise<void> {
+  async remove({ id }: Pick<Batch, 'id'>): Promise<void> {
     await this.#storage?.folder.remove(`${id}.json`);
     await this.#removeProgress(id);
   }
@@ -126,25 +132,19 @@ export class BatchRecords {
   restore(): readonly Batch[] {
     if (this.#storage === undefined) return [];
     const { folder } = this.#storage;
-    // Files never change: batches of one file share its bytes, as they did before.
-    const inputs = new Map<string, Uint8Array>();
-    const restored = folder.names('.json').flatMap((name) => this.#restoreOne(this.#storage, name, inputs) ?? []);
+    const restored = folder.names('.json').flatMap((name) => this.#restoreOne(this.#storage, name) ?? []);
     const running = new Set(restored.filter((batch) => !hasEnded(batch)).map(({ id }) => id));
     for (const suffix of progressSuffixes) folder.prune(suffix, (name) => running.has(name));
     return restored.sort((a, b) => a.createdS - b.createdS);
   }
 
-  /** @param inputs by file, those of batches that were restored before */
-  #restoreOne(storage: Storage | undefined, name: string, inputs: Map<string, Uint8Array>): Batch | undefined {
+  #restoreOne(storage: Storage | undefined, name: string): Batch | undefined {
     const record = storage?.folder.readAs(`${name}.json`, (json) => recordSchema.parse(JSON.parse(json.toString())));
     if (storage === undefined || record === undefined) return undefined;
     const { owner, asked: request, outputFile, errorFile, status, at, completed, failed, ...about } = record;
     const batch = newBatch({ ...about, request, tenant: storage.owners.nameOf(owner), input: noInput });
     Object.assign(batch, { status, at, completed, failed, outputFile, errorFile });
     if (hasEnded(batch)) return batch;
-    const bytes = inputs.get(request.input_file_id) ?? storage.folder.read(`${name}.input`);
-    if (bytes !== undefined) inputs.set(request.input_file_id, bytes);
-    const read = readInput(bytes ?? new Uint8Array(), request.endpoint);
     const done = new Map(
       storage.folder.lines(`${name}.answers`).flatMap((line) => {
         const answer = readAnswer(line);
@@ -154,7 +154,8 @@ export class BatchRecords {
     for (const { kind, line } of done.values()) batch.outputs[kind].push(line);
     batch.completed = batch.outputs.answers.length;
     batch.failed = batch.outputs.errors.length;
-    batch.input = read instanceof BatchInput ? read.without(done) : noInput;
+    const input = storage.folder.fileLeft(inputName(name));
+    batch.input = input === undefined ? noInput : new BatchInput(input, done.keys());
     return batch;
   }
 

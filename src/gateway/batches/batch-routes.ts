@@ -83,9 +83,9 @@ function addFileRoutes(app: Hono<Env>, files: FileStore, { bodyBytesMax, forward
     return c.json({ object: 'list', data: await forwarding.listed(c, own), has_more: false });
   });
   app.get(one, (c) => c.json(describeFile(files.get(c.req.param('id') ?? '', c.get('caller').name))));
-  app.get(content, (c) => {
-    const { bytes } = files.get(c.req.param('id') ?? '', c.get('caller').name);
-    return new Response(Uint8Array.from(bytes), { headers: { 'content-type': 'application/octet-stream' } });
+  app.get(content, async (c) => {
+    const bytes = await files.content(c.req.param('id') ?? '', c.get('caller').name);
+    return new Response(bytes, { headers: { 'content-type': 'application/octet-stream' } });
   });
   app.delete(one, async (c) => {
     const id = c.req.param('id') ?? '';

@@ -13,15 +13,17 @@ import { ApiError, badField, newRequestId, toApiError } from '../http/errors.ts'
 import type { Caller } from '../keys/caller.ts';
 import type { EndpointCall, RunEndpoint } from '../openai/endpoint.ts';
 import { parseBody } from '../openai/fields.ts';
-import { answerLine, BatchInput, type BatchLine, noInput, readInput } from './batch-lines.ts';
-import { type Batch, BatchRecords, batchSchema, hasEnded, newBatch, type Status } from './batch-records.ts';
-import type { FileStore, Storage } from './file-store.ts';
+import { BatchInput } from './batch-input.ts';
+import { answerLine, type BatchLine, checkInput } from './batch-lines.ts';
+import { type Batch, BatchRecords, batchSchema, hasEnded, newBatch, noInput, type Status } from './batch-records.ts';
+import type { FileStore, Storage, StoredFile } from './file-store.ts';
 
 const windowMs = 24 * 3_600_000;
 const batchesMax = 256;
 /** Bytes that an answer is expected to need. */
 const answerBytes = 1024;
 const retryStoreMs = 10_000;
+const retryReadMs = 10_000;
 /** Requests of a batch that run at once; the others wait here, not in the queue. */
 const concurrentMax = 16;
 
@@ -50,8 +52,8 @@ export class Batches {
   readonly #ids: GatewayIds;
   readonly #callerNamed: (tenant: string) => Caller;
   readonly #batches = new Map<string, Batch>();
-  /** They count, and exist once they are on disk. */
-  readonly #creating = new Set<Batch>();
+  /** They count, and exist once they are on disk; undefined until their lines are counted. */
+  readonly #creating = new Map<string, Batch | undefined>();
   /** Batches whose lines have ended and whose files are being stored: nothing stops them any more. */
   readonly #finishing = new Set<Batch>();
 
@@ -85,39 +87,52 @@ export class Batches {
     const isUnclaimed = (): boolean => unclaimed?.aborted === true;
     if (isUnclaimed()) throw new ApiError(499, 'Cannot run batch: the client disconnected');
     const request = parseBody(batchSchema, json);
-    const { bytes, purpose } = this.#files.get(request.input_file_id, caller.name);
-    if (purpose !== 'batch')
-      throw badField('input_file_id', `Cannot run batch: its input is a file of purpose '${purpose}', not 'batch'`);
+    const file = this.#files.get(request.input_file_id, caller.name);
+    if (file.purpose !== 'batch')
+      throw badField(
+        'input_file_id',
+        `Cannot run batch: its input is a file of purpose '${file.purpose}', not 'batch'`,
+      );
     this.#evictEnded();
-    const read = readInput(bytes, request.endpoint);
     const id = this.#ids.create('batch_');
-    const [errors, input] = read instanceof BatchInput ? [[], read] : [read, noInput];
-    const about = { id, tenant: caller.name, request, createdS: nowS(), errors, input, total: input.length };
-    const batch = newBatch(about);
-    setStatus(batch, errors.length > 0 ? 'failed' : 'in_progress');
-    this.#reserve(batch, caller, bytes.length);
-    this.#creating.add(batch);
-    try {
-      await this.#records.begin(batch, bytes);
-    } catch (error) {
-      this.#files.release(id);
-      throw error;
-    } finally {
-      this.#creating.delete(batch);
-    }
+    this.#creating.set(id, undefined);
+    const batch = await this.#store(id, request, caller, file).finally(() => this.#creating.delete(id));
     this.#batches.set(id, batch);
-    if (errors.length === 0) this.#start(batch);
+    if (!hasEnded(batch)) this.#start(batch);
     if (isUnclaimed()) this.#stopUnclaimed(batch);
     else unclaimed?.addEventListener('abort', () => this.#stopUnclaimed(batch));
     return describe(batch);
   }
 
+  /** Checks the input of a new batch and stores both. A failure leaves nothing. */
+  async #store(id: string, request: Batch['request'], caller: Caller, file: StoredFile): Promise<Batch> {
+    const bytes = await this.#records.keepInput(id, file.bytes).catch((error: unknown) => {
+      // It may have been removed meanwhile.
+      this.#files.get(file.id, caller.name);
+      throw error;
+    });
+    try {
+      const checked = await checkInput(bytes, request.endpoint);
+      const [errors, total] = typeof checked === 'number' ? [[], checked] : [checked, 0];
+      const input = total > 0 ? new BatchInput(bytes) : noInput;
+      const batch = newBatch({ id, tenant: caller.name, request, createdS: nowS(), errors, input, total });
+      setStatus(batch, errors.length > 0 ? 'failed' : 'in_progress');
+      this.#reserve(batch, caller, file);
+      this.#creating.set(id, batch);
+      await this.#records.save(batch);
+      return batch;
+    } catch (error) {
+      this.#files.release(id);
+      await this.#records.remove({ id }).catch(() => {});
+      throw error;
+    }
+  }
+
   /** Reserves what the answers of a batch will need: about its input, and the text of typical answers. */
-  #reserve({ id, total, tenant }: Batch, { limits }: Caller, inputBytes: number): void {
+  #reserve({ id, total, tenant }: Batch, { limits }: Caller, input: StoredFile): void {
     const most = limits.batchRequests;
-    const open = [...this.#batches.values(), ...this.#creating].filter(
-      (batch) => batch.tenant === tenant && !hasEnded(batch),
-    );
+    const created = [...this.#creating.values()].flatMap((batch) => batch ?? []);
+    const open = [...this.#batches.values(), ...created].filter((batch) => batch.tenant === tenant && !hasEnded(batch));
     const left = open.reduce((sum, batch) => sum + batch.total - batch.completed - batch.failed, 0);
     if (most !== undefined && left + total > most) {
       const figures = `${left} of its requests are left, this batch has ${total}, and its key allows ${most}`;
@@ -126,7 +141,8 @@ export class Batches {
         param: 'batch_requests',
       });
     }
-    if (total > 0) this.#files.reserve(id, Math.min(inputBytes, total * answerBytes) + total * answerBytes);
+    const bytes = Math.min(input.bytes.length, total * answerBytes) + total * answerBytes;
+    if (total > 0) this.#files.reserve(id, bytes, input);
   }
 
   /** Oldest first. */
@@ -200,10 +216,21 @@ export class Batches {
 
   async #runLines(batch: Batch): Promise<void> {
     while (!batch.stop.signal.aborted) {
-      const line = batch.input.at(batch.next++);
+      const line = await batch.input.next((error) => this.#awaitReadable(batch, error));
       if (line === undefined) return;
-      await this.#runLine(batch, line);
+      try {
+        if (!batch.stop.signal.aborted) await this.#runLine(batch, line);
+      } finally {
+        line.release();
+      }
     }
+  }
+
+  /** False once the batch stops. */
+  async #awaitReadable({ id, stop: { signal } }: Batch, err: unknown): Promise<boolean> {
+    this.#logger.error({ err, batch: id }, 'Cannot read the input of a batch: trying again');
+    await sleep(retryReadMs, undefined, { signal, ref: false }).catch(() => {});
+    return !signal.aborted;
   }
 
   /** Repeats a line while the limit of accepted requests is reached or no instance serves. */

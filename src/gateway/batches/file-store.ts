@@ -1,4 +1,4 @@
-// Files of clients: inputs and outputs of batches. Bounded, in memory, and also in a folder if there is one.
+// Files of clients: inputs and outputs of batches. Bounded; in a folder if there is one, else in memory.
 
 import { z } from 'zod';
 import { oneLine } from '../../util/one-line.ts';
@@ -6,6 +6,7 @@ import type { Listed } from '../forwarding/forwarding.ts';
 import type { GatewayIds } from '../forwarding/gateway-ids.ts';
 import type { DataFolder, Owners } from '../http/data-folder.ts';
 import { ApiError } from '../http/errors.ts';
+import { MemoryBytes, type StoredBytes } from '../http/stored-bytes.ts';
 import type { Caller } from '../keys/caller.ts';
 
 const storedSchema = z.object({
@@ -18,6 +19,11 @@ const storedSchema = z.object({
 
 export interface StoredFile extends Omit<z.infer<typeof storedSchema>, 'owner'> {
   readonly tenant: string;
+  readonly bytes: StoredBytes;
+}
+
+/** A file to store. */
+interface NewFile extends Pick<StoredFile, 'tenant' | 'filename'> {
   readonly bytes: Uint8Array;
 }
 
@@ -40,8 +46,8 @@ export class FileStore {
   /** They count, and exist once they are on disk. */
   readonly #writing = new Set<StoredFile>();
   #bytes = 0;
-  /** Of outputs that running batches will write. */
-  readonly #reserved = new Map<string, number>();
+  /** By running batch: bytes of the outputs that it will write, and its input, which stays while it runs. */
+  readonly #reserved = new Map<string, { readonly bytes: number; readonly input: StoredFile }>();
 
   /** @param bytesMax limit of all files together */
   constructor(bytesMax: number, ids: GatewayIds, storage?: Storage) {
@@ -52,16 +58,16 @@ export class FileStore {
   }
 
   /** Stores an upload. @throws ApiError 429 without free capacity, or above a limit of the caller's key */
-  async add(caller: Caller, { filename, bytes }: Pick<StoredFile, 'filename' | 'bytes'>): Promise<StoredFile> {
+  async add(caller: Caller, { filename, bytes }: Omit<NewFile, 'tenant'>): Promise<StoredFile> {
     this.#refuseAboveLimits(caller, bytes.length);
     this.#refuseAboveCapacity(1, bytes.length);
     return this.#store({ tenant: caller.name, filename, purpose: 'batch', bytes }, this.#ids.create('file-'));
   }
 
-  /** Reserves capacity for the outputs of a batch. @throws ApiError 429 without free capacity */
-  reserve(batch: string, bytes: number): void {
+  /** Reserves capacity for the outputs of a batch, and its input. @throws ApiError 429 without free capacity */
+  reserve(batch: string, bytes: number, input: StoredFile): void {
     this.#refuseAboveCapacity(outputsOfBatch, bytes);
-    this.#reserved.set(batch, bytes);
+    this.#reserved.set(batch, { bytes, input });
   }
 
   /** The batch has written its outputs, or never will. */
@@ -70,7 +76,7 @@ export class FileStore {
   }
 
   /** Stores an output once. It has a reservation, so that no limit applies. @throws ApiError 503 if it cannot be written */
-  async addOutput(file: Pick<StoredFile, 'tenant' | 'filename' | 'bytes'>, id: string): Promise<StoredFile> {
+  async addOutput(file: NewFile, id: string): Promise<StoredFile> {
     return this.#files.get(id) ?? this.#store({ ...file, purpose: 'batch_output' }, id);
   }
 
@@ -87,21 +93,29 @@ export class FileStore {
 
   #refuseAboveCapacity(more: number, moreBytes: number): void {
     const files = this.#files.size + this.#writing.size + outputsOfBatch * this.#reserved.size + more;
-    const writing = [...this.#writing].map((file) => file.bytes.length);
-    const counted = [...this.#reserved.values(), ...writing];
+    const reserved = [...this.#reserved.values()];
+    // A removed file takes space until the last batch of it has ended.
+    const removed = new Set(reserved.map(({ input }) => input).filter(({ id }) => !this.#files.has(id)));
+    const counted = [...reserved.map((each) => each.bytes), ...[...this.#writing, ...removed].map(sizeOf)];
     const bytes = counted.reduce((sum, each) => sum + each, this.#bytes + moreBytes);
     if (files <= filesMax && bytes <= this.#bytesMax) return;
     const figures = `${files} of ${filesMax} files, ${bytes} of ${this.#bytesMax} bytes with it`;
     throw new ApiError(429, `Cannot store file: no free capacity: ${figures}: delete some`, { code: 'no_room' });
   }
 
-  async #store(file: Pick<StoredFile, 'tenant' | 'filename' | 'purpose' | 'bytes'>, id: string): Promise<StoredFile> {
-    const stored = { ...file, id, createdS: Math.floor(Date.now() / 1000) };
-    this.#writing.add(stored);
+  async #store(file: NewFile & Pick<StoredFile, 'purpose'>, id: string): Promise<StoredFile> {
+    let stored: StoredFile = {
+      ...file,
+      bytes: new MemoryBytes(file.bytes),
+      id,
+      createdS: Math.floor(Date.now() / 1000),
+    };
+    const writing = stored;
+    this.#writing.add(writing);
     try {
-      if (this.#storage !== undefined) await this.#write(this.#storage, stored);
+      if (this.#storage !== undefined) stored = await this.#write(this.#storage, stored, file.bytes);
     } finally {
-      this.#writing.delete(stored);
+      this.#writing.delete(writing);
     }
     this.#insert(stored);
     return stored;
@@ -118,6 +132,17 @@ export class FileStore {
     throw new ApiError(404, `Cannot find file '${oneLine(id, 128)}'`, { code: 'file_not_found' });
   }
 
+  /** @throws ApiError 404, 503 if it cannot be read */
+  async content(id: string, tenant: string): Promise<Uint8Array<ArrayBuffer>> {
+    const { bytes } = this.get(id, tenant);
+    return bytes.read(0, bytes.length).catch((error: unknown) => {
+      // It may have been removed meanwhile.
+      this.get(id, tenant);
+      const why = error instanceof Error && 'code' in error ? String(error.code) : String(error);
+      throw new ApiError(503, `Cannot read file '${id}': ${why}`, { code: 'not_kept' });
+    });
+  }
+
   /** @throws ApiError 404, or 503 if it cannot be removed from the disk: a restarted gateway then has it again */
   async remove(id: string, tenant: string): Promise<void> {
     this.#bytes -= this.get(id, tenant).bytes.length;
@@ -126,8 +151,9 @@ export class FileStore {
     await this.#storage?.folder.remove(`${id}.bytes`);
   }
 
-  /** A stored file exists once its description is written. */
-  async #write({ folder, owners }: Storage, { bytes, tenant, ...file }: StoredFile): Promise<void> {
+  /** A stored file exists once its description is written. Returns it with its bytes on disk. */
+  async #write({ folder, owners }: Storage, stored: StoredFile, bytes: Uint8Array): Promise<StoredFile> {
+    const { bytes: _, tenant, ...file } = stored;
     await folder.write(`${file.id}.bytes`, bytes);
     try {
       await folder.write(`${file.id}.json`, JSON.stringify({ ...file, owner: owners.ownerOf(tenant) }));
@@ -136,6 +162,7 @@ export class FileStore {
       await Promise.allSettled(['.json', '.bytes'].map((suffix) => folder.remove(file.id + suffix)));
       throw error;
     }
+    return { ...stored, bytes: folder.file(`${file.id}.bytes`, bytes.length) };
   }
 
   #insert(file: StoredFile): void {
@@ -146,7 +173,7 @@ export class FileStore {
   #restore({ folder, owners }: Storage): void {
     const restored = folder.names('.json').flatMap((name) => {
       const about = folder.readAs(`${name}.json`, (json) => storedSchema.parse(JSON.parse(json.toString())));
-      const bytes = folder.read(`${name}.bytes`);
+      const bytes = folder.fileLeft(`${name}.bytes`);
       if (about === undefined || bytes === undefined) return [];
       const { owner, ...file } = about;
       return [{ ...file, tenant: owners.nameOf(owner), bytes }];
@@ -155,6 +182,10 @@ export class FileStore {
     // Bytes without a description are from a process that was killed between the two writes.
     folder.prune('.bytes', (name) => this.#files.has(name));
   }
+}
+
+function sizeOf({ bytes }: StoredFile): number {
+  return bytes.length;
 }
 
 export function describeFile({ id, filename, purpose, createdS, bytes }: StoredFile): Listed {

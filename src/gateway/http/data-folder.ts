@@ -1,12 +1,15 @@
 // A folder of data that outlives the gateway. Writes are atomic: a killed process leaves the old file or the new one.
 // Only reads at the start block the event loop: a slow disk delays no other request.
-import { mkdirSync, readdirSync, readFileSync, rmSync, truncateSync } from 'node:fs';
-import { type FileHandle, open, rename, rm } from 'node:fs/promises';
+import { mkdirSync, readdirSync, readFileSync, rmSync, statSync, truncateSync } from 'node:fs';
+import { copyFile, type FileHandle, link, open, rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { ApiError } from './errors.ts';
+import { FileBytes } from './stored-bytes.ts';
 
 const partSuffix = '.part';
 const newline = 10;
+/** Errors of file systems that have no links, or not so many of one file. */
+const withoutLinks = new Set(['EPERM', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS', 'EMLINK', 'EXDEV']);
 
 /** Only the user of the process may read what clients sent. */
 const folderMode = 0o700;
@@ -66,6 +69,26 @@ export class DataFolder {
         await rename(part, path);
       } catch (error) {
         await rm(part, { force: true }).catch(() => {});
+        throw error;
+      }
+      await this.#sync();
+    });
+  }
+
+  /**
+   * A further name of a file, which lasts when the other one is removed; it is on disk when the promise resolves.
+   * @throws ApiError 503 if it cannot be written
+   */
+  link(name: string, file: FileBytes): Promise<void> {
+    return this.#change(name, async (path) => {
+      try {
+        await link(file.path, path).catch(async (error: NodeJS.ErrnoException) => {
+          if (!withoutLinks.has(error.code ?? '')) throw error;
+          await copyFile(file.path, path);
+          await withFile(path, 'r+', (copy) => copy.sync());
+        });
+      } catch (error) {
+        await rm(path, { force: true }).catch(() => {});
         throw error;
       }
       await this.#sync();
@@ -133,6 +156,17 @@ export class DataFolder {
     const whole = bytes.lastIndexOf(newline) + 1;
     if (whole < bytes.length) truncateSync(join(this.#path, name), whole);
     return bytes.toString('utf8', 0, whole).split('\n').slice(0, -1);
+  }
+
+  /** The bytes of a file that has been written. */
+  file(name: string, length: number): FileBytes {
+    return new FileBytes(join(this.#path, name), length);
+  }
+
+  /** At the start. Undefined if there is no such file. */
+  fileLeft(name: string): FileBytes | undefined {
+    const length = statSync(join(this.#path, name), { throwIfNoEntry: false })?.size;
+    return length === undefined ? undefined : this.file(name, length);
   }
 
   /** Undefined if there is none. */

@@ -1,10 +1,9 @@
 // Files and batches in a folder: a restarted gateway continues them, even after a kill during a write.
 import { createHash } from 'node:crypto';
-import { appendFileSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { appendFileSync, mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it, vi } from 'vitest';
-import { BatchInput, readInput } from '../../../src/gateway/batches/batch-lines.ts';
 import { createApp, type GatewayOptions } from '../../../src/gateway/http/app.ts';
 import { DataFolder } from '../../../src/gateway/http/data-folder.ts';
 import { ApiKeys } from '../../../src/gateway/keys/api-keys.ts';
@@ -119,6 +118,7 @@ it('a stopped gateway leaves its batches to the next one, and a cancelled batch 
   const file = await upload(first, 30);
   const [running, cancelled] = [await create(first, file), await create(first, file)];
   await first.json('POST', `/v1/batches/${cancelled.id}/cancel`);
+  await until(first, cancelled.id, ({ status }) => status === 'cancelled');
   first.stopping.abort();
   await new Promise((resolve) => setImmediate(resolve));
   const next = start(answering);
@@ -130,21 +130,20 @@ it('a stopped gateway leaves its batches to the next one, and a cancelled batch 
   expect((await start(answering).send('GET', `/v1/files/${file}`)).status).toBe(404);
 });
 
-it('batches of one file share its bytes, before and after a restart', async () => {
+it('batches of one file share it on disk, and run on when it is deleted and after a restart', async () => {
   const first = start(neverAnswers);
   const file = await upload(first, 30);
-  const bytes = readFileSync(join(path, 'files', `${file}.bytes`));
-  const [one, other] = [readInput(bytes, '/v1/completions'), readInput(bytes, '/v1/completions')];
-  bytes.set(Buffer.from('job-9'), bytes.indexOf('job-1'));
-  for (const input of [one, other]) expect(input instanceof BatchInput && input.at(1)?.customId).toBe('job-9');
   const batches = [await create(first, file), await create(first, file), await create(first, file)];
+  const inode = (name: string) => statSync(join(path, name)).ino;
+  const inputs = batches.map(({ id }) => inode(join('batches', `${id}.input`)));
+  expect(new Set(inputs)).toEqual(new Set([inode(join('files', `${file}.bytes`))]));
+  expect((await first.send('DELETE', `/v1/files/${file}`)).status).toBe(200);
+  expect((await first.send('GET', `/v1/files/${file}/content`)).status).toBe(404);
   first.stopping.abort();
-  const read = vi.spyOn(DataFolder.prototype, 'read');
   const next = start(answering);
-  expect(read.mock.calls.filter(([name]) => name.endsWith('.input'))).toHaveLength(1);
-  read.mockRestore();
   for (const { id } of batches)
     expect(await ended(next, id)).toMatchObject({ status: 'completed', request_counts: { completed: 30 } });
+  expect(readdirSync(join(path, 'batches')).every((name) => name.endsWith('.json'))).toBe(true);
 });
 
 it('a refused request is repeated until it is accepted, and tokenized once', async () => {

@@ -1,0 +1,84 @@
+// The requests of a running batch, which are read from its input as they start.
+import type { StoredBytes } from '../http/stored-bytes.ts';
+import { type BatchLine, linesOf } from './batch-lines.ts';
+
+/** No line is read while those that run have as many bytes. */
+export const heldBytesMax = 1 << 20;
+
+/** A line that runs. Its bytes count until it is released. */
+export interface HeldLine extends BatchLine {
+  release(): void;
+}
+
+/**
+ * Hands out the lines of an input in order. In memory are the lines that run, of at most `heldBytesMax` bytes and one
+ * line, and one piece of the input behind them.
+ */
+export class BatchInput {
+  readonly #bytes: StoredBytes;
+  /** Custom ids of lines that have run. Each is deleted when its line is skipped. */
+  readonly #done: Set<string>;
+  #lines: ReturnType<typeof linesOf>;
+  /** Where the next line starts. */
+  #offset = 0;
+  #heldBytes = 0;
+  /** The last call of `next`: calls follow each other. */
+  #turn: Promise<unknown> = Promise.resolve();
+  #wake: () => void = () => {};
+
+  /** @param done custom ids of the lines to leave out */
+  constructor(bytes: StoredBytes, done: Iterable<string> = []) {
+    this.#bytes = bytes;
+    this.#done = new Set(done);
+    this.#lines = linesOf(bytes);
+  }
+
+  /** Bytes of the lines that run. */
+  get heldBytes(): number {
+    return this.#heldBytes;
+  }
+
+  /**
+   * The next line, once those that run leave capacity; undefined behind the last one.
+   * @param isReadAgain called if the input cannot be read: whether to try again from the same line, once it resolves
+   */
+  next(isReadAgain: (error: unknown) => Promise<boolean>): Promise<HeldLine | undefined> {
+    const line = this.#turn.then(async () => {
+      for (;;) {
+        try {
+          return await this.#next();
+        } catch (error) {
+          if (!(await isReadAgain(error))) return undefined;
+          // A generator has ended once it has thrown.
+          this.#lines = linesOf(this.#bytes, this.#offset);
+        }
+      }
+    });
+    this.#turn = line.catch(() => {});
+    return line;
+  }
+
+  async #next(): Promise<HeldLine | undefined> {
+    for (;;) {
+      while (this.#heldBytes >= heldBytesMax) {
+        await new Promise<void>((resolve) => {
+          this.#wake = resolve;
+        });
+      }
+      const { value } = await this.#lines.next();
+      if (value === undefined) return undefined;
+      const { text, end } = value;
+      const length = end - this.#offset;
+      this.#offset = end;
+      if (text.trim() === '') continue;
+      const { custom_id: customId, body }: { custom_id: string; body: unknown } = JSON.parse(text);
+      if (this.#done.delete(customId)) continue;
+      this.#heldBytes += length;
+      const release = (): void => {
+        this.#heldBytes -= length;
+        this.#wake();
+      };
+      return { customId, body, release };
+    }
+  }
+}
