@@ -25,10 +25,13 @@ Napi::Value bind_create_remote_attention_server(Arguments& in, Napi::Env env) {
   return number(env, registries().remote_endpoints.add(std::make_shared<RemoteAttentionServer>(std::move(backend), std::move(pool))));
 }
 
-/** (backend of the debtor, server of this process) => reader of its lent pages */
+/** (backend of the debtor, server, or client of a server of another process) => reader of its lent pages */
 Napi::Value bind_create_remote_page_reader(Arguments& in, Napi::Env env) {
   auto backend = registries().backends.get(in.handle("backend"));
-  return number(env, registries().remote_endpoints.add(std::make_shared<RemotePageReader>(std::move(backend), server_argument(in))));
+  auto endpoint = registries().remote_endpoints.get(in.handle("remote attention"));
+  auto server = std::dynamic_pointer_cast<RemoteAttentionServer>(endpoint);
+  if (server != nullptr) return number(env, registries().remote_endpoints.add(std::make_shared<RemotePageReader>(std::move(backend), std::move(server))));
+  return number(env, registries().remote_endpoints.add(std::make_shared<RemotePageFetcher>(std::move(backend), std::move(endpoint))));
 }
 
 /** (endpoint): refuses its open and later queries */

@@ -51,7 +51,7 @@ struct RemoteQuery {
   std::vector<uint8_t> query;  // (rows, heads, head_dim), in the form of a query buffer
   std::vector<QueryKeys> keys;
   std::vector<int32_t> blocks;
-  std::vector<QueryNode> nodes;
+  std::vector<QueryNode> nodes;  // none: the answer is the pages of `blocks` in this layer, in their order
   std::shared_ptr<EventCount> answered;  // notified when the query ends, unless there is an observer
   std::shared_ptr<QueryObserver> observer;
 
@@ -67,7 +67,8 @@ struct RemoteQuery {
   }
   size_t partial_floats() const { return static_cast<size_t>(rows) * heads * (layout.head_dim + 2); }
   size_t bytes_out() const { return query.size(); }
-  size_t bytes_back() const { return sizeof(float) * partial_floats() * nodes.size(); }
+  size_t bytes_back() const { return asks_for_pages() ? layout.page_bytes() * blocks.size() : sizeof(float) * partial_floats() * nodes.size(); }
+  bool asks_for_pages() const { return nodes.empty(); }
 
   int ranges() const {
     int all = 0;
@@ -78,7 +79,7 @@ struct RemoteQuery {
   bool is_open() const { return state.load(std::memory_order_acquire) == State::open; }
   void open() {
     dropped.store(false, std::memory_order_relaxed);
-    partials.resize(partial_floats() * nodes.size());
+    partials.resize((bytes_back() + sizeof(float) - 1) / sizeof(float));
     state.store(State::open, std::memory_order_release);
   }
   /** Called by the server, which does not touch the query after it. */
@@ -90,7 +91,7 @@ struct RemoteQuery {
     else event->notify();
   }
 
-  std::vector<float> partials;  // of the nodes, in order; written by the server until the query ends
+  std::vector<float> partials;  // of the nodes, in order, or the pages; written by the server until the query ends
 };
 
 }  // namespace kvasir

@@ -11,7 +11,6 @@ namespace {
 constexpr uint64_t kQuerySeed = 11, kAnswerSeed = 13;
 constexpr int kRowsMost = 1 << 16, kHeadsMost = 1 << 12;
 constexpr uint32_t kKeysMost = 1 << 16, kBlocksMost = 1 << 22, kNodesMost = 1 << 12;
-constexpr uint64_t kPartialBytesMost = uint64_t{1} << 28;
 
 /** The checksum of the body uses the stated instructions: those that this machine lacks would end the process. */
 bool has_instructions(int32_t isa) {
@@ -28,7 +27,8 @@ bool is_valid(const QueryHeader& header, const KvLayout& layout, uint32_t sequen
   // At least one node: the bound holds for the rows of the query too.
   const uint64_t partials = uint64_t{static_cast<uint32_t>(header.rows)} * static_cast<uint32_t>(header.heads) * (layout.head_dim + 2) * sizeof(float) * std::max(header.nodes, 1u);
   const size_t query = query_bytes(static_cast<Isa>(header.isa), layout.type, header.heads, layout.head_dim, header.rows);
-  return partials <= kPartialBytesMost && header.query_bytes == query;
+  const uint64_t pages = header.nodes == 0 ? uint64_t{header.blocks} * layout.page_bytes() : 0;
+  return std::max(partials, pages) <= kAnswerBytesMost && header.query_bytes == query;
 }
 
 }  // namespace

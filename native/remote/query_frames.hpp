@@ -11,6 +11,9 @@ constexpr uint32_t kQueryMagic = 0x71677672;
 constexpr uint32_t kAnswerMagic = 0x61677672;
 constexpr int kStallMs = 20000;  // longest wait between the parts of one frame
 
+/** Longest answer. */
+constexpr uint64_t kAnswerBytesMost = uint64_t{1} << 28;
+
 /** Followed by slopes (float32), keys, blocks (int32), nodes, the query's rows, and a 64-bit checksum of these. */
 struct QueryHeader {
   uint32_t magic = kQueryMagic;
@@ -23,7 +26,7 @@ struct QueryHeader {
   uint64_t checksum;  // of the fields before it
 };
 
-/** Followed by the partials of the query's nodes, unless it was refused, and their 64-bit checksum. */
+/** Followed by the partials of the query's nodes, or by its pages if it has no node, unless it was refused, and their 64-bit checksum. */
 struct AnswerHeader {
   uint32_t magic = kAnswerMagic;
   uint32_t version = kQueryWireVersion;
@@ -47,7 +50,7 @@ bool send_query(Connection& connection, const RemoteQuery& query, uint32_t seque
 std::shared_ptr<RemoteQuery> receive_query(const Connection& connection, const KvLayout& layout, uint32_t sequence, int stall_ms, const std::atomic<bool>& ended);
 bool send_answer(Connection& connection, const RemoteQuery& query, uint32_t sequence, Deadline deadline, const std::atomic<bool>& ended);
 bool receive_answer_header(const Connection& connection, AnswerHeader& header, const std::atomic<bool>& ended);
-/** Receives into the query's partials. */
+/** Receives into the query's partials, which hold pages too. */
 bool receive_partials(const Connection& connection, const AnswerHeader& header, RemoteQuery& query, Deadline deadline, const std::atomic<bool>& ended);
 
 }  // namespace kvasir

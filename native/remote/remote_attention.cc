@@ -35,6 +35,8 @@ void run_local(const RemoteAttentionCall& call, const std::vector<AttentionSeque
 }
 
 void RemoteAttention::run(const RemoteAttentionCall& call) {
+  static std::atomic<uint64_t> ops{0};
+  op_ = ++ops;
   Group& group = groups_[call.group];
   if (group.heads != call.args.heads) plan(group, call);
   for (size_t wave = 0; wave < group.waves.size(); wave++) {
@@ -56,6 +58,7 @@ void RemoteAttention::run_wave(Group& group, const Wave& wave, const RemoteAtten
     const Root& root = group.roots[wave.root + pieces.root_of_task(task)];
     pieces.run_task(task, memory + workspace_bytes * thread, [&] { return !failed(root); });
   });
+  read_pages(group, wave, call);
   await(group, wave, call);
   if (aborted_) return;
   threads.run(pieces.merges(), [&](int merge, int thread) {
@@ -114,16 +117,44 @@ void RemoteAttention::post(Group& group, const Wave& wave, const RemoteAttention
     query.query.assign(from, from + row_bytes * root.tokens);
     query.open();
     for (size_t node = 0; node < request.nodes.size(); node++) request.partials[node] = query.partial(node);
-    // `post` computes it at once: an abort ends the step before the next query.
-    if (request.endpoint->reads_in_place() && __atomic_load_n(call.abort, __ATOMIC_RELAXED) != 0) {
-      aborted_ = true;
-      return;
+    if (request.endpoint->reads_pages()) {
+      request.endpoint->prepare(query, op_);
+      continue;
     }
     request.endpoint->post(request.query);
-    if (request.endpoint->reads_in_place()) continue;
     call.backend.remote.queries++;
     call.backend.remote.bytes_out += query.bytes_out();
   }
+}
+
+/** Computes over pages at creditors with the threads of the step. */
+void RemoteAttention::read_pages(Group& group, const Wave& wave, const RemoteAttentionCall& call) {
+  auto last_arrival = Clock::now();
+  for (size_t i = wave.request; i < wave.request_end && !aborted_; i++) {
+    const Request& request = group.requests[i];
+    if (request.query == nullptr || !request.query->is_open() || !request.endpoint->reads_pages()) continue;
+    if (await_pages(request, last_arrival, call)) request.endpoint->post(request.query);
+    else if (!aborted_) fail(group, wave, group.roots[request.root].sequence);
+  }
+}
+
+/** False if the step is aborted, or the pages have not arrived `deadline` after the last arrival of pages. */
+bool RemoteAttention::await_pages(const Request& request, Clock::time_point& last_arrival, const RemoteAttentionCall& call) {
+  const auto is_aborted = [&] { return aborted_ = __atomic_load_n(call.abort, __ATOMIC_RELAXED) != 0; };
+  bool ready = request.endpoint->is_ready(*request.query);
+  if (ready) return !is_aborted();
+  const auto begin = Clock::now();
+  call.backend.threads_lock.unlock();
+  while (!ready && !is_aborted() && Clock::now() - last_arrival <= deadline_) {
+    const uint32_t seen = event_->epoch();
+    ready = request.endpoint->is_ready(*request.query);
+    if (!ready && !spin([&] { return event_->epoch() != seen; })) event_->wait_for(seen, kPollInterval);
+  }
+  call.backend.threads_lock.lock();
+  if (ready) last_arrival = Clock::now();
+  const std::chrono::nanoseconds waited = Clock::now() - begin;
+  call.backend.remote.wait_nanoseconds += static_cast<uint64_t>(waited.count());
+  return ready && !aborted_;
 }
 
 /** Stops waiting for the sequence's answers in this step. */
@@ -172,7 +203,7 @@ void RemoteAttention::await(Group& group, const Wave& wave, const RemoteAttentio
       }
       ended[i - wave.request] = true;
       last_answer(request.endpoint.get()) = now;
-      if (state == RemoteQuery::State::answered && !request.endpoint->reads_in_place()) call.backend.remote.bytes_in += request.query->bytes_back();
+      if (state == RemoteQuery::State::answered && !request.endpoint->reads_pages()) call.backend.remote.bytes_in += request.query->bytes_back();
       if (state == RemoteQuery::State::refused) fail(group, wave, group.roots[request.root].sequence);
     }
     for (size_t i = wave.request; open && i < wave.request_end; i++) {

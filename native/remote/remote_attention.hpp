@@ -89,6 +89,8 @@ class RemoteAttention {
   void plan_waves(Group& group, const RemoteAttentionCall& call);
 
   void post(Group& group, const Wave& wave, const RemoteAttentionCall& call);
+  void read_pages(Group& group, const Wave& wave, const RemoteAttentionCall& call);
+  bool await_pages(const Request& request, Clock::time_point& last_arrival, const RemoteAttentionCall& call);
   void run_wave(Group& group, const Wave& wave, const RemoteAttentionCall& call, bool first);
   void await(Group& group, const Wave& wave, const RemoteAttentionCall& call);
   bool all_ended(Group& group, const Wave& wave);
@@ -103,6 +105,7 @@ class RemoteAttention {
   std::vector<Group> groups_;
   uint8_t* failed_sequences_ = nullptr;
   bool aborted_ = false;
+  uint64_t op_ = 0;  // number of the attention op in progress, unique in the process
   GrowingMemory memory_;
 };
 

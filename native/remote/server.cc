@@ -22,7 +22,7 @@ int loan_of(const RemoteQuery& query) { return query.keys.empty() ? 0 : query.ke
 /** True if the query's sizes and block ranges agree with each other and with the pool. */
 bool is_valid(const RemoteQuery& query, const KvPool& pool) {
   const bool same_form = query.isa == pool.isa && !(query.layout != pool.layout);
-  if (!same_form || query.rows <= 0 || query.heads <= 0 || query.heads % pool.layout.kv_heads != 0 || query.nodes.empty()) return false;
+  if (!same_form || query.rows <= 0 || query.heads <= 0 || query.heads % pool.layout.kv_heads != 0) return false;
   if (query.query.size() != query_bytes(query.isa, query.layout.type, query.heads, query.layout.head_dim, query.rows)) return false;
   if (!query.slopes.empty() && query.slopes.size() != static_cast<size_t>(query.heads)) return false;
   int64_t blocks = 0, end = 0;
@@ -32,26 +32,6 @@ bool is_valid(const RemoteQuery& query, const KvPool& pool) {
     blocks += keys.blocks;
   }
   return !query.keys.empty() && blocks == static_cast<int64_t>(query.blocks.size());
-}
-
-/** The pages of a query in block order, -1 between its extents of keys; empty if any block is not lent. */
-std::vector<int32_t> find_pages(const RemoteQuery& query, const LentBlocks& lent) {
-  const int first = query.keys.front().first_block;
-  std::vector<int32_t> pages(static_cast<size_t>(query.keys.back().first_block + query.keys.back().blocks - first), -1);
-  size_t next = 0;
-  for (const QueryKeys& keys : query.keys) {
-    for (int i = 0; i < keys.blocks; i++) {
-      const int32_t page = lent.page(keys.loan, query.blocks[next++], query.layer);
-      if (page < 0) return {};
-      pages[keys.first_block - first + i] = page;
-    }
-  }
-  for (const QueryNode& node : query.nodes) {
-    const int64_t begin = int64_t{node.first} * kRangePages - first, end = begin + int64_t{node.ranges} * kRangePages;
-    if (node.ranges <= 0 || begin < 0 || end > static_cast<int64_t>(pages.size())) return {};
-    if (std::any_of(pages.begin() + begin, pages.begin() + end, [](int32_t page) { return page < 0; })) return {};
-  }
-  return pages;
 }
 
 }  // namespace
@@ -152,7 +132,7 @@ void RemoteAttentionServer::count(const RemoteQuery& query, bool answered) {
       continue;
     }
     counts->queries++;
-    counts->rows += static_cast<uint64_t>(query.rows);
+    if (!query.asks_for_pages()) counts->rows += static_cast<uint64_t>(query.rows);
     counts->bytes_in += query.bytes_out();
     counts->bytes_out += query.bytes_back();
   }
@@ -211,10 +191,10 @@ std::vector<std::shared_ptr<RemoteQuery>> RemoteAttentionServer::take_queries(co
 /** The query with its pages, which are not taken back before it stops; null unless all of its blocks are lent. */
 std::shared_ptr<ServedQuery> RemoteAttentionServer::activate(std::shared_ptr<RemoteQuery> query, int threads) {
   std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<int32_t> pages = is_valid(*query, *pool_) ? find_pages(*query, lent_) : std::vector<int32_t>();
+  std::vector<int32_t> pages = is_valid(*query, *pool_) ? find_pages(*query, [&](int loan, size_t block) { return lent_.page(loan, query->blocks[block], query->layer); }) : std::vector<int32_t>();
   if (pages.empty()) return nullptr;
   const int first_block = query->keys.front().first_block;
-  return active_.emplace_back(std::make_shared<ServedQuery>(std::move(query), *pool_, first_block, std::move(pages), threads));
+  return active_.emplace_back(std::make_shared<ServedQuery>(std::move(query), pool_->data(), first_block, std::move(pages), threads));
 }
 
 void RemoteAttentionServer::answer_with(ThreadPool& threads, GrowingMemory& memory, std::shared_ptr<RemoteQuery> query) {
@@ -229,10 +209,35 @@ void RemoteAttentionServer::answer_with(ThreadPool& threads, GrowingMemory& memo
   finish(*served, workspaces, false);
 }
 
+/** Copies the pages one by one under the lock, so that none is read once it is taken back. */
+void RemoteAttentionServer::send_pages(RemoteQuery& query) {
+  const size_t bytes = pool_->layout.page_bytes();
+  auto* to = reinterpret_cast<uint8_t*>(query.partials.data());
+  bool complete = is_valid(query, *pool_);
+  size_t next = 0;
+  for (size_t i = 0; complete && i < query.keys.size(); i++) {
+    for (int block = 0; complete && block < query.keys[i].blocks; block++, next++) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      const int32_t page = lent_.page(query.keys[i].loan, query.blocks[next], query.layer);
+      complete = page >= 0 && !closing_.load() && !query.dropped.load(std::memory_order_relaxed);
+      if (complete) std::copy_n(pool_->page(page), bytes, to + next * bytes);
+    }
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    count(query, complete);
+  }
+  query.end(complete ? RemoteQuery::State::answered : RemoteQuery::State::refused);
+}
+
 /** Adds the queries over lent blocks alone to the open ones; refuses the others. */
 void RemoteAttentionServer::admit(std::vector<std::shared_ptr<RemoteQuery>> queries, ServedQueries& open) {
   const int threads = backend_->pool.size();
   for (auto& query : queries) {
+    if (query->asks_for_pages()) {
+      send_pages(*query);
+      continue;
+    }
     std::shared_ptr<ServedQuery> served = activate(query, threads);
     if (served == nullptr) refuse(*query);
     else open.push_back(std::move(served));

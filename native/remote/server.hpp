@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/backend.hpp"
+#include "kv/kv_pool.hpp"
 #include "remote/endpoint.hpp"
 #include "remote/serving.hpp"
 
@@ -86,6 +87,7 @@ class RemoteAttentionServer final : public RemoteAttentionEndpoint {
   std::vector<std::shared_ptr<RemoteQuery>> take_queries(const ServedQueries& open);
   void admit(std::vector<std::shared_ptr<RemoteQuery>> queries, ServedQueries& open);
   std::shared_ptr<ServedQuery> activate(std::shared_ptr<RemoteQuery> query, int threads);
+  void send_pages(RemoteQuery& query);
   void compute(ServedQueries& open);
   bool compute_together(const ServedQueries& open);
   bool compute_alone(const ServedQueries& open);

@@ -1,22 +1,46 @@
-// One query that a server answers: the pages it reads, its tasks, and its stop flag.
+// One query over pages at hand: the pages it reads, its tasks, and its stop flag.
 #pragma once
+#include <algorithm>
 #include <chrono>
 
 #include "attention/pieces.hpp"
-#include "kv/kv_pool.hpp"
 #include "remote/query.hpp"
 
 namespace kvasir {
 
+/**
+ * The pages of a query in block order, -1 between its extents of keys; empty if `page_of`(loan, index of the block in
+ * the query) is negative for any.
+ */
+template <class PageOf>
+std::vector<int32_t> find_pages(const RemoteQuery& query, const PageOf& page_of) {
+  const int first = query.keys.front().first_block;
+  std::vector<int32_t> pages(static_cast<size_t>(query.keys.back().first_block + query.keys.back().blocks - first), -1);
+  size_t next = 0;
+  for (const QueryKeys& keys : query.keys) {
+    for (int i = 0; i < keys.blocks; i++) {
+      const int32_t page = page_of(keys.loan, next++);
+      if (page < 0) return {};
+      pages[keys.first_block - first + i] = page;
+    }
+  }
+  for (const QueryNode& node : query.nodes) {
+    const int64_t begin = int64_t{node.first} * kRangePages - first, end = begin + int64_t{node.ranges} * kRangePages;
+    if (node.ranges <= 0 || begin < 0 || end > static_cast<int64_t>(pages.size())) return {};
+    if (std::any_of(pages.begin() + begin, pages.begin() + end, [](int32_t page) { return page < 0; })) return {};
+  }
+  return pages;
+}
+
 class ServedQuery {
  public:
-  /** `pages` are those of the query's blocks from its first block on, -1 between its extents of keys. */
-  ServedQuery(std::shared_ptr<RemoteQuery> query, KvPool& pool, int first_block, std::vector<int32_t> pages, int threads)
+  /** `pages` index `data`: those of the query's blocks from its first block on, -1 between its extents of keys. */
+  ServedQuery(std::shared_ptr<RemoteQuery> query, uint8_t* data, int first_block, std::vector<int32_t> pages, int threads)
       : query_(std::move(query)), pages_(std::move(pages)), blocks_(pages_.size()) {
     for (size_t i = 0; i < blocks_.size(); i++) blocks_[i] = static_cast<int32_t>(i);
     const RemoteQuery& request = *query_;
     sequence_ = {0, request.rows, request.start, blocks_.data(), first_block};
-    args_ = {request.isa, pool.layout, pool.data(), pages_.data(), 1, 0, request.heads, request.scale, &sequence_, 1, request.rows, kNoWindow, request.softcap,
+    args_ = {request.isa, request.layout, data, pages_.data(), 1, 0, request.heads, request.scale, &sequence_, 1, request.rows, kNoWindow, request.softcap,
              request.slopes.empty() ? nullptr : request.slopes.data()};
     plan_roots(threads);
     pieces_ = std::make_unique<AttentionPieces>(args_, request.query.data(), roots_.data(), static_cast<int>(roots_.size()));

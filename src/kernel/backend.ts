@@ -58,8 +58,9 @@ export interface RemoteAttentionServers {
    */
   createRemoteAttentionServer(pool: KvPoolHandle): RemoteAttentionHandle;
   /**
-   * A reader of the pages that a server of this process lends, for `Step.remote`: steps of this backend read them with
-   * their own threads instead of sending rows. `freeRemoteAttentionServer` frees it.
+   * A reader of the pages that a server lends, for `Step.remote`: steps of this backend compute over them with their own
+   * threads instead of sending rows. Of a server of this process it reads the pages in place; through a client of one in
+   * another process it fetches them, one layer at a time. `freeRemoteAttentionServer` frees it.
    */
   createRemotePageReader(server: RemoteAttentionHandle): RemoteAttentionHandle;
   /**

@@ -26,6 +26,22 @@ function over(transport: 'tcp' | 'shared', listenerToken = 'secret', token = lis
   };
 }
 
+/** The debtor fetches the pages, and sends no row. */
+function reading(connect: Connect): Connect {
+  return (backend, pool, server) => {
+    const connection = connect(backend, pool, server);
+    const reader = backend.createRemotePageReader(connection.server);
+    return {
+      server: reader,
+      close: () => {
+        backend.freeRemoteAttentionServer(reader);
+        connection.close();
+        expect(backend.remoteAttentionCounts(server).rows).toBe(0);
+      },
+    };
+  };
+}
+
 describe.skipIf(loadNative() === undefined).each([['tcp'], ['shared']] as const)(
   'remote attention servers over %s',
   (transport) => {
@@ -63,3 +79,10 @@ describe.skipIf(loadNative() === undefined).each([['tcp'], ['shared']] as const)
     });
   },
 );
+
+describe.skipIf(loadNative() === undefined)('pages that a debtor fetches from a server over tcp', () => {
+  const backend = createNativeBackend({ threads: 2 });
+  afterAll(() => backend.close());
+
+  testRemoteKeys(backend, 4, reading(over('tcp')));
+});

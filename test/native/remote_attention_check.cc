@@ -1,6 +1,6 @@
 // Stress of remote attention servers, for a thread sanitizer: steps with remote keys run while creditors take blocks
 // back, overwrite them, lend them again, run their own steps and change their share. Queries go directly, over TCP and
-// over shared memory. Argument: rounds. Exits with 1 if the bits of an answered row differ from those of one pool.
+// over shared memory, and some steps fetch the pages. Argument: rounds. Exits with 1 if the bits of an answered row differ from those of one pool.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -10,6 +10,7 @@
 #include "net/message.hpp"
 #include "remote/client.hpp"
 #include "remote/listener.hpp"
+#include "remote/reader.hpp"
 #include "remote/remote_attention.hpp"
 #include "remote/server.hpp"
 
@@ -35,13 +36,15 @@ struct Creditor {
   RemoteAttentionServer server;
   RemoteAttentionListener listener;
   std::shared_ptr<RemoteAttentionClient> over_tcp, shared;  // clients of the server, over TCP and over shared memory
+  std::shared_ptr<RemotePageFetcher> fetcher;               // by which steps of the debtor fetch pages, over shared memory
 
-  explicit Creditor(const KvLayout& layout)
+  Creditor(const KvLayout& layout, Backend& debtor)
       : pool(std::make_shared<KvPool>(Isa::portable, layout, kBlocks)),
         server(backend, pool),
         listener({std::shared_ptr<void>(), &server}, layout, {"127.0.0.1", 0}, Transport::automatic, key()),
         over_tcp(std::make_shared<RemoteAttentionClient>(layout, HostPort{"127.0.0.1", listener.port()}, Transport::tcp, key())),
-        shared(std::make_shared<RemoteAttentionClient>(layout, HostPort{"127.0.0.1", listener.port()}, Transport::shared, key())) {
+        shared(std::make_shared<RemoteAttentionClient>(layout, HostPort{"127.0.0.1", listener.port()}, Transport::shared, key())),
+        fetcher(std::make_shared<RemotePageFetcher>(std::shared_ptr<Backend>(std::shared_ptr<void>(), &debtor), shared)) {
     for (int block = 0; block < kBlocks; block++) fill(*pool, block, block);
     lend(0, kRanges);
   }
@@ -153,7 +156,10 @@ struct Debtor {
 
 /** Does not own it. */
 std::shared_ptr<RemoteAttentionEndpoint> endpoint_of(Creditor& creditor) { return {std::shared_ptr<void>(), &creditor.server}; }
-std::shared_ptr<RemoteAttentionEndpoint> endpoint_of(Creditor& creditor, unsigned transport) { return transport % 3 == 0 ? endpoint_of(creditor) : transport % 3 == 1 ? creditor.over_tcp : creditor.shared; }
+std::shared_ptr<RemoteAttentionEndpoint> endpoint_of(Creditor& creditor, unsigned transport) {
+  if (transport % 4 == 3) return creditor.fetcher;
+  return transport % 4 == 0 ? endpoint_of(creditor) : transport % 4 == 1 ? creditor.over_tcp : creditor.shared;
+}
 
 /** Makes it a query of two rows over the first range, under this loan. */
 void fill_query(RemoteQuery& query, const KvLayout& layout, int loan) {
@@ -273,7 +279,7 @@ bool refuses_other_instructions(const KvLayout& layout) {
 int run(int rounds) {
   Debtor debtor(std::chrono::seconds(20)), hasty(std::chrono::milliseconds(30));
   std::vector<std::unique_ptr<Creditor>> creditors;
-  for (int i = 0; i < kCreditors; i++) creditors.push_back(std::make_unique<Creditor>(debtor.layout));
+  for (int i = 0; i < kCreditors; i++) creditors.push_back(std::make_unique<Creditor>(debtor.layout, debtor.backend));
   int bad = 0, answered = 0, late = 0, aborted = 0;
   bool has_failed = false;
   const auto expect = [&](bool holds, const char* what) {
@@ -338,7 +344,7 @@ int run(int rounds) {
 
   // A server that is closed during a query refuses it, and so does an unknown endpoint.
   for (int round = 0; round < 5; round++) {
-    auto dying = std::make_unique<Creditor>(debtor.layout);
+    auto dying = std::make_unique<Creditor>(debtor.layout, debtor.backend);
     const std::vector<std::shared_ptr<RemoteAttentionEndpoint>> endpoints = {endpoint_of(*dying), endpoint_of(*dying, round), nullptr, endpoint_of(*creditors[1])};
     std::thread closes([&] { endpoint_of(*dying, round / 2)->close(); });
     expect(debtor.step(endpoints, has_failed), "a server that is closed during a query");

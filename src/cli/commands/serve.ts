@@ -2,7 +2,7 @@
 import { Command, Option } from 'commander';
 import { addDopFlags } from '../options/attention-worker-flags.ts';
 import { dopOptionNames, servedAttentionWorkers, withWorkerRoles } from '../options/attention-worker-settings.ts';
-import { addLiveBorrowFlags, remoteAttentionFlag, withoutDefaults } from '../options/borrow-options.ts';
+import { addLiveBorrowFlags, withoutDefaults } from '../options/borrow-options.ts';
 import { refuseIneffective, refuseStoreOptions } from '../options/ineffective-options.ts';
 import { addNatsFlags, natsOptionNames, natsServers } from '../options/nats-options.ts';
 import {
@@ -72,7 +72,6 @@ export function serveCommand(): Command {
     ).env('KVASIR_TOKEN'),
   );
   addObservabilityFlags(addLiveCppFlags(addLiveBorrowFlags(addServedSloFlags(command))));
-  command.optionsGroup(groups.lending).addOption(remoteAttentionFlag());
   const rare = [
     groups.sparse,
     groups.cluster,

@@ -44,6 +44,7 @@ export const liveBorrowFields = {
   ...borrowFields,
   leaseMs: positive.default(liveLeaseMs),
   lendHost: share.default(0),
+  remoteAttention: remoteAttentionField,
 };
 
 interface LiveOptions extends BorrowOptions {
@@ -52,10 +53,12 @@ interface LiveOptions extends BorrowOptions {
 }
 
 export function addLiveBorrowFlags(command: Command): Command {
-  return addBorrowFlags(command, liveLeaseMs).option(
-    '--lend-host <share>',
-    'Use this share of --host-memory for blocks of sequences, both local and borrowed (default: 0)',
-  );
+  return addBorrowFlags(command, liveLeaseMs)
+    .addOption(remoteAttentionFlag())
+    .option(
+      '--lend-host <share>',
+      'Use this share of --host-memory for blocks of sequences, both local and borrowed (default: 0)',
+    );
 }
 
 /** Drops defaults: commander sets a `--no-...` flag that is not given to `true`. */

@@ -12,7 +12,7 @@ import { UsageError } from '../usage-error.ts';
 import { describeIssue } from '../usage-issue.ts';
 import { readYaml } from '../yaml-file.ts';
 import { dopFields, shard } from './attention-worker-flags.ts';
-import { liveBorrowFields, remoteAttentionField } from './borrow-options.ts';
+import { liveBorrowFields } from './borrow-options.ts';
 import { clusterName, natsFields } from './nats-options.ts';
 import { liveCppFields } from './pipeline-options.ts';
 import { logFormat, logFormats, logLevel, logLevels, numeric } from './schema-parts.ts';
@@ -147,7 +147,6 @@ export const serveOptionsSchema = modelOptionsSchema.extend({
   logLevel,
   logFormat,
   ...liveBorrowFields,
-  remoteAttention: remoteAttentionField,
   ...liveCppFields,
   ...dopFields,
   ...sparseFields,

@@ -8,7 +8,6 @@ import { servedAttentionWorkers } from '../options/attention-worker-settings.ts'
 import { servedLending } from '../options/borrow-options.ts';
 import type { NatsOptions } from '../options/nats-options.ts';
 import { computes, type InstanceOptions, type ServeOptions, toFlag } from '../options/options.ts';
-import { UsageError } from '../usage-error.ts';
 import { tierSettings } from './instance-tiers.ts';
 
 const command = fileURLToPath(new URL('../main.js', import.meta.url));
@@ -143,17 +142,13 @@ function natsFlags({ natsCa, natsCert, natsKey, natsNkey, natsCreds, natsReplica
 
 function borrowFlags(rules: ServeOptions, { hostMemory = rules.hostMemory }: InstanceOptions): readonly string[] {
   const { lendShare, lowWater, remoteAttentionShare, lookAheadMs, leaseMs, settleMs, remoteCacheMs } = rules;
-  const { borrowAhead, settle, settleMin, remoteAttention = 'dist' } = rules;
-  if (remoteAttention !== 'dist')
-    throw new UsageError(
-      `Cannot use --remote-attention ${remoteAttention} with --nats: keys travel only between instances of one process`,
-    );
+  const { borrowAhead, settle, settleMin, remoteAttention } = rules;
   const lendHost = hostMemory === undefined ? undefined : rules.lendHost;
   const denied = [...(borrowAhead ? [] : ['--no-borrow-ahead']), ...(settle ? [] : ['--no-settle'])];
   return [
     '--borrow',
     ...asFlags({ lendShare, lowWater, remoteAttentionShare, lookAheadMs, leaseMs, settleMs, settleMin }),
-    ...asFlags({ remoteCacheMs, lendHost }),
+    ...asFlags({ remoteCacheMs, lendHost, remoteAttention }),
     ...denied,
   ];
 }

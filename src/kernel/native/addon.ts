@@ -148,7 +148,7 @@ export interface NativeModule {
   /** Pins this thread, and the threads it starts, to these cores. */
   setThreadAffinity(cores: Int32Array): void;
   createRemoteAttentionServer(backend: number, pool: number): number;
-  /** A reader of the server's lent pages with the threads of the debtor's `backend`. */
+  /** A reader of the lent pages of a server, or of a client's server, with the threads of the debtor's `backend`. */
   createRemotePageReader(backend: number, server: number): number;
   freeRemoteAttention(endpoint: number): void;
   /** Listens at `host` and `port`; the key has 32 bytes. */

@@ -16,7 +16,7 @@ export interface AttentionWaysOptions {
   readonly kind: 'auto' | 'dist' | 'ring';
   readonly heads: { readonly layers: number; readonly heads: number; readonly headDim: number };
   readonly kvBytesPerToken: number;
-  /** Opens a reader of the pages that a server of this process lends. */
+  /** Opens a reader of the pages that a server of this process lends, or that of a client. */
   openReader(server: number): number;
   freeReader(reader: number): void;
 }
@@ -25,7 +25,7 @@ export class AttentionWays {
   readonly #options: AttentionWaysOptions;
   readonly #instance: InstanceIndex;
   readonly #linkTo: (creditor: InstanceIndex) => LinkFigures;
-  /** By creditor of this process: its server, and the reader of its pages. */
+  /** By creditor: its server, or the client of it in another process, and the reader of its pages. */
   readonly #readers = new Map<InstanceIndex, { readonly server: number; readonly reader: number }>();
   /** Bytes of keys and values that steps have read at creditors. */
   keyBytes = 0;
@@ -40,7 +40,7 @@ export class AttentionWays {
     this.#linkTo = linkTo;
   }
 
-  /** A creditor of this process has announced its server. */
+  /** This instance has the server of a creditor, or a client of it. */
   connected(creditor: InstanceIndex, server: number): void {
     const known = this.#readers.get(creditor);
     if (this.#options.kind === 'dist' || known?.server === server) return;
@@ -49,8 +49,8 @@ export class AttentionWays {
   }
 
   /**
-   * The plan of a step, with readers in place of servers if the keys travel to its rows. Rows travel to creditors in other
-   * processes, whose pages this one cannot read.
+   * The plan of a step, with readers in place of servers if the keys travel to its rows. Rows travel if a server has been
+   * replaced since the step was planned.
    * @param predictUs time of a step of this instance, and of its creditors, which run the same model
    */
   placed({ plan, shape, remote }: RunStep, predictUs: (shape: StepShape) => number): Step {

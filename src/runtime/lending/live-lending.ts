@@ -385,7 +385,9 @@ export class LiveLending {
     this.#addresses.set(creditor, address);
     // A new address may be on another host.
     this.#meter.forget(creditor);
-    this.#creditorServers.set(creditor, host.connectServer(address));
+    const client = host.connectServer(address);
+    this.#creditorServers.set(creditor, client);
+    this.ways.connected(creditor, client);
   }
 
   /** Starts a copy for a debtor, into or out of the blocks that are lent to it. */

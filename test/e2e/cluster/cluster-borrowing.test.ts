@@ -1,4 +1,4 @@
-// Processes of several roles that lend memory to one another: log-probabilities have the bits of one large instance, also if NATS is killed, a process is paused or a link is cut.
+// Processes of several roles that lend memory to one another, and send rows to keys or keys to rows: log-probabilities have the bits of one large instance, also if NATS is killed, a process is paused or a link is cut.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { loadNative } from '../../../src/kernel/native/native.ts';
 import { NatsServer, natsInstalled } from '../../runtime/bus/nats-server.ts';
@@ -108,6 +108,7 @@ describe.skipIf(!runs)('processes that lend, under failures (needs nats-server)'
           '3000',
           '--spread-ms',
           '300',
+          ...(name === 'p' ? [] : ['--remote-attention', 'ring']),
           ...context,
         ],
       ],
@@ -171,6 +172,7 @@ describe.skipIf(!runs)('processes that lend, under failures (needs nats-server)'
     expect(queries).toBeGreaterThan(0);
     expect(queries).toBe(await metricSum(gateway, 'kvasir_instance_guest_queries_total'));
     expect(await metricSum(gateway, 'kvasir_link_moved_bytes_total')).toBeGreaterThan(0);
+    await until(async () => (await metricSum(gateway, 'kvasir_instance_remote_key_bytes_total')) > 0);
   });
 
   /** A request that fits its instance, while creditors hold a part of its blocks. */

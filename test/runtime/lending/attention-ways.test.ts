@@ -37,7 +37,7 @@ it('sends the keys to the rows of a long chunk, and a decode row to its keys', (
   expect(ways.keyBytes).toBe(256 * 1024);
 });
 
-it('sends rows to all creditors if one of them is in another process, or always', () => {
+it('sends rows to all creditors if one of them has no known server, or always', () => {
   expect(waysOf('ring').serversOf(256, [71, 72])).toEqual([71, 72]);
   expect(waysOf('ring').serversOf(1, [71])).toEqual([171]);
   expect(waysOf('dist').serversOf(256, [71])).toEqual([71]);
