@@ -2,7 +2,7 @@
 import { Command } from 'commander';
 import { addClusterFlags } from '../options/cluster-options.ts';
 import { readOptions } from '../options/options.ts';
-import { runChaos } from '../simulate/chaos.ts';
+import { runChaos } from '../simulate/chaos/chaos.ts';
 import { clientPlot } from '../simulate/clients/client-plot.ts';
 import { isSweep, printSweep, sweepClients } from '../simulate/clients/client-sweep.ts';
 import { type HighestRate, runAtHighestRate } from '../simulate/find-rate.ts';
@@ -63,7 +63,7 @@ export function simulateCommand(): Command {
         throw new UsageError('Cannot use --dop without a value: write MODEL,ATTENTION, for example --dop 2,4, or auto');
       const options = await withPlannedDop(readOptions(simulationSchema, flags), (line) => console.error(line));
       if (options.chaos) {
-        runChaos({ ...options, seeds: options.seeds ?? 100 }, json === true);
+        await runChaos({ ...options, seeds: options.seeds ?? 100 }, json === true);
         return;
       }
       if (isSweep(options)) {
