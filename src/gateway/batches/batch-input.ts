@@ -15,7 +15,7 @@ export interface HeldLine extends BatchLine {
  * line, and one piece of the input behind them.
  */
 export class BatchInput {
-  readonly #bytes: StoredBytes;
+  readonly bytes: StoredBytes;
   /** Custom ids of lines that have run. Each is deleted when its line is skipped. */
   readonly #done: Set<string>;
   #lines: ReturnType<typeof linesOf>;
@@ -28,7 +28,7 @@ export class BatchInput {
 
   /** @param done custom ids of the lines to leave out */
   constructor(bytes: StoredBytes, done: Iterable<string> = []) {
-    this.#bytes = bytes;
+    this.bytes = bytes;
     this.#done = new Set(done);
     this.#lines = linesOf(bytes);
   }
@@ -50,7 +50,7 @@ export class BatchInput {
         } catch (error) {
           if (!(await isReadAgain(error))) return undefined;
           // A generator has ended once it has thrown.
-          this.#lines = linesOf(this.#bytes, this.#offset);
+          this.#lines = linesOf(this.bytes, this.#offset);
         }
       }
     });

@@ -10,6 +10,7 @@ import type { Listed } from '../forwarding/forwarding.ts';
 import type { GatewayIds } from '../forwarding/gateway-ids.ts';
 import { endpoints } from '../http/endpoints.ts';
 import { ApiError, badField, newRequestId, toApiError } from '../http/errors.ts';
+import type { StoredBytes } from '../http/stored-bytes.ts';
 import type { Caller } from '../keys/caller.ts';
 import type { EndpointCall, RunEndpoint } from '../openai/endpoint.ts';
 import { parseBody } from '../openai/fields.ts';
@@ -74,7 +75,10 @@ export class Batches {
     });
     for (const batch of this.#records.restore()) {
       this.#batches.set(batch.id, batch);
-      if (!hasEnded(batch)) this.#start(batch);
+      if (hasEnded(batch)) continue;
+      const { bytes } = batch.input;
+      files.reserveAgain(batch.id, reservedBytes(bytes, batch.total), { id: batch.request.input_file_id, bytes });
+      this.#start(batch);
     }
   }
 
@@ -128,7 +132,7 @@ export class Batches {
     }
   }
 
-  /** Reserves what the answers of a batch will need: about its input, and the text of typical answers. */
+  /** Reserves what the answers of a batch will need, and its input. */
   #reserve({ id, total, tenant }: Batch, { limits }: Caller, input: StoredFile): void {
     const most = limits.batchRequests;
     const created = [...this.#creating.values()].flatMap((batch) => batch ?? []);
@@ -141,8 +145,7 @@ export class Batches {
         param: 'batch_requests',
       });
     }
-    const bytes = Math.min(input.bytes.length, total * answerBytes) + total * answerBytes;
-    if (total > 0) this.#files.reserve(id, bytes, input);
+    if (total > 0) this.#files.reserve(id, reservedBytes(input.bytes, total), input);
   }
 
   /** Oldest first. */
@@ -319,6 +322,11 @@ export class Batches {
     outputs.answers = [];
     outputs.errors = [];
   }
+}
+
+/** What the answers of a batch will need: about its input, and the text of typical answers. */
+function reservedBytes({ length }: StoredBytes, total: number): number {
+  return Math.min(length, total * answerBytes) + total * answerBytes;
 }
 
 function setStatus(batch: Batch, status: Status): void {

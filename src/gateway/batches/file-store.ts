@@ -22,6 +22,9 @@ export interface StoredFile extends Omit<z.infer<typeof storedSchema>, 'owner'> 
   readonly bytes: StoredBytes;
 }
 
+/** The input of a batch, which may run on when the file is removed. */
+type KeptInput = Pick<StoredFile, 'id' | 'bytes'>;
+
 /** A file to store. */
 interface NewFile extends Pick<StoredFile, 'tenant' | 'filename'> {
   readonly bytes: Uint8Array;
@@ -47,7 +50,7 @@ export class FileStore {
   readonly #writing = new Set<StoredFile>();
   #bytes = 0;
   /** By running batch: bytes of the outputs that it will write, and its input, which stays while it runs. */
-  readonly #reserved = new Map<string, { readonly bytes: number; readonly input: StoredFile }>();
+  readonly #reserved = new Map<string, { readonly bytes: number; readonly input: KeptInput }>();
 
   /** @param bytesMax limit of all files together */
   constructor(bytesMax: number, ids: GatewayIds, storage?: Storage) {
@@ -65,8 +68,13 @@ export class FileStore {
   }
 
   /** Reserves capacity for the outputs of a batch, and its input. @throws ApiError 429 without free capacity */
-  reserve(batch: string, bytes: number, input: StoredFile): void {
+  reserve(batch: string, bytes: number, input: KeptInput): void {
     this.#refuseAboveCapacity(outputsOfBatch, bytes);
+    this.reserveAgain(batch, bytes, input);
+  }
+
+  /** Reserves for a batch of a process before this one, which no limit ends. */
+  reserveAgain(batch: string, bytes: number, input: KeptInput): void {
     this.#reserved.set(batch, { bytes, input });
   }
 
@@ -95,7 +103,8 @@ export class FileStore {
     const files = this.#files.size + this.#writing.size + outputsOfBatch * this.#reserved.size + more;
     const reserved = [...this.#reserved.values()];
     // A removed file takes space until the last batch of it has ended.
-    const removed = new Set(reserved.map(({ input }) => input).filter(({ id }) => !this.#files.has(id)));
+    const inputs = new Map(reserved.map(({ input }) => [input.id, input]));
+    const removed = [...inputs.values()].filter(({ id }) => !this.#files.has(id));
     const counted = [...reserved.map((each) => each.bytes), ...[...this.#writing, ...removed].map(sizeOf)];
     const bytes = counted.reduce((sum, each) => sum + each, this.#bytes + moreBytes);
     if (files <= filesMax && bytes <= this.#bytesMax) return;
@@ -184,7 +193,7 @@ export class FileStore {
   }
 }
 
-function sizeOf({ bytes }: StoredFile): number {
+function sizeOf({ bytes }: KeptInput): number {
   return bytes.length;
 }
 

@@ -243,6 +243,14 @@ it('a batch whose answers would find no capacity is refused before it starts', a
   }
   // 160,000 bytes for all files: each batch reserves some 33,000.
   expect(created).toBe(4);
+  // The reservations of running batches outlive a restart, and end with the batches.
+  open.stopping.abort();
+  const next = start(neverAnswers);
+  expect((await next.send('POST', '/v1/batches', request)).status).toBe(429);
+  const [batch] = (JSON.parse((await next.send('GET', '/v1/batches')).text) as { data: Batch[] }).data;
+  await next.send('POST', `/v1/batches/${batch?.id}/cancel`);
+  await until(next, batch?.id ?? '', ({ status }) => status === 'cancelled');
+  expect((await next.send('POST', '/v1/batches', request)).status).toBe(200);
 });
 
 it('only the user of the process may read stored files', async () => {
