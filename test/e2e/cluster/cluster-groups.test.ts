@@ -52,10 +52,8 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       await join('q', 'prefill');
       await allIdle();
       const before = await chunks();
-      // An instance that was slow recently is in no group.
-      for (let i = 0; i < 8 && (await chunks()) === before; i++)
-        expect(await all(answers(gateway, `c${i}`))).toEqual(expected);
-      await until(async () => (await chunks()) > before);
+      // An instance that was slow recently is in no group: only further prompts show that it has become fast.
+      for (let i = 0; (await chunks()) === before; i++) expect(await all(answers(gateway, `c${i}`))).toEqual(expected);
       await allIdle();
     });
   });
