@@ -4,7 +4,6 @@
 #include <poll.h>
 
 #include <stdexcept>
-#include <system_error>
 
 #include "net/rdma_connection.hpp"
 #include "net/shared_memory_connection.hpp"
@@ -77,15 +76,16 @@ void Listener::accept_all() {
     join_finished(false);
     for (const bool is_local : {false, true}) {
       if (waiting[is_local ? 1 : 0].revents == 0) continue;
-      auto socket = std::make_shared<Socket>(is_local ? accept_locally(local_) : accept_from(listening_));
-      // Refused at a limit, or without a descriptor: the peer retries.
-      if (!socket->is_open() || !has_room()) continue;
-      Session& session = sessions_.emplace_back();
       try {
+        auto socket = std::make_shared<Socket>(is_local ? accept_locally(local_) : accept_from(listening_));
+        // Refused at a limit, or without a descriptor: the peer retries.
+        if (!socket->is_open() || !has_room()) continue;
+        std::list<Session> started(1);
+        Session& session = started.front();
         session.thread = std::thread([this, &session, socket, is_local] { serve_session(session, std::move(*socket), is_local); });
-      } catch (const std::system_error&) {
-        // No thread can start now: the connection is refused.
-        sessions_.pop_back();
+        sessions_.splice(sessions_.end(), started);
+      } catch (const std::exception&) {
+        // No thread can start now, or no memory is left: the connection is refused.
       }
     }
   }
