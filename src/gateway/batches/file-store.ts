@@ -147,8 +147,7 @@ export class FileStore {
     return bytes.read(0, bytes.length).catch((error: unknown) => {
       // It may have been removed meanwhile.
       this.get(id, tenant);
-      const why = error instanceof Error && 'code' in error ? String(error.code) : String(error);
-      throw new ApiError(503, `Cannot read file '${id}': ${why}`, { code: 'not_kept' });
+      throw error;
     });
   }
 

@@ -1,10 +1,11 @@
 // Bytes that clients have stored, in memory or on disk, which are read in pieces.
 import { open } from 'node:fs/promises';
+import { ApiError } from './errors.ts';
 
 /** They never change. */
 export interface StoredBytes {
   readonly length: number;
-  /** The bytes from `start` to `end`, at most `length`. @throws Error if they cannot be read */
+  /** The bytes from `start` to `end`, at most `length`. @throws ApiError 503 if they cannot be read */
   read(start: number, end: number): Promise<Uint8Array<ArrayBuffer>>;
 }
 
@@ -34,19 +35,25 @@ export class FileBytes implements StoredBytes {
     this.length = length;
   }
 
-  async read(start: number, end: number): Promise<Uint8Array<ArrayBuffer>> {
-    const bytes = new Uint8Array(end - start);
-    const file = await open(this.path, 'r');
-    try {
-      for (let at = 0; at < bytes.length; ) {
-        const { bytesRead } = await file.read(bytes, at, bytes.length - at, start + at);
-        if (bytesRead === 0)
-          throw new Error(`Cannot read ${this.path}: it ends at byte ${start + at} of ${this.length}`);
-        at += bytesRead;
-      }
-    } finally {
-      await file.close();
-    }
-    return bytes;
+  read(start: number, end: number): Promise<Uint8Array<ArrayBuffer>> {
+    return readRange(this.path, start, end).catch((error: unknown) => {
+      const why = error instanceof Error && 'code' in error ? String(error.code) : String(error);
+      throw new ApiError(503, `Cannot read stored data: ${why}`, { code: 'not_kept' });
+    });
   }
+}
+
+async function readRange(path: string, start: number, end: number): Promise<Uint8Array<ArrayBuffer>> {
+  const bytes = new Uint8Array(end - start);
+  const file = await open(path, 'r');
+  try {
+    for (let at = 0; at < bytes.length; ) {
+      const { bytesRead } = await file.read(bytes, at, bytes.length - at, start + at);
+      if (bytesRead === 0) throw new Error(`the file ends at byte ${start + at}, before byte ${end}`);
+      at += bytesRead;
+    }
+  } finally {
+    await file.close();
+  }
+  return bytes;
 }

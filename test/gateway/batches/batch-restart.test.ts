@@ -211,6 +211,10 @@ it('answers 503 when the folder cannot be written, and leaves nothing', async ()
   expect(gateway.log).toEqual([expect.stringMatching(/^Cannot write .*batch_\w+\.input: ENOENT$/)]);
   expect(JSON.parse((await gateway.send('GET', '/v1/batches')).text).data).toEqual([]);
   expect(readdirSync(join(path, 'files'))).toEqual(written);
+  // A file that has gone from the disk is the same for a download.
+  rmSync(join(path, 'files', `${file}.bytes`));
+  const gone = await gateway.send('GET', `/v1/files/${file}/content`);
+  expect([gone.status, JSON.parse(gone.text).error.message]).toEqual([503, 'Cannot read stored data: ENOENT']);
 });
 
 it('refuses a batch above the limit of the key, and reserves capacity for answers when a batch is created', async () => {
