@@ -32,6 +32,25 @@ export interface Stall {
   readonly predictedUs: number;
 }
 
+/** The running step of an instance, for its heartbeats. */
+export interface StepState {
+  /** As in `WorkProgress`. */
+  readonly count: number;
+  /** 0 outside of steps. */
+  readonly predictedUs: number;
+  /** Time for which the thread has worked without advancing: clocks of hosts differ, so no end of the step is stated. */
+  readonly stalledUs: number;
+}
+
+/** A step that takes this long, and this multiple of its prediction, is overdue: new requests avoid its instance. */
+const overdueUs = 5_000_000;
+const overdueMultiple = 5;
+
+/** True if the running step takes far longer than predicted. False for figures that are no numbers. */
+export function isOverdue({ predictedUs, stalledUs }: StepState): boolean {
+  return stalledUs >= overdueUs && stalledUs >= overdueMultiple * predictedUs;
+}
+
 /**
  * Counts the time in which the thread has worked without advancing. The time between two observations counts for at
  * most two intervals: a process that was suspended, or did not get the processor, does not take its own pause for a
@@ -42,9 +61,15 @@ export class StepWatchdog {
   #observedUs: number | undefined;
   #count = -1;
   #stalledUs = 0;
+  #predictedUs = 0;
 
   constructor(config: WatchdogConfig = defaultWatchdog) {
     this.#config = config;
+  }
+
+  /** As of the last observation. */
+  get step(): StepState {
+    return { count: Math.max(0, this.#count), predictedUs: this.#predictedUs, stalledUs: this.#stalledUs };
   }
 
   /** `nowUs` never decreases. Returns the stall if the thread hangs. */
@@ -54,6 +79,7 @@ export class StepWatchdog {
     const advances = !isBusy || isWaiting || count !== this.#count;
     this.#observedUs = nowUs;
     this.#count = count;
+    this.#predictedUs = predictedUs;
     this.#stalledUs = advances ? 0 : this.#stalledUs + sinceUs;
     const limitUs = Math.max(floorUs, multiple * predictedUs);
     return this.#stalledUs < limitUs ? undefined : { stalledUs: this.#stalledUs, limitUs, predictedUs };

@@ -346,6 +346,11 @@ export type ConductorEvent<Request = GenerationRequest> =
   | { readonly kind: 'instanceDraining'; readonly instance: InstanceIndex }
   /** All instances to which this one cannot send pages. Late or duplicate: the last list counts. */
   | { readonly kind: 'unreachable'; readonly instance: InstanceIndex; readonly peers: readonly InstanceIndex[] }
+  /**
+   * The running step of an instance takes far longer than predicted, or does so no longer: while it does, new requests
+   * avoid the instance. Late or duplicate: the last one counts. Lost: the next heartbeat has it again.
+   */
+  | { readonly kind: 'overdue'; readonly instance: InstanceIndex; readonly isOverdue: boolean }
   /** The heartbeat of an instance. Late or duplicate: ignored. The next one replaces a lost one. */
   | { readonly kind: 'report'; readonly instance: InstanceIndex; readonly report: InstanceReport }
   /** The load of other conductors on an instance has changed. Late or lost: the next report has the load again. */

@@ -78,6 +78,11 @@ export interface RouteKernels {
 /** What earlier attempts of a request demand of the next one. */
 export type EarlierAttempts = Pick<TrackedRequest<unknown>, 'kernels' | 'refusals'>;
 
+/** A set of instances. */
+export interface InstanceFilter {
+  has(instance: InstanceIndex): boolean;
+}
+
 /** A request that is accepted and not ended. */
 export interface TrackedRequest<Request> {
   readonly id: RequestId;

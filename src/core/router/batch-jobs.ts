@@ -2,7 +2,7 @@
 
 import type { InstanceIndex, RequestId } from '../protocol/ids.ts';
 import { kvTokens, type RequestSize } from '../protocol/request-size.ts';
-import type { TrackedRequest } from './attempts.ts';
+import type { InstanceFilter, TrackedRequest } from './attempts.ts';
 import type { ConductorContext } from './conductor-context.ts';
 
 interface HeldJob<Request> {
@@ -55,11 +55,7 @@ export class BatchJobs<Request extends { readonly id: RequestId }> {
   }
 
   /** The least loaded instance with memory for one more job. @param waitUs (instances): predicted wait for a prefill @param except is not chosen */
-  choose(
-    size: RequestSize,
-    waitUs: Float64Array,
-    except?: ReadonlyMap<InstanceIndex, unknown>,
-  ): InstanceIndex | undefined {
+  choose(size: RequestSize, waitUs: Float64Array, except?: InstanceFilter): InstanceIndex | undefined {
     const tokens = kvTokens(size);
     let best: InstanceIndex | undefined;
     for (let i = 0; i < this.#tokens.length; i++) {

@@ -78,6 +78,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       case 'instanceFailed':
       case 'instanceJoined':
       case 'unreachable':
+      case 'overdue':
       case 'report':
       case 'othersLoad':
       case 'servedAttention':

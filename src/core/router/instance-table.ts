@@ -36,6 +36,8 @@ interface Overview {
 export class InstanceTable {
   readonly health: InstanceHealth;
   readonly #instances: readonly { -readonly [Field in keyof InstanceState]: InstanceState[Field] }[];
+  /** Up or not. */
+  readonly #overdue = new Set<InstanceIndex>();
   /** Undefined after a change of an instance, until it is read. */
   #overview: Overview | undefined;
 
@@ -87,6 +89,17 @@ export class InstanceTable {
   setUnreachable(instance: InstanceIndex, peers: readonly InstanceIndex[]): void {
     this.#instances[instance].unreachable = peers.length === 0 ? none : new Set(peers);
     this.#changed();
+  }
+
+  /** Its running step takes far longer than predicted, or does so no longer. */
+  setOverdue(instance: InstanceIndex, isOverdue: boolean): void {
+    if (isOverdue) this.#overdue.add(instance);
+    else this.#overdue.delete(instance);
+  }
+
+  /** Instances whose running step takes far longer than predicted. */
+  get overdue(): ReadonlySet<InstanceIndex> {
+    return this.#overdue;
   }
 
   /** Up instances that compute prompts. */

@@ -5,7 +5,7 @@ import { contextTooLong, type Refusal } from '../protocol/refusals.ts';
 import { kvTokens, promptOf, type RequestSize } from '../protocol/request-size.ts';
 import type { PlacementCandidate, PlacementTrace } from '../protocol/request-trace.ts';
 import type { AdmissionController, AdmissionVerdict } from './admission/admission-controller.ts';
-import { assignedInstances, type EarlierAttempts, type Route } from './attempts.ts';
+import { assignedInstances, type EarlierAttempts, type InstanceFilter, type Route } from './attempts.ts';
 import type { BatchJobs } from './batch-jobs.ts';
 import type { ConductorContext } from './conductor-context.ts';
 import { nothingFetched, type PlacementDecision } from './placement/placement.ts';
@@ -56,14 +56,24 @@ export class RoutePlanner<Request extends { readonly id: RequestId }> {
     this.#jobs = parts.jobs;
   }
 
-  /** @param earlier the request continues with the same kernels alone, and not on instances that have refused it */
+  /**
+   * Avoids instances whose running step is overdue, as long as others can serve the request.
+   * @param earlier the request continues with the same kernels alone, and not on instances that have refused it
+   */
   plan(request: Request, { kernels, refusals }: EarlierAttempts = firstAttempt): RoutingDecision {
+    const { overdue } = this.#context.instances;
+    if (overdue.size === 0) return this.#plan(request, kernels, refusals);
+    const avoiding = this.#plan(request, kernels, { has: (i) => overdue.has(i) || refusals?.has(i) === true });
+    return avoiding.route === undefined ? this.#plan(request, kernels, refusals) : avoiding;
+  }
+
+  #plan(request: Request, kernels: EarlierAttempts['kernels'], except: InstanceFilter | undefined): RoutingDecision {
     const { nowUs, config, instances } = this.#context;
     const size = config.requests.size(request);
-    if (this.#jobs.isJob(request)) return this.planJob(size, this.#jobs.anyHeld, refusals);
-    const holdsAll = this.#without(refusals, this.#mayDecode(size, kernels?.decode));
-    const mayCompute = this.#without(refusals, this.#withKernels(this.#mayCompute(size, holdsAll), kernels?.prefill));
-    const elsewhere = this.#anyMayServe(size, { kernels, refusals })
+    if (this.#jobs.isJob(request)) return this.planJob(size, this.#jobs.anyHeld, except);
+    const holdsAll = this.#without(except, this.#mayDecode(size, kernels?.decode));
+    const mayCompute = this.#without(except, this.#withKernels(this.#mayCompute(size, holdsAll), kernels?.prefill));
+    const elsewhere = this.#anyMayServe(size, kernels, except)
       ? this.#placer.choose(nowUs, request, size.promptTokens, mayCompute)
       : undefined;
     const inline = elsewhere && this.#planInline(request, size, holdsAll);
@@ -75,6 +85,7 @@ export class RoutePlanner<Request extends { readonly id: RequestId }> {
       elsewhere &&
       ungrouped?.decodeAt !== undefined &&
       instances.allReach &&
+      instances.overdue.size === 0 &&
       this.#placer.group(request, size.promptTokens, elsewhere, ungrouped.decodeAt);
     const { placement, route } = grouped
       ? groupRoute(grouped, ungrouped)
@@ -95,9 +106,9 @@ export class RoutePlanner<Request extends { readonly id: RequestId }> {
   }
 
   /** @param queued other jobs wait before this one */
-  planJob(size: RequestSize, queued: boolean, refusals?: EarlierAttempts['refusals']): RoutingDecision {
+  planJob(size: RequestSize, queued: boolean, except?: InstanceFilter): RoutingDecision {
     const waitUs = this.#placer.waitsUs(this.#context.nowUs);
-    const instance = queued ? undefined : this.#jobs.choose(size, waitUs, refusals);
+    const instance = queued ? undefined : this.#jobs.choose(size, waitUs, except);
     const route = instance === undefined ? undefined : { instance, decodeAt: undefined };
     return {
       size,
@@ -111,14 +122,18 @@ export class RoutePlanner<Request extends { readonly id: RequestId }> {
   }
 
   /**
-   * False when instances are left, but all with other kernels or refusals, or no prefill instance reaches one that
+   * False when instances are left, but all with other kernels or exceptions, or no prefill instance reaches one that
    * decodes.
    */
-  #anyMayServe({ outputTokensMax }: RequestSize, { kernels, refusals }: EarlierAttempts): boolean {
+  #anyMayServe(
+    { outputTokensMax }: RequestSize,
+    kernels: EarlierAttempts['kernels'],
+    except: InstanceFilter | undefined,
+  ): boolean {
     const { instances } = this.#context;
-    if (kernels === undefined && refusals === undefined && instances.allReach) return true;
+    if (kernels === undefined && except === undefined && instances.allReach) return true;
     const has = (i: InstanceIndex, required: string | undefined): boolean =>
-      (required === undefined || instances.at(i).kernels === required) && refusals?.has(i) !== true;
+      (required === undefined || instances.at(i).kernels === required) && except?.has(i) !== true;
     const { decoding } = instances;
     return instances.computing.some((i) => {
       if (!has(i, kernels?.prefill)) return false;
@@ -141,11 +156,11 @@ export class RoutePlanner<Request extends { readonly id: RequestId }> {
     );
   }
 
-  /** Those of `eligible` that have not refused the request. */
-  #without(refusals: EarlierAttempts['refusals'], eligible: Uint8Array | undefined): Uint8Array | undefined {
-    if (refusals === undefined) return eligible;
+  /** Those of `eligible` that are no exception. */
+  #without(except: InstanceFilter | undefined, eligible: Uint8Array | undefined): Uint8Array | undefined {
+    if (except === undefined) return eligible;
     return Uint8Array.from({ length: this.#context.instances.count }, (_, i) =>
-      Number(eligible?.[i] !== 0 && !refusals.has(i)),
+      Number(eligible?.[i] !== 0 && !except.has(i)),
     );
   }
 

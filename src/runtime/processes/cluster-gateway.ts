@@ -5,6 +5,7 @@ import { EngineSteps } from '../../core/fleet/engine-steps.ts';
 import type { PublishedBlocks } from '../../core/fleet/published-blocks.ts';
 import { type Agreement, bitEqualForm, formsDiffer, identityOf } from '../../core/membership/agreement.ts';
 import type { LossReason } from '../../core/membership/liveness.ts';
+import { isOverdue, type StepState } from '../../core/membership/step-watchdog.ts';
 import type { PipelineGroup, PrefixFetch, PrefixOffer } from '../../core/protocol/events.ts';
 import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts';
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
@@ -94,6 +95,8 @@ interface Slot {
   role: InstanceRole;
   /** Names of the instances to which it cannot send pages, as reported last. */
   unreachable: readonly string[];
+  /** Its running step takes far longer than predicted, as reported last. */
+  isOverdue: boolean;
 }
 
 export class ClusterGateway extends ConductorDriver implements PeerHandler<InstanceAnnouncement> {
@@ -276,6 +279,7 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
     slot.peer = peer;
     slot.role = role;
     slot.unreachable = [];
+    slot.isOverdue = false;
     this.#transfers?.setUnreachable(instance, []);
     slot.incarnation++;
     this.admission.instanceJoined(instance, capacityTokens, capacityTokens);
@@ -300,7 +304,14 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
       return (
         this.#slots.push({
           ...{ peer: undefined, name, incarnation: 0, snapshot: emptySnapshot },
-          ...{ role: 'mixed', unreachable: [], earlier: undefined, started: undefined, lostUs: undefined },
+          ...{
+            role: 'mixed',
+            unreachable: [],
+            isOverdue: false,
+            earlier: undefined,
+            started: undefined,
+            lostUs: undefined,
+          },
         }) - 1
       );
     const free = this.#slots.findIndex(({ peer }) => peer === undefined);
@@ -444,7 +455,7 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
   onStatus(peer: Peer<InstanceAnnouncement>, bytes: Uint8Array): void {
     const instance = this.#slotOf(peer);
     if (instance === undefined) return;
-    const { snapshot, number, kvEventNumber, requests, others, unreachable = [] } = readStatus(bytes);
+    const { snapshot, number, kvEventNumber, requests, others, unreachable = [], step } = readStatus(bytes);
     const slot = this.#slots[instance];
     this.servedAttention(instance, slot.snapshot, snapshot);
     slot.snapshot = withEarlier(slot.earlier, this.#withLinkIndices(snapshot));
@@ -453,8 +464,17 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
     this.placement.observeOthers(instance, others);
     this.#transfers?.observe(instance, snapshot, slot.snapshot.links);
     this.#onUnreachable(instance, unreachable);
+    this.#onStep(instance, step);
     const report = { incarnation: slot.incarnation, number, kvEventNumber, requests, others };
     this.feed({ kind: 'report', instance, report });
+  }
+
+  #onStep(instance: InstanceIndex, step: StepState | undefined): void {
+    const slot = this.#slots[instance];
+    const isOverdueNow = step !== undefined && isOverdue(step);
+    if (isOverdueNow === slot.isOverdue) return;
+    slot.isOverdue = isOverdueNow;
+    this.overdue(instance, slot.name, isOverdueNow);
   }
 
   /** The snapshot with its links by instance index instead of name. */

@@ -56,7 +56,7 @@ export interface ClusterInstanceOptions extends ClusterProcess {
   readonly pagesAddress: string | undefined;
   /** Instruction set of its kernels; undefined: requests continue on any other instance. */
   readonly isa: string | undefined;
-  readonly thread: Pick<InstanceThread, 'send' | 'interrupt'>;
+  readonly thread: Pick<InstanceThread, 'send' | 'interrupt'> & Partial<Pick<InstanceThread, 'step'>>;
   /** Of an external engine, which hands prompts off by calls of the gateway; undefined: the thread does. */
   readonly engine?: ExternalCalls | undefined;
   readonly role: InstanceRole;
@@ -514,7 +514,11 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
     const number = client?.reports ?? 0;
     const hasOthers = this.#clients.size > (client === undefined ? 0 : 1);
     const placed = hasOthers && { others: this.#loadBeside(client) };
-    return encode({ snapshot, number, kvEventNumber, requests, unreachable, ...placed } satisfies InstanceStatus);
+    const { step } = this.#options.thread;
+    return encode({
+      ...{ snapshot, number, kvEventNumber, requests, unreachable, ...placed },
+      ...(step && { step }),
+    } satisfies InstanceStatus);
   }
 
   #send(peer: Gateway, outputs: InstanceOutputs): void {

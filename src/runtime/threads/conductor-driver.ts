@@ -271,6 +271,15 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
       this.feed({ kind: 'servedAttention', instance, permille });
   }
 
+  /** The running step of an instance takes far longer than predicted (`isOverdue`), or does so no longer. */
+  protected overdue(instance: InstanceIndex, name: string | number, isOverdue: boolean): void {
+    const what = isOverdue
+      ? 'its step takes far longer than predicted: new requests avoid it'
+      : 'its steps advance again, and it receives new requests';
+    this.log(`Instance ${name}: ${what}`);
+    this.feed({ kind: 'overdue', instance, isOverdue });
+  }
+
   /** To be called before `onOutputs` of the same iteration. */
   protected recordSteps(instance: InstanceIndex, steps: OutputsMessage['steps']): void {
     if (steps.length > 0) for (const listener of this.#stepListeners) listener(instance, steps);

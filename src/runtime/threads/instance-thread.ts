@@ -1,7 +1,14 @@
 // The owner's side of an instance's thread: starts it, sends commands over the bus of the process, interrupts steps, and detects its end.
 import { Worker } from 'node:worker_threads';
 import { defaultChannelConfig } from '../../core/membership/reliable-channel.ts';
-import { defaultWatchdog, type Stall, StepWatchdog, type WorkProgress } from '../../core/membership/step-watchdog.ts';
+import {
+  defaultWatchdog,
+  isOverdue,
+  type Stall,
+  type StepState,
+  StepWatchdog,
+  type WorkProgress,
+} from '../../core/membership/step-watchdog.ts';
 import { assertNever } from '../../util/assert-never.ts';
 import type { MemoryBus } from '../bus/memory-bus.ts';
 import type { EndpointHandle, MemoryHub } from '../bus/memory-hub.ts';
@@ -24,6 +31,8 @@ export interface InstanceThreadOptions {
   readonly backlogBytesMax?: number;
   /** A thread that works for this time without advancing hangs, unless its step is predicted to be long; 0: never. */
   readonly watchdogUs?: number | undefined;
+  /** The running step takes far longer than predicted, or does so no longer. */
+  onOverdue?(isOverdue: boolean): void;
   /** The thread keeps the process alive until it ends; true unless given. */
   readonly holdsProcess?: boolean | undefined;
 }
@@ -41,7 +50,10 @@ export class InstanceThread {
   readonly #log: (message: string) => void;
   readonly #progress = new StepProgress(this.#interrupt.polled);
   readonly #hung: Promise<void>;
-  #watchdog: NodeJS.Timeout | undefined;
+  readonly #watchdog: StepWatchdog;
+  readonly #onOverdue: ((isOverdue: boolean) => void) | undefined;
+  #observing: NodeJS.Timeout | undefined;
+  #isOverdue = false;
   #onHung: () => void = () => {};
   #hasFailed = false;
   #isHung = false;
@@ -78,7 +90,7 @@ export class InstanceThread {
     this.#ended = new Promise((resolve) => {
       this.#worker.once('exit', (code) => {
         this.#endpoint.drop();
-        clearInterval(this.#watchdog);
+        clearInterval(this.#observing);
         // Messages that it sent before it ended.
         bus.drain();
         stop();
@@ -88,11 +100,11 @@ export class InstanceThread {
       });
     });
     const { watchdogUs = defaultWatchdog.floorUs } = options;
+    const floorUs = watchdogUs > 0 ? watchdogUs : Number.POSITIVE_INFINITY;
+    this.#watchdog = new StepWatchdog({ ...defaultWatchdog, floorUs });
+    this.#onOverdue = options.onOverdue?.bind(options);
     // Loading the model and warming up take an unknown time.
-    if (watchdogUs > 0)
-      this.#ready
-        .then(() => this.#watch(new StepWatchdog({ ...defaultWatchdog, floorUs: watchdogUs })))
-        .catch(() => {});
+    this.#ready.then(() => this.#watch()).catch(() => {});
   }
 
   /** Resolves once the instance serves. @throws Error in one line if it cannot start */
@@ -119,17 +131,25 @@ export class InstanceThread {
     return this.#progress.read();
   }
 
-  #watch(watchdog: StepWatchdog): void {
+  /** The running step as last observed. */
+  get step(): StepState {
+    return this.#watchdog.step;
+  }
+
+  #watch(): void {
     const observe = (): void => {
-      const stall = watchdog.observe(nowUs(), this.#progress.read());
+      const stall = this.#watchdog.observe(nowUs(), this.#progress.read());
+      const isOverdueNow = isOverdue(this.#watchdog.step);
+      if (isOverdueNow !== this.#isOverdue) this.#onOverdue?.(isOverdueNow);
+      this.#isOverdue = isOverdueNow;
       if (stall !== undefined) this.#fence(stall);
     };
-    this.#watchdog = setInterval(observe, defaultWatchdog.pollUs / 1000).unref();
+    this.#observing = setInterval(observe, defaultWatchdog.pollUs / 1000).unref();
   }
 
   /** The thread hangs: it receives nothing more, and what it sends is dropped. A thread in a native call cannot be ended. */
   #fence({ stalledUs, limitUs, predictedUs }: Stall): void {
-    clearInterval(this.#watchdog);
+    clearInterval(this.#observing);
     const seconds = (us: number): string => `${(us / 1e6).toFixed(1)} s`;
     this.#log(
       `Instance thread hangs: it has not advanced for ${seconds(stalledUs)}, the limit is ${seconds(limitUs)}, its step was predicted to take ${seconds(predictedUs)}`,

@@ -282,7 +282,9 @@ export class LiveCluster extends ConductorDriver {
     };
     const onOutputs = (message: OutputsMessage): void => this.#onOutputs(index, message);
     const bus = { hub: this.#hub, bus: this.#bus };
-    const thread = new InstanceThread({ entry, ...bus, data, log, onOutputs, watchdogUs, holdsProcess });
+    const onOverdue = (isOverdue: boolean): void => this.overdue(index, index, isOverdue);
+    const options = { entry, ...bus, data, log, onOutputs, onOverdue, watchdogUs, holdsProcess };
+    const thread = new InstanceThread(options);
     const snapshot = this.#members[index]?.snapshot ?? emptySnapshot;
     const earlier = this.#members[index]?.snapshot;
     const member: Member = { thread, incarnation, startedMs: performance.now(), loaded: undefined, snapshot, earlier };

@@ -48,7 +48,8 @@ export class StepProgress {
   read(): WorkProgress {
     const load = (word: number): number => Atomics.load(this.#flags, word);
     return {
-      count: load(progressWords.count),
+      // Unsigned: it passes 2^31 in some months.
+      count: load(progressWords.count) >>> 0,
       isBusy: load(progressWords.busy) === 1,
       isWaiting: load(waitingWord) === 1,
       predictedUs: 1000 * load(progressWords.predictedMs),

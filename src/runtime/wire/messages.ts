@@ -1,6 +1,7 @@
 // Messages between gateways and instances in different processes, validated on receipt.
 import { z } from 'zod';
 import type { Announcement } from '../../core/membership/liveness.ts';
+import type { StepState } from '../../core/membership/step-watchdog.ts';
 import type { PrefixFetch, PrefixMessage, PrefixOffer } from '../../core/protocol/events.ts';
 import { grammarCharactersMax } from '../../core/protocol/grammar.ts';
 import type { PinId, RequestId } from '../../core/protocol/ids.ts';
@@ -247,6 +248,7 @@ const status = z.strictObject({
   requests: z.array(z.strictObject({ id, outputs: count, receiving: z.boolean() })),
   unreachable: z.array(name).max(1024).optional(),
   others: placedLoad.exactOptional(),
+  step: z.strictObject({ count, predictedUs: figure, stalledUs: figure }).exactOptional(),
 });
 
 const handOff = z.discriminatedUnion('kind', [
@@ -448,6 +450,8 @@ export interface InstanceStatus {
   readonly unreachable?: readonly string[] | undefined;
   /** Requests of other gateways; undefined: there is none. */
   readonly others?: PlacedLoad;
+  /** The running step; undefined: the sender does not state it. */
+  readonly step?: StepState;
 }
 
 export interface GatewayAnnouncement extends Announcement {

@@ -1,6 +1,6 @@
 // A watchdog over simulated time: which threads hang, and which only take long.
 import { expect, test } from 'vitest';
-import { StepWatchdog, type WorkProgress } from '../../../src/core/membership/step-watchdog.ts';
+import { isOverdue, StepWatchdog, type WorkProgress } from '../../../src/core/membership/step-watchdog.ts';
 
 const second = 1_000_000;
 const config = { floorUs: 10 * second, multiple: 20, pollUs: second };
@@ -33,6 +33,24 @@ test('a thread that advances within the floor does not hang, however long it wor
 
 test('the pause of a suspended process counts for two intervals', () => {
   expect(hangsAfter({}, 0, 100 * second)).toBe(500);
+});
+
+test('a step is overdue after 5 s and five times its prediction', () => {
+  const step = (stalledS: number, predictedS: number) =>
+    isOverdue({ count: 1, stalledUs: stalledS * second, predictedUs: predictedS * second });
+  expect([step(4.9, 0.1), step(5, 0.1), step(9, 2), step(10, 2)]).toEqual([false, true, false, true]);
+  // Figures of a broken sender.
+  expect([step(Number.NaN, 1), step(9, Number.NaN), step(-9, 0)]).toEqual([false, false, false]);
+});
+
+test('the running step has the count, the prediction and the time without progress', () => {
+  const watchdog = new StepWatchdog(config);
+  expect(watchdog.step).toEqual({ count: 0, predictedUs: 0, stalledUs: 0 });
+  const progress = { count: 3, isBusy: true, isWaiting: false, predictedUs: 20 };
+  for (const nowUs of [0, second, 2 * second]) watchdog.observe(nowUs, progress);
+  expect(watchdog.step).toEqual({ count: 3, predictedUs: 20, stalledUs: 2 * second });
+  watchdog.observe(3 * second, { ...progress, count: 4 });
+  expect(watchdog.step).toEqual({ count: 4, predictedUs: 20, stalledUs: 0 });
 });
 
 test('the stall has the time, the limit and the prediction', () => {

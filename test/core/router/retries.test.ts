@@ -251,6 +251,35 @@ test('without kernels of their own, instances continue the requests of one anoth
   ]);
 });
 
+test('new requests avoid an instance whose step is overdue, as long as another can serve them', () => {
+  const { routes, deliver } = routed(['mixed', 'mixed'], [undefined, undefined]);
+  const submit = (id: string): void =>
+    deliver({ kind: 'submit', request: request(id, promptOf(1, 40), { maxTokens: 9 }) });
+  deliver({ kind: 'overdue', instance: 0, isOverdue: true });
+  for (const id of ['a', 'b', 'c']) submit(id);
+  expect(routes).toEqual(Array(3).fill([1, undefined]));
+  deliver({ kind: 'overdue', instance: 1, isOverdue: true });
+  submit('d');
+  expect(routes[3]).toEqual([0, undefined]);
+  // It has the fewest requests, and its step has ended.
+  deliver({ kind: 'overdue', instance: 0, isOverdue: false });
+  submit('e');
+  expect(routes[4]).toEqual([0, undefined]);
+});
+
+test('an overdue instance that joins again takes requests, and one that decodes is avoided as well', () => {
+  const { routes, deliver, join } = routed(['prefill', 'decode', 'decode'], []);
+  const submit = (id: string): void =>
+    deliver({ kind: 'submit', request: request(id, promptOf(1, 40), { maxTokens: 9 }) });
+  deliver({ kind: 'overdue', instance: 1, isOverdue: true });
+  for (const id of ['a', 'b']) submit(id);
+  expect(routes).toEqual(Array(2).fill([0, 2]));
+  deliver({ kind: 'instanceFailed', instance: 1 });
+  join(1);
+  submit('c');
+  expect(routes[2]).toEqual([0, 1]);
+});
+
 test('no prompt goes to a pair of instances that cannot transfer it; requests wait until a pair can', () => {
   const { routes, deliver } = routed(['prefill', 'prefill', 'decode', 'decode'], []);
   deliver({ kind: 'unreachable', instance: 0, peers: [2, 3] });

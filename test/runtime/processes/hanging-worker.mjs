@@ -30,5 +30,7 @@ subscribeTo(bus, 'command', [address, incarnation], (command) => {
 });
 const pages = { total: 0, used: 0, cached: 0, free: 0 };
 const root = { modelFingerprint: '', weightForm: 'native', inputForm: 'bf16', kvType: 'bf16', rope: '' };
-const snapshot = { ready: true, waiting: 0, running: 0, pages };
+const tokens = { promptTokens: 0, cachedTokens: 0, computedPromptTokens: 0, generatedTokens: 0 };
+const totals = { preemptions: 0, steps: 0, stepMsTotal: 0, evictedBlocks: 0, usedPageSeconds: 0 };
+const snapshot = { ready: true, waiting: 0, running: 0, pages, ...tokens, ...totals };
 publish({ kind: 'ready', description: { capacityTokens: 1000, contextTokens: 1000 }, snapshot, root });

@@ -22,7 +22,7 @@ import type { RoutingDecision } from '../route-planner.ts';
 
 type MembershipEvent<Request> = Extract<
   ConductorEvent<Request>,
-  | { kind: 'instanceFailed' | 'instanceJoined' | 'instanceDraining' | 'unreachable' }
+  | { kind: 'instanceFailed' | 'instanceJoined' | 'instanceDraining' | 'unreachable' | 'overdue' }
   | { kind: 'report' | 'othersLoad' | 'servedAttention' | 'released' | 'wake' }
 >;
 
@@ -68,6 +68,9 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
       case 'unreachable':
         instances.setUnreachable(event.instance, event.peers);
         this.#routeAllWaiting();
+        break;
+      case 'overdue':
+        instances.setOverdue(event.instance, event.isOverdue);
         break;
       case 'report':
         this.#report(event.instance, event.report);
@@ -140,6 +143,7 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
     if (keepsRole !== undefined) state.keepsRole = keepsRole;
     state.kernels = kernels;
     instances.setUnreachable(instance, []);
+    instances.setOverdue(instance, false);
     if (role !== undefined) this.#router.roles.assign(instance, role);
     this.#routeWaiting(instance, capacityTokens);
   }
