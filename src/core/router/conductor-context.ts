@@ -46,6 +46,12 @@ export class ConductorContext<Request extends { readonly id: RequestId }> {
   }
 
   /** Emits `drained` once no request is left. */
+  /** No request is accepted any more. */
+  drain(): void {
+    this.draining = true;
+    this.reportDrained();
+  }
+
   reportDrained(): void {
     if (this.draining && this.requests.size === 0) this.emit({ kind: 'drained' });
   }

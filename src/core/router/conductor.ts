@@ -54,8 +54,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
         this.#cancel(event.id);
         break;
       case 'drain':
-        this.#context.draining = true;
-        this.#context.reportDrained();
+        this.#context.drain();
         break;
       case 'generationEvent':
         this.#receive(event.instance, event.id, event.event);
