@@ -45,13 +45,13 @@ export class ConductorContext<Request extends { readonly id: RequestId }> {
     this.emit({ kind: 'ignored', message: `Ignored ${reason}` });
   }
 
-  /** Emits `drained` once no request is left. */
   /** No request is accepted any more. */
   drain(): void {
     this.draining = true;
     this.reportDrained();
   }
 
+  /** Emits `drained` once no request is left. */
   reportDrained(): void {
     if (this.draining && this.requests.size === 0) this.emit({ kind: 'drained' });
   }
