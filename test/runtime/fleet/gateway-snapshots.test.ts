@@ -21,7 +21,7 @@ const log = (line: string): void => void logged.push(line);
 const key = 'key-of-the-gateways';
 
 async function serverOf(answer: (request: Request) => Response | Promise<Response>): Promise<string> {
-  const server = createServer(getRequestListener(answer));
+  const server = createServer(getRequestListener(answer, { overrideGlobalObjects: false }));
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
   opened.push({
     close: () => {
