@@ -29,8 +29,8 @@ Napi::Value bind_create_remote_attention_server(Arguments& in, Napi::Env env) {
 Napi::Value bind_create_remote_page_reader(Arguments& in, Napi::Env env) {
   auto backend = registries().backends.get(in.handle("backend"));
   auto endpoint = registries().remote_endpoints.get(in.handle("remote attention"));
-  auto server = std::dynamic_pointer_cast<RemoteAttentionServer>(endpoint);
-  if (server != nullptr) return number(env, registries().remote_endpoints.add(std::make_shared<RemotePageReader>(std::move(backend), std::move(server))));
+  const auto server = std::dynamic_pointer_cast<RemoteAttentionServer>(endpoint);
+  if (server != nullptr) return number(env, registries().remote_endpoints.add(std::make_shared<RemotePageReader>(std::move(backend), server)));
   return number(env, registries().remote_endpoints.add(std::make_shared<RemotePageFetcher>(std::move(backend), std::move(endpoint))));
 }
 

@@ -117,7 +117,7 @@ void RemoteAttentionClient::receive_answers() {
     }
     // An answer can arrive while `send_next` still reads the query: wait until it is sent.
     { const std::lock_guard<std::mutex> sent(sending_); }
-    if (!receive_partials(*connection_, header, *query, in_milliseconds(kStallMs), broken_)) break;
+    if (!receive_answer_body(*connection_, header, *query, in_milliseconds(kStallMs), broken_)) break;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       sent_.erase(header.sequence);

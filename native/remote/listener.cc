@@ -11,6 +11,9 @@ namespace kvasir {
 namespace {
 
 constexpr size_t kOpenMax = 4096;  // open queries of a connection
+/** Answers of the open queries of a connection, unless one is open alone: a peer may state large ones in few bytes. */
+constexpr size_t kOpenAnswerBytesMost = kAnswerBytesMost;
+constexpr auto kOverPoll = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -32,13 +35,29 @@ struct RemoteAttentionListener::Session final : QueryObserver {
   std::atomic<bool> over{false};
   std::mutex writing;  // guards writes to the connection, which is valid while `connected`
   bool connected = true;
-  std::mutex mutex;  // guards `open`
+  std::mutex mutex;  // guards `open` and `open_bytes`
   std::vector<Open> open;
+  size_t open_bytes = 0;  // of the answers of `open`
+  EventCount freed;       // `open_bytes` has fallen
+
+  /** The reading thread waits until the open queries leave memory for this answer. False if the session is over. */
+  bool await_memory(size_t answer_bytes) {
+    while (!over && !ended) {
+      const uint32_t seen = freed.epoch();
+      {
+        std::lock_guard<std::mutex> lock(mutex);
+        if (open.empty() || open_bytes + answer_bytes <= kOpenAnswerBytesMost) return true;
+      }
+      freed.wait_for(seen, kOverPoll);
+    }
+    return false;
+  }
 
   bool add(uint32_t sequence, const std::shared_ptr<RemoteQuery>& query) {
     std::lock_guard<std::mutex> lock(mutex);
     if (open.size() == kOpenMax) return false;
     open.push_back({sequence, query});
+    open_bytes += query->bytes_back();
     return true;
   }
 
@@ -49,6 +68,8 @@ struct RemoteAttentionListener::Session final : QueryObserver {
     const auto first = std::partition(open.begin(), open.end(), [&](const Open& one) { return one.query->is_open() || !matches(*one.query); });
     std::vector<Open> ready(first, open.end());
     open.erase(first, open.end());
+    for (const Open& one : ready) open_bytes -= one.query->bytes_back();
+    if (!ready.empty()) freed.notify();
     return ready;
   }
 
@@ -103,7 +124,11 @@ RemoteAttentionListener::RemoteAttentionListener(std::shared_ptr<RemoteAttention
 void RemoteAttentionListener::serve(Connection& connection, const std::atomic<bool>& ended) const {
   const auto session = std::make_shared<Session>(connection, ended);
   std::thread writer([&] { session->write(); });
-  read(session);
+  try {
+    read(session);
+  } catch (const std::exception&) {
+    // No memory is left for a query: its connection ends, and the writing thread must be joined.
+  }
   session->over = true;
   session->event.notify();
   writer.join();
@@ -113,7 +138,7 @@ void RemoteAttentionListener::serve(Connection& connection, const std::atomic<bo
 void RemoteAttentionListener::read(const std::shared_ptr<Session>& session) const {
   for (uint32_t sequence = 1; !session->over; sequence++) {
     const auto query = receive_query(session->connection, layout_, sequence, kStallMs, session->ended);
-    if (query == nullptr) return;
+    if (query == nullptr || !session->await_memory(query->bytes_back())) return;
     query->observer = session;
     query->open();
     if (!session->add(sequence, query)) return;

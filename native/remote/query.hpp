@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "attention/attention.hpp"
+#include "attention/pieces.hpp"
 #include "base/event_count.hpp"
 
 namespace kvasir {
@@ -61,14 +61,14 @@ struct RemoteQuery {
 
   /** The partial of a node: o (rows, heads, head_dim), max and sum (rows, heads). */
   Partial partial(size_t node) const {
-    const float* o = partials.data() + node * partial_floats();
+    const float* o = reinterpret_cast<const float*>(answer) + node * partial_floats();
     const float* max = o + static_cast<size_t>(rows) * heads * layout.head_dim;
     return {o, max, max + static_cast<size_t>(rows) * heads};
   }
   size_t partial_floats() const { return static_cast<size_t>(rows) * heads * (layout.head_dim + 2); }
   size_t bytes_out() const { return query.size(); }
-  size_t bytes_back() const { return asks_for_pages() ? layout.page_bytes() * blocks.size() : sizeof(float) * partial_floats() * nodes.size(); }
-  bool asks_for_pages() const { return nodes.empty(); }
+  size_t bytes_back() const { return is_for_pages() ? layout.page_bytes() * blocks.size() : sizeof(float) * partial_floats() * nodes.size(); }
+  bool is_for_pages() const { return nodes.empty(); }
 
   int ranges() const {
     int all = 0;
@@ -79,7 +79,7 @@ struct RemoteQuery {
   bool is_open() const { return state.load(std::memory_order_acquire) == State::open; }
   void open() {
     dropped.store(false, std::memory_order_relaxed);
-    partials.resize((bytes_back() + sizeof(float) - 1) / sizeof(float));
+    answer = answer_memory_.at_least(bytes_back());
     state.store(State::open, std::memory_order_release);
   }
   /** Called by the server, which does not touch the query after it. */
@@ -91,7 +91,11 @@ struct RemoteQuery {
     else event->notify();
   }
 
-  std::vector<float> partials;  // of the nodes, in order, or the pages; written by the server until the query ends
+  /** Partials of the nodes, in order, or pages; `bytes_back()` bytes that the server writes until the query ends. */
+  uint8_t* answer = nullptr;
+
+ private:
+  GrowingMemory answer_memory_;
 };
 
 }  // namespace kvasir

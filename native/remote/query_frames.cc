@@ -93,7 +93,7 @@ bool send_answer(Connection& connection, const RemoteQuery& query, uint32_t sequ
   header.checksum = header_checksum(header, kAnswerSeed);
   MessageWriter message(connection, query.isa, deadline, ended);
   message.head(header);
-  message.add(query.partials.data(), header.bytes);
+  message.add(query.answer, header.bytes);
   return message.close();
 }
 
@@ -102,12 +102,11 @@ bool receive_answer_header(const Connection& connection, AnswerHeader& header, c
   return header.magic == kAnswerMagic && header.version == kQueryWireVersion && header.checksum == header_checksum(header, kAnswerSeed);
 }
 
-bool receive_partials(const Connection& connection, const AnswerHeader& header, RemoteQuery& query, Deadline deadline, const std::atomic<bool>& ended) {
+bool receive_answer_body(const Connection& connection, const AnswerHeader& header, RemoteQuery& query, Deadline deadline, const std::atomic<bool>& ended) {
   const uint64_t wanted = header.answered != 0 ? query.bytes_back() : 0;
   if (header.bytes != wanted) return false;
   MessageReader body(connection, query.isa, deadline, ended);
-  // The partials are not resized: the client holds pointers to them.
-  return body.receive_into(query.partials.data(), wanted) && body.receive_sum();
+  return body.receive_into(query.answer, wanted) && body.receive_sum();
 }
 
 }  // namespace kvasir

@@ -50,7 +50,6 @@ bool send_query(Connection& connection, const RemoteQuery& query, uint32_t seque
 std::shared_ptr<RemoteQuery> receive_query(const Connection& connection, const KvLayout& layout, uint32_t sequence, int stall_ms, const std::atomic<bool>& ended);
 bool send_answer(Connection& connection, const RemoteQuery& query, uint32_t sequence, Deadline deadline, const std::atomic<bool>& ended);
 bool receive_answer_header(const Connection& connection, AnswerHeader& header, const std::atomic<bool>& ended);
-/** Receives into the query's partials, which hold pages too. */
-bool receive_partials(const Connection& connection, const AnswerHeader& header, RemoteQuery& query, Deadline deadline, const std::atomic<bool>& ended);
+bool receive_answer_body(const Connection& connection, const AnswerHeader& header, RemoteQuery& query, Deadline deadline, const std::atomic<bool>& ended);
 
 }  // namespace kvasir

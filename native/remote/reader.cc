@@ -36,9 +36,8 @@ void RemotePageFetcher::post(std::shared_ptr<RemoteQuery> query) {
     return;
   }
   ThreadPool& threads = debtor_->pool;
-  auto* data = reinterpret_cast<uint8_t*>(pages->partials.data());
   const int first_block = query->keys.front().first_block;
-  ServedQuery served(query, data, first_block, find_pages(*query, [](int, size_t block) { return static_cast<int32_t>(block); }), threads.size());
+  ServedQuery served(query, pages->answer, first_block, find_pages(*query, [](int, size_t block) { return static_cast<int32_t>(block); }), threads.size());
   AttentionPieces& pieces = served.pieces();
   const size_t workspace_bytes = pieces.workspace_bytes();
   uint8_t* workspaces = memory_.at_least(workspace_bytes * threads.size());

@@ -5,18 +5,26 @@
 
 namespace kvasir {
 
-/** Reads the pages of a server of this process in place. Each query ends in `post`, which only a step of the debtor's backend may call: it holds the threads. */
+/**
+ * Reads the pages of a server of this process in place. Each query ends in `post`, which only a step of the debtor's
+ * backend may call: it holds the threads. The reader does not keep the server, whose pool is the memory of its creditor:
+ * queries after the end of the server are refused.
+ */
 class RemotePageReader final : public RemoteAttentionEndpoint {
  public:
-  RemotePageReader(std::shared_ptr<Backend> debtor, std::shared_ptr<RemoteAttentionServer> server) : debtor_(std::move(debtor)), server_(std::move(server)) {}
-  void post(std::shared_ptr<RemoteQuery> query) override { server_->answer_with(debtor_->pool, memory_, std::move(query)); }
+  RemotePageReader(std::shared_ptr<Backend> debtor, const std::shared_ptr<RemoteAttentionServer>& server) : debtor_(std::move(debtor)), server_(server) {}
+  void post(std::shared_ptr<RemoteQuery> query) override {
+    const std::shared_ptr<RemoteAttentionServer> server = server_.lock();
+    if (server == nullptr) query->end(RemoteQuery::State::refused);
+    else server->answer_with(debtor_->pool, memory_, std::move(query));
+  }
   /** The server belongs to its creditor. */
   void close() override {}
   bool reads_pages() const override { return true; }
 
  private:
   std::shared_ptr<Backend> debtor_;
-  std::shared_ptr<RemoteAttentionServer> server_;
+  std::weak_ptr<RemoteAttentionServer> server_;
   GrowingMemory memory_;
 };
 

@@ -133,12 +133,17 @@ void RemoteAttention::read_pages(Group& group, const Wave& wave, const RemoteAtt
   for (size_t i = wave.request; i < wave.request_end && !aborted_; i++) {
     const Request& request = group.requests[i];
     if (request.query == nullptr || !request.query->is_open() || !request.endpoint->reads_pages()) continue;
-    if (await_pages(request, last_arrival, call)) request.endpoint->post(request.query);
-    else if (!aborted_) fail(group, wave, group.roots[request.root].sequence);
+    if (await_pages(request, last_arrival, call)) {
+      request.endpoint->post(request.query);
+      // Pages may have arrived unseen during the computation, which is no wait for them.
+      last_arrival = Clock::now();
+    } else if (!aborted_) {
+      fail(group, wave, group.roots[request.root].sequence);
+    }
   }
 }
 
-/** False if the step is aborted, or the pages have not arrived `deadline` after the last arrival of pages. */
+/** False if the step is aborted, or the pages have not arrived `deadline` after `last_arrival`. */
 bool RemoteAttention::await_pages(const Request& request, Clock::time_point& last_arrival, const RemoteAttentionCall& call) {
   const auto is_aborted = [&] { return aborted_ = __atomic_load_n(call.abort, __ATOMIC_RELAXED) != 0; };
   bool ready = request.endpoint->is_ready(*request.query);

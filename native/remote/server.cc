@@ -126,13 +126,16 @@ void RemoteAttentionServer::set_cpu_share(int loan, int thousandths) {
 
 /** Requires the lock. */
 void RemoteAttentionServer::count(const RemoteQuery& query, bool answered) {
+  // Peers may state any loan: refused queries add none.
+  if (!answered) {
+    counts_.refused++;
+    const auto known = loans_.find(loan_of(query));
+    if (known != loans_.end()) known->second.counts.refused++;
+    return;
+  }
   for (RemoteAttentionServerCounts* counts : {&counts_, &loans_[loan_of(query)].counts}) {
-    if (!answered) {
-      counts->refused++;
-      continue;
-    }
     counts->queries++;
-    if (!query.asks_for_pages()) counts->rows += static_cast<uint64_t>(query.rows);
+    if (!query.is_for_pages()) counts->rows += static_cast<uint64_t>(query.rows);
     counts->bytes_in += query.bytes_out();
     counts->bytes_out += query.bytes_back();
   }
@@ -212,7 +215,6 @@ void RemoteAttentionServer::answer_with(ThreadPool& threads, GrowingMemory& memo
 /** Copies the pages one by one under the lock, so that none is read once it is taken back. */
 void RemoteAttentionServer::send_pages(RemoteQuery& query) {
   const size_t bytes = pool_->layout.page_bytes();
-  auto* to = reinterpret_cast<uint8_t*>(query.partials.data());
   bool complete = is_valid(query, *pool_);
   size_t next = 0;
   for (size_t i = 0; complete && i < query.keys.size(); i++) {
@@ -220,7 +222,7 @@ void RemoteAttentionServer::send_pages(RemoteQuery& query) {
       std::lock_guard<std::mutex> lock(mutex_);
       const int32_t page = lent_.page(query.keys[i].loan, query.blocks[next], query.layer);
       complete = page >= 0 && !closing_.load() && !query.dropped.load(std::memory_order_relaxed);
-      if (complete) std::copy_n(pool_->page(page), bytes, to + next * bytes);
+      if (complete) std::copy_n(pool_->page(page), bytes, query.answer + next * bytes);
     }
   }
   {
@@ -234,7 +236,7 @@ void RemoteAttentionServer::send_pages(RemoteQuery& query) {
 void RemoteAttentionServer::admit(std::vector<std::shared_ptr<RemoteQuery>> queries, ServedQueries& open) {
   const int threads = backend_->pool.size();
   for (auto& query : queries) {
-    if (query->asks_for_pages()) {
+    if (query->is_for_pages()) {
       send_pages(*query);
       continue;
     }

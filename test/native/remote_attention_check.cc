@@ -276,6 +276,90 @@ bool refuses_other_instructions(const KvLayout& layout) {
   return is_refused_by_header(header, layout);
 }
 
+/** Keeps queries open, or has no memory for them. */
+struct Holding final : RemoteAttentionEndpoint {
+  bool lacks_memory = false;
+  std::mutex mutex;
+  EventCount posted;
+  std::vector<std::shared_ptr<RemoteQuery>> held;
+
+  void post(std::shared_ptr<RemoteQuery> query) override {
+    if (lacks_memory) throw std::bad_alloc();
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      held.push_back(std::move(query));
+    }
+    posted.notify();
+  }
+  void close() override {}
+  /** Waits until so many are held, for 20 s at most. */
+  bool holds(size_t count) {
+    for (int i = 0; i < 2000; i++) {
+      const uint32_t seen = posted.epoch();
+      {
+        std::lock_guard<std::mutex> lock(mutex);
+        if (held.size() >= count) return held.size() == count;
+      }
+      posted.wait_for(seen, std::chrono::milliseconds(10));
+    }
+    return false;
+  }
+};
+
+/** Sends queries for pages to an endpoint that does not answer. */
+struct PageQueries {
+  KvLayout layout{KvType::f32, 64, 256};
+  std::shared_ptr<Holding> endpoint = std::make_shared<Holding>();
+  RemoteAttentionListener listener{endpoint, layout, {"127.0.0.1", 0}, Transport::tcp, Creditor::key()};
+  const std::atomic<bool> never{false};
+  std::unique_ptr<Connection> connection = open_connection({"127.0.0.1", listener.port()}, Transport::tcp, Creditor::key(), layout, 5000, never);
+
+  bool send(uint32_t sequence, int blocks) {
+    RemoteQuery query;
+    query.layout = layout;
+    query.heads = layout.kv_heads;
+    query.rows = 1;
+    query.query.resize(query_bytes(Isa::portable, layout.type, query.heads, layout.head_dim, 1));
+    query.keys = {{kLoan, 0, blocks}};
+    query.blocks.resize(blocks);
+    return send_query(*connection, query, sequence, in_milliseconds(5000), never);
+  }
+};
+
+/** A query whose answer has no memory waits until the answer of the one before it is sent. */
+bool bounds_open_answers() {
+  PageQueries queries;
+  const int more_than_half = static_cast<int>(kAnswerBytesMost / queries.layout.page_bytes()) / 2 + 1;
+  if (!queries.send(1, more_than_half) || !queries.send(2, more_than_half) || !queries.endpoint->holds(1)) return false;
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  if (!queries.endpoint->holds(1)) return false;
+  queries.endpoint->held[0]->end(RemoteQuery::State::refused);
+  return queries.endpoint->holds(2);
+}
+
+/** Without memory for a query its connection ends, and the listener serves others. */
+bool survives_lack_of_memory() {
+  PageQueries queries;
+  queries.endpoint->lacks_memory = true;
+  AnswerHeader header;
+  if (!queries.send(1, 1) || receive_answer_header(*queries.connection, header, queries.never)) return false;
+  return open_connection({"127.0.0.1", queries.listener.port()}, Transport::tcp, Creditor::key(), queries.layout, 5000, queries.never) != nullptr;
+}
+
+/** A reader of the pages of a server of this process. */
+bool reader_outlives_server(Debtor& debtor) {
+  auto pool = std::make_shared<KvPool>(Isa::portable, debtor.layout, kBlocks);
+  auto server = std::make_shared<RemoteAttentionServer>(std::make_shared<Backend>(Isa::portable, 1), pool);
+  RemotePageReader reader({std::shared_ptr<void>(), &debtor.backend}, server);
+  server.reset();
+  const auto query = std::make_shared<RemoteQuery>();
+  fill_query(*query, debtor.layout, kLoan);
+  query->answered = std::make_shared<EventCount>();
+  query->open();
+  reader.post(query);
+  return pool.use_count() == 1 && query->state.load() == RemoteQuery::State::refused;
+}
+
 int run(int rounds) {
   Debtor debtor(std::chrono::seconds(20)), hasty(std::chrono::milliseconds(30));
   std::vector<std::unique_ptr<Creditor>> creditors;
@@ -298,6 +382,9 @@ int run(int rounds) {
 
   expect(refuses_large_query(debtor.layout), "a query larger than its partials may be is refused");
   expect(refuses_other_instructions(debtor.layout), "a query of instructions that this process may not use is refused");
+  expect(bounds_open_answers(), "a query waits for memory for its answer");
+  expect(survives_lack_of_memory(), "a query without memory ends its connection alone");
+  expect(reader_outlives_server(debtor), "a reader of a server that has ended holds no memory of it, and refuses");
   std::mt19937 chance(1);
   for (int round = 0; round < 10; round++) expect(debtor.step(assign(chance), has_failed) && !has_failed, "undisturbed, all queries are answered");
 
