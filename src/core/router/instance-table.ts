@@ -27,6 +27,7 @@ interface Overview {
   /** Up instances. */
   readonly byRole: Readonly<Record<InstanceRole, readonly InstanceIndex[]>>;
   readonly computing: readonly InstanceIndex[];
+  readonly overdue: ReadonlySet<InstanceIndex>;
   readonly allReach: boolean;
   readonly capacityTokensMin: number;
   /** (instances): 1 unless the role is prefill; undefined: no role is. */
@@ -95,11 +96,12 @@ export class InstanceTable {
   setOverdue(instance: InstanceIndex, isOverdue: boolean): void {
     if (isOverdue) this.#overdue.add(instance);
     else this.#overdue.delete(instance);
+    this.#changed();
   }
 
-  /** Instances whose running step takes far longer than predicted. */
+  /** Up instances whose running step takes far longer than predicted. */
   get overdue(): ReadonlySet<InstanceIndex> {
-    return this.#overdue;
+    return this.#all.overdue;
   }
 
   /** Up instances that compute prompts. */
@@ -158,8 +160,9 @@ export class InstanceTable {
       if (computesPrompts(role)) computing.push(i);
     }
     const notPrefill = Uint8Array.from(this.#instances, ({ role }) => Number(role !== 'prefill'));
+    const overdue = new Set([...this.#overdue].filter((i) => this.isUp(i)));
     return {
-      ...{ byRole, computing, allReach, capacityTokensMin },
+      ...{ byRole, computing, overdue, allReach, capacityTokensMin },
       notPrefill: notPrefill.includes(0) ? notPrefill : undefined,
     };
   }

@@ -7,6 +7,7 @@ import type { InstanceRole } from '../../../src/core/protocol/instance-report.ts
 import type { GenerationEvent, GenerationRequest } from '../../../src/core/protocol/ports.ts';
 import { Conductor } from '../../../src/core/router/conductor.ts';
 import type { FailureDetection } from '../../../src/core/router/conductor-config.ts';
+import { InstanceTable } from '../../../src/core/router/instance-table.ts';
 import { tokenRequests } from '../../../src/core/router/token-requests.ts';
 import { greedy, promptOf, request, World } from '../instance-world.ts';
 
@@ -278,6 +279,18 @@ test('an overdue instance that joins again takes requests, and one that decodes 
   join(1);
   submit('c');
   expect(routes[2]).toEqual([0, 1]);
+});
+
+test('an overdue instance counts as overdue only while it is up, and again once it is', () => {
+  const instances = new InstanceTable(Array.from({ length: 2 }, () => ({ capacityTokens: 100 })));
+  instances.setOverdue(1, true);
+  expect([...instances.overdue]).toEqual([1]);
+  instances.health.setFailed(1);
+  expect(instances.overdue.size).toBe(0);
+  instances.health.reported(0, 1, { incarnation: 0, number: 1, kvEventNumber: 0, requests: [] });
+  expect([...instances.overdue]).toEqual([1]);
+  instances.setOverdue(1, false);
+  expect(instances.overdue.size).toBe(0);
 });
 
 test('no prompt goes to a pair of instances that cannot transfer it; requests wait until a pair can', () => {
