@@ -1,7 +1,7 @@
 // Processes that die or stop: attention workers outlive their model worker and serve the next one; one that stops for
 // longer than the deadline is lost, and serves again when it continues.
 import { readdirSync } from 'node:fs';
-import { afterEach, describe, expect, it } from 'vitest';
+import { afterAll, describe, expect, it } from 'vitest';
 import { loadNative } from '../../src/kernel/native/addon.ts';
 import { livePrompt } from '../runtime/threads/instances.ts';
 import { metric, metricSum, type RunningServer, startAttentionWorker, startServer, until } from './server.ts';
@@ -9,8 +9,8 @@ import { metric, metricSum, type RunningServer, startAttentionWorker, startServe
 const env = { KVASIR_TOKEN: 'a secret of this test' };
 const prompt = livePrompt(1, 300);
 const killed: (() => void)[] = [];
-afterEach(() => {
-  for (const kill of killed.splice(0)) kill();
+afterAll(() => {
+  for (const kill of killed) kill();
 });
 
 async function startWorkers() {
@@ -59,71 +59,74 @@ async function streamOf(
   return tokens;
 }
 
-describe.skipIf(loadNative() === undefined)('attention workers at addresses (need the native kernels)', () => {
-  it('free what a killed model worker left, and serve the next one with the tokens of an undisturbed run', async () => {
-    const plain = await serve();
-    const expected = await streamOf(plain);
-    await plain.stop();
-    const workers = await startWorkers();
-    const addresses = workers.map(({ address }) => address);
-    const held = () =>
-      workers.flatMap(({ process: { pid } }) =>
-        ['task', 'fd'].map((kind) => readdirSync(`/proc/${pid}/${kind}`).length),
-      );
-    const before = held();
-    for (let round = 0; round < 3; round++) {
-      const server = await serve(addresses);
-      const tokens = await streamOf(server, (count) => {
-        if (count === 40 + 20 * round) server.process.kill('SIGKILL');
+// Most of the time is one wait for the deadline of a stopped worker: the others run beside it.
+describe
+  .skipIf(loadNative() === undefined)
+  .concurrent('attention workers at addresses (need the native kernels)', () => {
+    it('free what a killed model worker left, and serve the next one with the tokens of an undisturbed run', async () => {
+      const plain = await serve();
+      const expected = await streamOf(plain);
+      await plain.stop();
+      const workers = await startWorkers();
+      const addresses = workers.map(({ address }) => address);
+      const held = () =>
+        workers.flatMap(({ process: { pid } }) =>
+          ['task', 'fd'].map((kind) => readdirSync(`/proc/${pid}/${kind}`).length),
+        );
+      const before = held();
+      for (let round = 0; round < 3; round++) {
+        const server = await serve(addresses);
+        const tokens = await streamOf(server, (count) => {
+          if (count === 40 + 20 * round) server.process.kill('SIGKILL');
+        });
+        expect(tokens.length).toBeLessThan(expected.length);
+        expect(tokens).toEqual(expected.slice(0, tokens.length));
+      }
+      const last = await serve(addresses);
+      expect(await streamOf(last)).toEqual(expected);
+      expect(await metricSum(last, 'kvasir_attention_worker_losses_total')).toBe(0);
+      await last.stop();
+      // A thread of the last connection may still be waiting for its end.
+      await until(async () => held().every((count, i) => count <= before[i] + 2));
+    });
+
+    it('lose a worker that stops for longer than the deadline, and use it again when it continues', async () => {
+      const workers = await startWorkers();
+      const server = await serve(workers.map(({ address }) => address));
+      const expected = await streamOf(server);
+      const [, { process: worker }] = workers;
+      let stoppedMs = 0;
+      const streamed = streamOf(server, (count) => {
+        if (count !== 60) return;
+        worker.kill('SIGSTOP');
+        stoppedMs = Date.now();
       });
-      expect(tokens.length).toBeLessThan(expected.length);
-      expect(tokens).toEqual(expected.slice(0, tokens.length));
-    }
-    const last = await serve(addresses);
-    expect(await streamOf(last)).toEqual(expected);
-    expect(await metricSum(last, 'kvasir_attention_worker_losses_total')).toBe(0);
-    await last.stop();
-    // A thread of the last connection may still be waiting for its end.
-    await until(async () => held().every((count, i) => count <= before[i] + 2));
-  });
-
-  it('lose a worker that stops for longer than the deadline, and use it again when it continues', async () => {
-    const workers = await startWorkers();
-    const server = await serve(workers.map(({ address }) => address));
-    const expected = await streamOf(server);
-    const [, { process: worker }] = workers;
-    let stoppedMs = 0;
-    const streamed = streamOf(server, (count) => {
-      if (count !== 60) return;
-      worker.kill('SIGSTOP');
-      stoppedMs = Date.now();
+      await until(async () => stoppedMs > 0 && (await metricSum(server, 'kvasir_attention_worker_losses_total')) > 0);
+      expect(Date.now() - stoppedMs).toBeGreaterThan(15_000);
+      worker.kill('SIGCONT');
+      expect(await streamed).toEqual(expected);
+      expect(await metricSum(server, 'kvasir_attention_worker_up')).toBe(2);
+      expect(await metric(server, 'kvasir_kv_pages_used')).toBe(0);
+      await server.stop();
     });
-    await until(async () => stoppedMs > 0 && (await metricSum(server, 'kvasir_attention_worker_losses_total')) > 0);
-    expect(Date.now() - stoppedMs).toBeGreaterThan(15_000);
-    worker.kill('SIGCONT');
-    expect(await streamed).toEqual(expected);
-    expect(await metricSum(server, 'kvasir_attention_worker_up')).toBe(2);
-    expect(await metric(server, 'kvasir_kv_pages_used')).toBe(0);
-    await server.stop();
-  });
 
-  it('share the KV heads of one that does not return, with the tokens of an undisturbed run', async () => {
-    const workers = await startWorkers();
-    const server = await serve(
-      workers.map(({ address }) => address),
-      ...['--move-shards-after', '1'],
-    );
-    const expected = await streamOf(server);
-    const pages = (await metric(server, 'kvasir_kv_pages_free')) + (await metric(server, 'kvasir_kv_pages_cached'));
-    const tokens = await streamOf(server, (count) => {
-      if (count === 60) workers[1].process.kill('SIGKILL');
+    it('share the KV heads of one that does not return, with the tokens of an undisturbed run', async () => {
+      const workers = await startWorkers();
+      const server = await serve(
+        workers.map(({ address }) => address),
+        ...['--move-shards-after', '1'],
+      );
+      const expected = await streamOf(server);
+      const pages = (await metric(server, 'kvasir_kv_pages_free')) + (await metric(server, 'kvasir_kv_pages_cached'));
+      const tokens = await streamOf(server, (count) => {
+        if (count === 60) workers[1].process.kill('SIGKILL');
+      });
+      expect(tokens).toEqual(expected);
+      expect(server.output()).toContain('Attention worker 2 was lost and its shard moves to worker 1');
+      expect(await metricSum(server, 'kvasir_attention_worker_up')).toBe(2);
+      const left = (await metric(server, 'kvasir_kv_pages_free')) + (await metric(server, 'kvasir_kv_pages_cached'));
+      expect(left).toBe(Math.floor(pages / 2));
+      expect(await streamOf(server)).toEqual(expected);
+      await server.stop();
     });
-    expect(tokens).toEqual(expected);
-    expect(server.output()).toContain('Attention worker 2 was lost and its shard moves to worker 1');
-    expect(await metricSum(server, 'kvasir_attention_worker_up')).toBe(2);
-    const left = (await metric(server, 'kvasir_kv_pages_free')) + (await metric(server, 'kvasir_kv_pages_cached'));
-    expect(left).toBe(Math.floor(pages / 2));
-    expect(await streamOf(server)).toEqual(expected);
-    await server.stop();
   });
-});
