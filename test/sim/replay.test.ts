@@ -72,6 +72,34 @@ it('delivers a prefix when it was there, and one that was missing after its inst
   expect([prefixUs?.(1_000, 1, '0'), prefixUs?.(1_000, 0, '2')]).toEqual([undefined, undefined]);
 });
 
+it('announces a prefix before the step that waited for it alone, and delivers the request when the fetch began', () => {
+  const delays = { toInstanceUs: 300, deliveryUs: 50, handOffUs: undefined };
+  const own = { prefixStartMs: 0.5, firstStepMs: 1.3 };
+  // The fetch ended at 2,700 us: after the step that began at 2,000 us and before the end of the other one.
+  const [ahead, behind] = [own, { ...own, firstStepMs: 2.1 }].map((each) => request(700, 9, { prefixMs: 2, ...each }));
+  const steps = [[step(2_000, 600), step(2_800, 600)]];
+  const { prefixUs, prefixBeginUs, toInstanceUs } = recordedTimes([ahead, behind], steps, [], delays);
+  expect([prefixBeginUs?.(1_500, 0, '0'), prefixUs?.(1_500, 0, '0')]).toEqual([500, 501]);
+  expect(prefixBeginUs?.(1_500, 0, '1')).toBeGreaterThan(1_000_000);
+  expect([prefixUs?.(1_500, 0, '1'), prefixBeginUs?.(1_500, 1, '0')]).toEqual([1_200, undefined]);
+  expect(toInstanceUs(700, 0, '0')).toBe(500);
+});
+
+it('delivers the first tokens of a request when the gateway handled them, later than the outputs of the step', () => {
+  const own = [step(1_000, 500, 4_000)];
+  const times = new LinearCost(
+    { stepUs: 1, rowUs: 0, keyUs: 0, decodeRowUs: 0, logitRowUs: 0 },
+    { layers: 1, kvBytesPerToken: 1, kvCapacityTokens: 1, activationBytesPerToken: 1 },
+  );
+  const recorded = new RecordedSteps(own, times, () => 1_000);
+  const delays = { toInstanceUs: 300, deliveryUs: 50, handOffUs: undefined };
+  const { receivedUs } = recordedTimes([request(700, 9, { firstTokenMs: 6 })], [own], [recorded], delays);
+  recorded.stepUs(shape);
+  const turn = { stepEnded: true, started: undefined };
+  expect(receivedUs(1_500, 0, turn)).toBe(4_000);
+  expect(receivedUs(1_500, 0, { ...turn, firstTokens: '0' })).toBe(6_700);
+});
+
 it('delivers the outputs of a recorded step when the gateway had them, and those of others after a drawn delay', () => {
   const own = [step(1_000, 500, 4_000), step(1_500, 500, 2_900)];
   let nowUs = 1_000;

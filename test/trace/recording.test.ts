@@ -122,16 +122,25 @@ it('returns when each instance reported itself, by time, and what placement comp
     recordingLine({
       reports: [
         [1, 900],
-        [1, 400],
+        [1, 400, { stepCost: [1, 2, 3, 4, 5], running: 1, steps: 7, stepMsTotal: 9.5, links: [[0, 2e9]] }],
       ],
     }),
     3,
   );
   reader.take(recordingLine(line(5, { candidates: [[1, 2, 32, 50, 70]] })), 4);
   const { reports, requests } = reader.end();
-  expect(reports).toEqual([[], [400, 900]]);
+  const state = { stepCost: [1, 2, 3, 4, 5], running: 1, steps: 7, stepMsTotal: 9.5, links: [[0, 2e9]] };
+  expect(reports).toEqual([
+    [],
+    [
+      { receivedUs: 400, state },
+      { receivedUs: 900, state: undefined },
+    ],
+  ]);
   expect(requests[0]?.recorded.candidates).toEqual([[1, 2, 32, 50, 70]]);
   expect(() => reader.take('{"reports":[[0,-1]]}', 5)).toThrow('line 5: reports[0] is [0,-1]');
+  const partial = '{"reports":[[0,1,{"running":1,"steps":-2,"step_ms_total":0}]]}';
+  expect(() => reader.take(partial, 5)).toThrow('line 5: state.steps of reports[0] is -2');
   const wrong = recordingLine(line(6, { candidates: [[1, 2, 32, -50, 70]] }));
   expect(() => reader.take(wrong, 6)).toThrow('line 6: candidates is');
 });

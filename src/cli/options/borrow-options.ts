@@ -129,7 +129,8 @@ export function addBorrowFlags(command: Command, leaseMs = 2000): Command {
     );
 }
 
-const remoteWays = { auto: 'either', dist: 'rows', ring: 'keys' } as const;
+/** What travels for attention over borrowed memory, by the kind of `--remote-attention`. */
+export const remoteWays = { auto: 'either', dist: 'rows', ring: 'keys' } as const;
 
 /** With pipeline groups, only mixed instances borrow for prompts that no instance holds alone. */
 export function withBorrowing(

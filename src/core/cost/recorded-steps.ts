@@ -82,9 +82,12 @@ export class RecordedSteps<Step extends RecordedStep = RecordedStep> implements 
 
   stepUs(shape: StepShape): number {
     const us = this.#stepUs(shape);
-    this.gapUs = Math.round(
-      Math.min(us - 1, this.latest === undefined ? us * this.#gapShare : (this.latest.gapUs ?? 0)),
-    );
+    const { latest } = this;
+    // A matched step is learned with its recorded time, even if it began earlier or later than that one.
+    this.gapUs =
+      latest === undefined
+        ? Math.round(Math.min(us - 1, us * this.#gapShare))
+        : us - Math.max(1, Math.round(latest.us - (latest.gapUs ?? 0)));
     return us;
   }
 

@@ -458,7 +458,9 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
     const { snapshot, number, kvEventNumber, requests, others, unreachable = [], step } = readStatus(bytes);
     const slot = this.#slots[instance];
     this.servedAttention(instance, slot.snapshot, snapshot);
-    slot.snapshot = withEarlier(slot.earlier, this.#withLinkIndices(snapshot));
+    const indexed = this.#withLinkIndices(snapshot);
+    slot.snapshot = withEarlier(slot.earlier, indexed);
+    this.recordReport(instance, indexed);
     this.admission.observe(instance, snapshot);
     this.placement.observe(instance, snapshot);
     this.placement.observeOthers(instance, others);

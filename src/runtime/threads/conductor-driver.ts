@@ -50,6 +50,7 @@ type Unready = Exclude<Readiness, { readonly kind: 'ready' | 'draining' }>;
 type Refusal = Extract<GenerationEvent, { kind: 'failed' }>;
 type Sink = (event: GenerationEvent) => void;
 type StepListener = (instance: InstanceIndex, steps: OutputsMessage['steps']) => void;
+type ReportListener = (instance: InstanceIndex, snapshot: InstanceSnapshot) => void;
 
 /** Announces the steps of instances as they end, and their reports as they arrive. */
 export type StepSource = Pick<ConductorDriver, 'onSteps' | 'onReports'>;
@@ -77,7 +78,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
   readonly #pins = new Map<PinId, PinListener>();
   readonly #listeners: ((trace: RequestTrace) => void)[] = [];
   readonly #stepListeners: StepListener[] = [];
-  readonly #reportListeners: ((instance: InstanceIndex) => void)[] = [];
+  readonly #reportListeners: ReportListener[] = [];
   readonly #requestLog = new RequestLog(tracesMax, (trace) => {
     for (const listener of this.#listeners) listener(trace);
   });
@@ -196,8 +197,8 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
     this.#stepListeners.push(listener);
   }
 
-  /** The listener is called when an instance has reported itself in a heartbeat. */
-  onReports(listener: (instance: InstanceIndex) => void): void {
+  /** The listener receives what an instance reports of itself in a heartbeat. */
+  onReports(listener: ReportListener): void {
     this.#reportListeners.push(listener);
   }
 
@@ -280,6 +281,11 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
     this.feed({ kind: 'overdue', instance, isOverdue });
   }
 
+  /** To be called before the predictors observe the snapshot of a heartbeat. @param snapshot links by instance index */
+  protected recordReport(instance: InstanceIndex, snapshot: InstanceSnapshot): void {
+    for (const listener of this.#reportListeners) listener(instance, snapshot);
+  }
+
   /** To be called before `onOutputs` of the same iteration. */
   protected recordSteps(instance: InstanceIndex, steps: OutputsMessage['steps']): void {
     if (steps.length > 0) for (const listener of this.#stepListeners) listener(instance, steps);
@@ -291,7 +297,6 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
     const conductor = this.#conductor;
     if (conductor === undefined) return;
     this.#engineSteps?.received(nowUs(), event);
-    if (event.kind === 'report') for (const listener of this.#reportListeners) listener(event.instance);
     this.#recordEngineSteps();
     this.#depth++;
     carryOutStep(

@@ -21,12 +21,9 @@ import { SimulatedExecutor } from './executor.ts';
 import { Gateways } from './gateways.ts';
 import { ClusterLending } from './lending/cluster-lending.ts';
 import { MessageDelivery } from './message-delivery.ts';
-import { type ClusterHost, predictedInstances, type SimulationConfig } from './simulation-config.ts';
+import { type ClusterHost, type LearnedState, predictedInstances, type SimulationConfig } from './simulation-config.ts';
 import { Streams } from './streams.ts';
 import { SimulatedTiers } from './tiers.ts';
-
-/** What an instance reports of what it has learned. */
-type Learned = Parameters<Gateways['observe']>[1];
 
 /**
  * The host of all its parts. At one time steps end first, in the order of their instances; then flows change; then messages arrive in the
@@ -58,7 +55,7 @@ export class Cluster implements ClusterHost {
   /** (instances): next wake. */
   readonly #wakeUs: Float64Array;
   /** (instances): what the next heartbeat reports; undefined: nothing new. */
-  readonly #unreported: (Learned | undefined)[] = [];
+  readonly #unreported: (LearnedState | undefined)[] = [];
 
   constructor(config: SimulationConfig) {
     this.config = config;
@@ -91,7 +88,10 @@ export class Cluster implements ClusterHost {
     this.attentionWorkers = hasWorkers ? new SimulatedAttentionWorkers(this) : undefined;
     this.faults = config.faults && new FaultLayer(config.faults, this);
     if (config.threads?.nextReportUs !== undefined)
-      for (const index of instances.keys()) this.#reportLater(index, this.#learnedOf(index));
+      for (const index of instances.keys()) {
+        if (this.#hasHeartbeats(index)) this.#awaitHeartbeat(index, 0);
+        else this.#reportLater(index, this.#learnedOf(index));
+      }
     if (this.faults === undefined) return;
     for (const index of instances.keys()) {
       this.deliverToConductor({ kind: 'instanceJoined', instance: index, incarnation: 0 });
@@ -164,12 +164,28 @@ export class Cluster implements ClusterHost {
   /** A heartbeat has the state of the instance's last turn whose messages were sent before: turns without messages do not count. */
   #observeAtHeartbeat(index: InstanceIndex): void {
     if (this.config.threads?.nextReportUs === undefined || !this.delivery.hasMessages(index)) return;
+    if (this.#hasHeartbeats(index)) return;
     const snapshot = this.#learnedOf(index);
     this.delivery.withTurn(index, () => this.#reportLater(index, snapshot));
   }
 
+  /** Recorded heartbeats of the instance follow. */
+  #hasHeartbeats(index: InstanceIndex): boolean {
+    const last = this.config.threads?.heartbeats?.[index]?.at(-1);
+    return last !== undefined && last.receivedUs > this.queue.nowUs;
+  }
+
+  #awaitHeartbeat(index: InstanceIndex, number: number): void {
+    const heartbeat = this.config.threads?.heartbeats?.[index]?.[number];
+    if (heartbeat === undefined) return;
+    this.queue.at(heartbeat.receivedUs, () => {
+      this.gateways.observe(index, heartbeat.state);
+      this.#awaitHeartbeat(index, number + 1);
+    });
+  }
+
   /** The next heartbeat of the instance reports this, or what has replaced it by then. */
-  #reportLater(index: InstanceIndex, snapshot: Learned): void {
+  #reportLater(index: InstanceIndex, snapshot: LearnedState): void {
     const { nextReportUs } = this.config.threads ?? {};
     if (nextReportUs === undefined) return;
     const isReported = this.#unreported[index] !== undefined;

@@ -5,7 +5,6 @@ import type { ConductorEffect, StandbyEffect } from '../../core/protocol/effects
 import type { ConductorEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { MessageCounts } from '../../core/protocol/message-counts.ts';
-import type { InstanceSnapshot } from '../../core/protocol/ports.ts';
 import { lengthAdmission, type SloRule } from '../../core/router/admission/length-admission.ts';
 import { Conductor } from '../../core/router/conductor.ts';
 import { lengthRequests } from '../../core/router/length-requests.ts';
@@ -18,6 +17,7 @@ import type { Clients } from '../workload/clients.ts';
 import {
   type ClusterHost,
   type LearnedPredictors,
+  type LearnedState,
   predictedInstances,
   type SimulationConfig,
 } from './simulation-config.ts';
@@ -67,11 +67,7 @@ export class ConductorDriver {
   }
 
   /** Learns from an instance's snapshot. */
-  observe(
-    instance: InstanceIndex,
-    snapshot: Parameters<LearnedPredictors['transfers']['observe']>[1] &
-      Pick<InstanceSnapshot, 'stepCost' | 'servedAttentionPermille'>,
-  ): void {
+  observe(instance: InstanceIndex, snapshot: LearnedState): void {
     this.#learned?.prefills.observe(instance, snapshot);
     if (snapshot.stepCost !== undefined) this.#learned?.steps?.[instance].setCoefficients(snapshot.stepCost);
     this.#learned?.transfers.observe(instance, snapshot);

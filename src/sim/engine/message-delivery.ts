@@ -18,6 +18,7 @@ interface DeliveryHost extends ClusterHost {
 interface Turn {
   readonly messages: (() => void)[];
   started: RequestId | undefined;
+  firstTokens: RequestId | undefined;
 }
 
 export class MessageDelivery {
@@ -35,7 +36,7 @@ export class MessageDelivery {
     this.#host = host;
     const { instances } = host.config;
     this.#deferred = instances.map(() => []);
-    this.#turns = instances.map(() => ({ messages: [], started: undefined }));
+    this.#turns = instances.map(() => ({ messages: [], started: undefined, firstTokens: undefined }));
     this.#receivedUs = new Float64Array(instances.length);
     this.#arrivedUs = new Float64Array(instances.length);
   }
@@ -72,6 +73,7 @@ export class MessageDelivery {
       const turn = this.#turns[index];
       turn.messages.push(() => this.#host.deliverToConductor(message));
       if (event.kind === 'generationEvent' && event.event.kind === 'started') turn.started = event.id;
+      if (isFirstOutput(event)) turn.firstTokens = event.id;
     }
   }
 
@@ -92,8 +94,10 @@ export class MessageDelivery {
     const turn = this.#turns[index];
     if (config.threads === undefined || turn.messages.length === 0) return;
     const messages = turn.messages.splice(0);
-    const sent = { stepEnded: event.kind === 'stepDone', started: turn.started };
+    const { started, firstTokens } = turn;
+    const sent = { stepEnded: event.kind === 'stepDone', started, firstTokens };
     turn.started = undefined;
+    turn.firstTokens = undefined;
     const receivedUs = Math.round(config.threads.receivedUs(queue.nowUs, index, sent));
     this.#receivedUs[index] = Math.max(receivedUs, this.#receivedUs[index], queue.nowUs);
     queue.at(this.#receivedUs[index], () => {
@@ -120,7 +124,16 @@ export class MessageDelivery {
     this.#deferred[index].length = 0;
     this.#turns[index].messages.length = 0;
     this.#turns[index].started = undefined;
+    this.#turns[index].firstTokens = undefined;
   }
+}
+
+/** The first tokens of a request, or the end of a prompt that is handed off. */
+function isFirstOutput(
+  event: ConductorEvent<LengthRequest>,
+): event is Extract<ConductorEvent<LengthRequest>, { kind: 'generationEvent' | 'prefilled' }> {
+  if (event.kind === 'prefilled') return true;
+  return event.kind === 'generationEvent' && event.event.kind === 'tokens' && event.event.at === 0;
 }
 
 /** Latency of the end of a stream; undefined: the usual one. */
@@ -131,5 +144,6 @@ function streamedUs(
   event: LengthEvent,
 ): number | undefined {
   if (event.kind === 'promptReceived') return times?.handOffUs?.(nowUs, to, event.id);
+  if (event.kind === 'arriving') return times?.prefixBeginUs?.(nowUs, to, event.id);
   return event.kind === 'loaded' ? times?.prefixUs?.(nowUs, to, event.id) : undefined;
 }

@@ -5,7 +5,7 @@ import type { LendingTimes } from '../../core/lending/times.ts';
 import type { ConductorEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
-import type { GenerationEvent } from '../../core/protocol/ports.ts';
+import type { GenerationEvent, InstanceSnapshot } from '../../core/protocol/ports.ts';
 import type { PlacementTrace, PromptBlockCounts } from '../../core/protocol/request-trace.ts';
 import type { AdmissionSettings } from '../../core/router/admission/length-admission.ts';
 import type { LearnedTransfers } from '../../core/router/placement/learned-transfers.ts';
@@ -76,6 +76,18 @@ export interface SentTurn {
   readonly stepEnded: boolean;
   /** One of the requests that have started; undefined: none has. */
   readonly started: RequestId | undefined;
+  /** One of the requests whose first tokens it has; undefined: it has none. */
+  readonly firstTokens?: RequestId | undefined;
+}
+
+/** What a heartbeat of an instance states. */
+export type LearnedState = Parameters<LearnedTransfers['observe']>[1] &
+  Pick<InstanceSnapshot, 'stepCost' | 'servedAttentionPermille'>;
+
+/** A heartbeat of a recorded instance. */
+export interface RecordedHeartbeat {
+  readonly receivedUs: number;
+  readonly state: LearnedState;
 }
 
 /** Message times where instances and the conductor run as threads. */
@@ -86,8 +98,12 @@ export interface ThreadTimes {
   readonly handOffUs?: (nowUs: number, to: InstanceIndex, request: RequestId) => number;
   /** Time until an instance has a prefix whose last bytes leave the sender at `nowUs`; undefined: the usual latency. */
   readonly prefixUs?: (nowUs: number, to: InstanceIndex, request: RequestId) => number | undefined;
+  /** Time until an instance receives that its prefix begins to arrive, sent at `nowUs`; undefined: the usual latency. */
+  readonly prefixBeginUs?: (nowUs: number, to: InstanceIndex, request: RequestId) => number | undefined;
   /** When the conductor next receives what an instance has learned, in a heartbeat; undefined: with every message. */
   readonly nextReportUs?: (nowUs: number, instance: InstanceIndex) => number;
+  /** (instances): heartbeats by time, which the conductor observes instead of those of the simulated instances until the last one. */
+  readonly heartbeats?: readonly (readonly RecordedHeartbeat[])[] | undefined;
   /** When the conductor receives what an instance sends at `nowUs`. */
   readonly receivedUs: (nowUs: number, instance: InstanceIndex, sent: SentTurn) => number;
 }

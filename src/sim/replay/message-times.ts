@@ -5,7 +5,7 @@ import type { RecordedStep, RecordedSteps } from '../../core/cost/recorded-steps
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { RecordedRequest, TimedRecordedStep } from '../../trace/recording/reader.ts';
 import type { SentTurn, ThreadTimes } from '../engine/simulation-config.ts';
-import { arrivalOf, decodeStepUs, type MessageDelays } from './message-delay.ts';
+import { arrivalOf, decodeStepUs, firstAfter, type MessageDelays } from './message-delay.ts';
 
 /** Of random numbers: step times of an instance take the first ones. */
 const deliveryStream = 4;
@@ -22,6 +22,8 @@ export interface DeliveredStep extends RecordedStep {
 export interface KnownTimes {
   /** When the conductor received the start of a request. */
   readonly startedUs: (id: RequestId) => number | undefined;
+  /** When it received the first tokens of a request, or that the prompt of one that is handed off was computed. */
+  readonly firstTokensUs?: (id: RequestId) => number | undefined;
   /** From an instance to the conductor, where nothing else is known. */
   readonly deliveryUs: number;
 }
@@ -33,12 +35,14 @@ export interface KnownTimes {
 export function deliveredAtUs(
   nowUs: number,
   { latest, previous, beganUs }: RecordedSteps<DeliveredStep>,
-  { stepEnded, started }: SentTurn,
-  { startedUs, deliveryUs }: KnownTimes,
+  { stepEnded, started, firstTokens }: SentTurn,
+  { startedUs, firstTokensUs, deliveryUs }: KnownTimes,
 ): number {
   const step = beganUs === nowUs ? previous : latest;
   const tokensUs = stepEnded ? step?.deliveredUs : undefined;
-  return tokensUs ?? (started === undefined ? undefined : startedUs(started)) ?? nowUs + deliveryUs;
+  // A busy gateway handles the outputs of a step later than it receives them.
+  if (tokensUs !== undefined) return Math.max(tokensUs, (firstTokens && firstTokensUs?.(firstTokens)) ?? 0);
+  return (started === undefined ? undefined : startedUs(started)) ?? nowUs + deliveryUs;
 }
 
 /** Every message takes the median: steps of external engines are derived from their streams, so they contain HTTP and the engine's loop. */
@@ -60,6 +64,14 @@ export function recordedTimes(
     const { request, recorded } = requests[Number(id)] ?? {};
     return recorded?.startedMs === undefined ? undefined : request.arrivalUs + recorded.startedMs * 1000;
   };
+  const firstTokensOf = (id: RequestId, at: InstanceIndex): number | undefined => {
+    const { request, recorded } = requests[Number(id)] ?? {};
+    if (recorded === undefined) return undefined;
+    const { instance, decodeInstance = instance, prefilledMs, firstTokenMs } = recorded;
+    if (at !== instance && at !== decodeInstance) return undefined;
+    const ms = at === decodeInstance ? firstTokenMs : prefilledMs;
+    return ms === undefined ? undefined : request.arrivalUs + ms * 1000;
+  };
   const drawn = steps.map((own, i) => new DrawnDelays(own, deliveryUs, i));
   return {
     toInstanceUs: (nowUs, instance, id) => {
@@ -76,17 +88,51 @@ export function recordedTimes(
       },
     }),
     prefixUs: (nowUs, to, id) => {
-      const sent = requests[Number(id)];
-      if (sent?.recorded.instance !== to || sent.recorded.prefixMs === undefined) return undefined;
-      const { prefixMs, prefixMissing } = sent.recorded;
-      return Math.max(0, sent.request.arrivalUs + prefixMs * 1000 - nowUs) + (prefixMissing === true ? missingUs : 0);
+      const prefix = prefixOf(requests[Number(id)], to, steps[to]);
+      if (prefix === undefined) return undefined;
+      const { endUs, isMissing, aheadUs } = prefix;
+      // The recorded time of a step contains its wait for the prefix.
+      const thereUs = aheadUs === undefined ? endUs : aheadUs + 1;
+      return Math.max(0, thereUs - nowUs) + (isMissing ? missingUs : 0);
+    },
+    prefixBeginUs: (nowUs, to, id) => {
+      const prefix = prefixOf(requests[Number(id)], to, steps[to]);
+      if (prefix === undefined) return undefined;
+      const { aheadUs } = prefix;
+      return aheadUs === undefined ? missingUs : Math.max(0, arrivalOf(steps[to], aheadUs, nowUs, () => true) - nowUs);
     },
     receivedUs: (nowUs, instance, sent) => {
-      const known = { startedUs, deliveryUs: sent.stepEnded ? drawn[instance].next() : deliveryUs };
+      const firstTokensUs = (id: RequestId) => firstTokensOf(id, instance);
+      const known = { startedUs, firstTokensUs, deliveryUs: sent.stepEnded ? drawn[instance].next() : deliveryUs };
       const own = replayed[instance];
       return own === undefined ? nowUs + known.deliveryUs : deliveredAtUs(nowUs, own, sent, known);
     },
   };
+}
+
+/** The recorded fetch of a prefix. */
+interface FetchedPrefix {
+  /** When it was there, or was given up. */
+  readonly endUs: number;
+  readonly isMissing: boolean;
+  /** Begin of the step that waited for it; undefined: the request started after the fetch had ended. */
+  readonly aheadUs: number | undefined;
+}
+
+/** Undefined: the instance fetched no prefix for the request. */
+function prefixOf(
+  sent: RecordedRequest | undefined,
+  to: InstanceIndex,
+  steps: readonly TimedRecordedStep[],
+): FetchedPrefix | undefined {
+  if (sent?.recorded.instance !== to || sent.recorded.prefixMs === undefined) return undefined;
+  const { prefixMs, prefixMissing, firstStepMs } = sent.recorded;
+  const endUs = sent.request.arrivalUs + prefixMs * 1000;
+  const stepUs = firstStepMs === undefined ? undefined : Math.floor(sent.request.arrivalUs + firstStepMs * 1000);
+  const step = stepUs === undefined ? undefined : steps[firstAfter(steps, stepUs + 1) - 1];
+  // An instance handles the end of a fetch between two steps: a step that waited for the prefix had ended by then.
+  const isAhead = step !== undefined && Math.floor(step.startedUs + step.us) <= endUs;
+  return { endUs, isMissing: prefixMissing === true, aheadUs: isAhead ? stepUs : undefined };
 }
 
 /** The delays of recorded steps, in stretches of their order: late deliveries occur in sequence. */
@@ -107,15 +153,16 @@ class DrawnDelays {
   }
 }
 
-/** When a request reached its instance. Undefined: it was computed elsewhere, or waited for a prefix or for other members of a group. */
+/** When a request reached its instance; one that fetched a prefix, when the instance requested it. Undefined: it was computed elsewhere, or waited for a prefix or for other members of a group. */
 function submitArrivalUs(
-  { request: { arrivalUs }, recorded: { instance, firstStepMs, fetchedFrom, group } }: RecordedRequest,
+  { request: { arrivalUs }, recorded: { instance, firstStepMs, prefixStartMs, fetchedFrom, group } }: RecordedRequest,
   steps: readonly TimedRecordedStep[],
   at: InstanceIndex,
   usualUs: number,
 ): number | undefined {
-  if (instance !== at || firstStepMs === undefined || fetchedFrom !== undefined || group !== undefined)
-    return undefined;
+  if (instance !== at || group !== undefined) return undefined;
+  if (prefixStartMs !== undefined) return arrivalUs + prefixStartMs * 1000;
+  if (firstStepMs === undefined || fetchedFrom !== undefined) return undefined;
   return arrivalOf(steps, arrivalUs + firstStepMs * 1000, usualUs, hasNoPrompt);
 }
 

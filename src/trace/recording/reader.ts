@@ -10,6 +10,7 @@ import {
   type RecordedInstance,
   type RecordedOutcome,
   type RecordingHeader,
+  type ReportedState,
   recordingVersion,
 } from './recording.ts';
 
@@ -26,8 +27,8 @@ export interface Recording {
   readonly requests: readonly RecordedRequest[];
   /** (instances): their steps by time. */
   readonly steps: readonly (readonly TimedRecordedStep[])[];
-  /** (instances): when the gateway received their reports, by time; none: recorded by an earlier release, or by threads. */
-  readonly reports: readonly (readonly number[])[];
+  /** (instances): their reports to the gateway, by time; none: recorded by an earlier release, or by threads. */
+  readonly reports: readonly (readonly TimedReport[])[];
   /** Lines that the server could not write in time. */
   readonly omitted: number;
 }
@@ -42,6 +43,13 @@ export function engineBlockTokens({ header, instances }: Recording): number | un
   const reported = instances.filter(({ blocks }) => blocks !== undefined);
   const [size, ...others] = new Set(reported.map((each) => each.engineBlockTokens));
   return size === undefined || others.length > 0 || size % header.blockTokens !== 0 ? undefined : size;
+}
+
+/** What an instance reported, and when the gateway received it. */
+export interface TimedReport {
+  readonly receivedUs: number;
+  /** Undefined in recordings of earlier releases. */
+  readonly state: ReportedState | undefined;
 }
 
 /** A step, its start from the start of the recording, and when the gateway received its outputs. */
@@ -77,7 +85,7 @@ export class RecordingReader {
   readonly #instances: RecordedInstance[] = [];
   readonly #requests: RecordedRequest[] = [];
   readonly #steps: TimedRecordedStep[][] = [];
-  readonly #reports: number[][] = [];
+  readonly #reports: TimedReport[][] = [];
   #omitted = 0;
 
   /** @param blockTokens of the requests: a multiple of those of the file, which are used unless given @throws TraceError */
@@ -110,7 +118,7 @@ export class RecordingReader {
       header: { ...this.#header, blockTokens: this.#blockTokens },
       instances: size === 1 ? this.#instances : this.#instances.map((each) => inLargerBlocks(each, size)),
       steps: this.#instances.map((_, i) => withoutOverlap(this.#steps[i] ?? [])),
-      reports: this.#instances.map((_, i) => (this.#reports[i] ?? []).sort((a, b) => a - b)),
+      reports: this.#instances.map((_, i) => (this.#reports[i] ?? []).sort((a, b) => a.receivedUs - b.receivedUs)),
       requests: inOrder.map(({ request, recorded }, index) => ({ request: { ...request, index }, recorded })),
       omitted: this.#omitted,
     };
@@ -150,16 +158,15 @@ export class RecordingReader {
   #takeReports(rows: unknown, line: number): void {
     if (!Array.isArray(rows)) throw new TraceError(line, `reports is ${shown(rows)}: a list of reports expected`);
     for (const [i, row] of rows.entries()) {
-      const isValid =
-        Array.isArray(row) && row.length === 2 && row.every((one) => Number.isSafeInteger(one) && one >= 0);
+      const isValid = Array.isArray(row) && isReportLength(row.length) && row.slice(0, 2).every((one) => isCount(one));
       if (!isValid || row[0] >= instancesMax)
         throw new TraceError(
           line,
-          `reports[${i}] is ${shown(row)}: an instance below ${instancesMax} and its microseconds expected`,
+          `reports[${i}] is ${shown(row)}: an instance below ${instancesMax}, its microseconds and its state expected`,
         );
-      const [instance, receivedUs] = row as [number, number];
+      const [instance, receivedUs, state] = row as [number, number, unknown];
       this.#reports[instance] ??= [];
-      this.#reports[instance].push(receivedUs);
+      this.#reports[instance].push({ receivedUs, state: state === undefined ? undefined : stateOf(state, i, line) });
     }
   }
 
@@ -196,6 +203,34 @@ function inLargerBlocks(instance: RecordedInstance, size: number): RecordedInsta
 
 function isStepLength(length: number): boolean {
   return length >= stepNumbersMin && length <= stepNumbers;
+}
+
+function isReportLength(length: number): boolean {
+  return length === 2 || length === 3;
+}
+
+function isCount(value: unknown): value is number {
+  return Number.isSafeInteger(value) && (value as number) >= 0;
+}
+
+function stateOf(value: unknown, index: number, line: number): ReportedState {
+  const refused = (field: string, given: unknown, expected: string) =>
+    new TraceError(line, `state${field} of reports[${index}] is ${shown(given)}: ${expected} expected`);
+  if (typeof value !== 'object' || value === null) throw refused('', value, 'an object');
+  const { stepCost, links, ...numbers } = camelCased(value as Row);
+  if (stepCost !== undefined && !isCoefficients(stepCost)) throw refused('.step_cost', stepCost, 'five numbers');
+  const isLink = (link: unknown) =>
+    Array.isArray(link) && link.length === 2 && isCount(link[0]) && Number.isFinite(link[1]) && link[1] > 0;
+  if (links !== undefined && !(Array.isArray(links) && links.every(isLink)))
+    throw refused('.links', links, 'lists of an instance and its bytes per second');
+  for (const [field, number] of Object.entries({
+    running: undefined,
+    steps: undefined,
+    stepMsTotal: undefined,
+    ...numbers,
+  }))
+    if (typeof number !== 'number' || !(number >= 0)) throw refused(`.${field}`, number, 'a number of at least 0');
+  return { ...numbers, stepCost, links } as unknown as ReportedState;
 }
 
 /** By start; a step that began before the end of another one is left out. */

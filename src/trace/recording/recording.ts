@@ -71,8 +71,30 @@ export type RecordedStepRow = readonly [
   deliveryUs: number,
 ];
 
-/** When the gateway received a report of an instance, in microseconds from the start: predictions use it from then on. */
-export type RecordedReport = readonly [instance: number, receivedUs: number];
+/**
+ * A report of an instance: when the gateway received it, in microseconds from the start, and what it states: predictions use that
+ * from then on. Recordings of earlier releases have the times alone.
+ */
+export type RecordedReport = readonly [instance: number, receivedUs: number, state?: ReportedState];
+
+/** What predictions read of a report. Undefined members: nothing is known yet. */
+export interface ReportedState {
+  /** Learned coefficients of the step time (`StepCost`). */
+  readonly stepCost?: readonly number[];
+  /** Share of steps that attention for debtors takes, in thousandths. */
+  readonly servedAttentionPermille?: number;
+  /** Running requests, and the number and time of all steps so far: how soon the instance answers others. */
+  readonly running: number;
+  readonly steps: number;
+  readonly stepMsTotal: number;
+  /** Pages sent, and SSD reads: their bytes and time. */
+  readonly sentBytes?: number;
+  readonly sentSeconds?: number;
+  readonly ssdReadBytes?: number;
+  readonly ssdReadSeconds?: number;
+  /** Measured rates of links to other instances. */
+  readonly links?: readonly (readonly [to: number, bytesPerSecond: number])[];
+}
 
 /** A line of reports. */
 export interface RecordedReports {
@@ -114,6 +136,8 @@ export interface RecordedOutcome {
   /** A decode instance computed the prompt inline. */
   readonly inline?: boolean | undefined;
   readonly cachedTokens?: number | undefined;
+  /** When the instance requested the fetched prefix; undefined in recordings of earlier releases. */
+  readonly prefixStartMs?: number | undefined;
   /** When the fetched prefix was there, or, with `prefixMissing`, was missing or given up. */
   readonly prefixMs?: number | undefined;
   readonly prefixMissing?: boolean | undefined;
@@ -160,6 +184,10 @@ export function recordingLine(
     | RecordedLine
     | { readonly omitted: number },
 ): string {
+  if ('reports' in line) {
+    const reports = line.reports.map(([i, us, state]) => (state === undefined ? [i, us] : [i, us, snakeCased(state)]));
+    return JSON.stringify({ reports });
+  }
   if (!('instances' in line)) return JSON.stringify(snakeCased(line));
   return JSON.stringify(snakeCased({ ...line, instances: line.instances.map(snakeCased) }));
 }

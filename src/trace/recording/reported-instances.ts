@@ -1,6 +1,6 @@
 // A recording without the instances that left before they had reported their memory, and that no request needs.
 
-import type { RecordedRequest, Recording } from './reader.ts';
+import type { RecordedRequest, Recording, TimedReport } from './reader.ts';
 import type { RecordedOutcome } from './recording.ts';
 
 /** The recording itself if no instance is left out; otherwise the others are numbered anew. */
@@ -14,9 +14,20 @@ export function withoutUnreported(recording: Recording): Recording {
     ...recording,
     instances: kept.map((i) => instances[i]),
     steps: kept.map((i) => steps[i]),
-    reports: kept.map((i) => reports[i]),
+    reports: kept.map((i) => reports[i].map((report) => withLinksOf(report, numbers))),
     requests: requests.map((each) => renumbered(each, numbers)),
   };
+}
+
+/** Links to instances that are left out are dropped. */
+function withLinksOf(report: TimedReport, numbers: ReadonlyMap<number, number>): TimedReport {
+  const { state } = report;
+  if (state?.links === undefined) return report;
+  const links = state.links.flatMap(([to, rate]) => {
+    const number = numbers.get(to);
+    return number === undefined ? [] : [[number, rate] as const];
+  });
+  return { ...report, state: { ...state, links } };
 }
 
 function instancesOf({ instance, decodeInstance, fetchedFrom, group = [] }: RecordedOutcome): readonly number[] {

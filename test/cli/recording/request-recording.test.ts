@@ -23,7 +23,7 @@ class FakeCluster {
   readonly sinks = new Map<string, Sink>();
   names: readonly (string | undefined)[] = [undefined, undefined];
   ended: (trace: RequestTrace) => void = () => {};
-  reported: (instance: number) => void = () => {};
+  reported: (instance: number, snapshot: InstanceSnapshot) => void = () => {};
   stepped: (instance: number, steps: readonly StepTrace[]) => void = () => {};
 
   submit(request: GenerationRequest, sink: Sink): void {
@@ -38,7 +38,7 @@ class FakeCluster {
     this.stepped = listener;
   }
 
-  onReports(listener: (instance: number) => void): void {
+  onReports(listener: FakeCluster['reported']): void {
     this.reported = listener;
   }
 
@@ -207,28 +207,34 @@ it("writes the shape of each step from the recording's start", () => {
   recording.flushSteps();
   end('a');
   end('c');
-  expect(lines.map(({ prefixMs, prefixMissing }) => [prefixMs, prefixMissing])).toEqual([
-    [0.9, undefined],
-    [0.9, true],
+  expect(lines.map((line) => [line.prefixStartMs, line.prefixMs, line.prefixMissing])).toEqual([
+    [0.4, 0.9, undefined],
+    [0.4, 0.9, true],
   ]);
   const keys = 65 + 66 + 67 + 68 + 69 + 70;
   expect(steps).toEqual([[0, 400, 500, 7, keys + 10, 1, 10, 2, 100]]);
 });
 
-it('records when instances reported themselves, and what placement compared: the chosen instance first', () => {
+it('records what instances reported of themselves and when, and what placement compared: the chosen instance first', () => {
   const { cluster, recording, reports, lines, submit, end, pass } = open(1);
   const candidate = (instance: number, queueUs: number) => ({
     ...{ instance, requests: 2, matchedTokens: 32, queueUs, prefillUs: 7.4 },
   });
   submit('a');
   pass(250);
-  cluster.reported(0);
+  const links = [
+    { to: 1, bytes: 9, backlogBytes: 0, bytesPerSecond: 5e8 },
+    { to: 0, bytes: 0, backlogBytes: 0 },
+  ];
+  cluster.reported(0, { ...emptySnapshot, running: 3, stepCost: [1, 2, 3, 4, 5], links });
   recording.flushSteps();
   end('a', {
     placements: [{ ...placed, candidates: [candidate(0, 5), candidate(1, 9)] }],
   } as unknown as Partial<RequestTrace>);
   const [receivedAt] = reports;
   expect(receivedAt?.[1]).toBe(250);
+  const learned = { running: 3, steps: 0, stepMsTotal: 0, stepCost: [1, 2, 3, 4, 5] };
+  expect(receivedAt?.[2]).toEqual({ ...learned, links: [[lines[0]?.instance, 5e8]] });
   expect(lines[0]?.candidates).toEqual([
     [lines[0]?.instance, 2, 32, 9, 7],
     [receivedAt?.[0], 2, 32, 5, 7],

@@ -80,7 +80,7 @@ function recordedSettings(options: Omit<ServeOptions, 'record'>): Readonly<Recor
   const { ttftSlo, tbtSlo, sloClasses, admission, forecast, td, refusalProbabilityMax, inlineTokens } = options;
   const { roleSwitch, roleDwell, queue, stepMs, eviction, pinMemory, copyHotPrefixes } = options;
   const { borrow, lendShare, lowWater, remoteAttentionShare, lookAheadMs, leaseMs, borrowAhead } = options;
-  const { settle, settleMs, settleMin, remoteCacheMs, lendHost } = options;
+  const { settle, settleMs, settleMin, remoteCacheMs, lendHost, remoteAttention } = options;
   const others = (['cppGroup', 'sparse', 'dop'] as const).filter((name) => options[name] !== undefined).map(toFlag);
   const classes = Object.entries(sloClasses ?? {}).map(([name, { priority, ...bounds }]) => {
     const texts = Object.entries(bounds).map(([kind, bound]) => [kind, boundText(bound)] as const);
@@ -102,7 +102,7 @@ function recordedSettings(options: Omit<ServeOptions, 'record'>): Readonly<Recor
     ...(others.length > 0 && { others }),
     ...(borrow && {
       ...{ borrow, lendShare, lowWater, remoteAttentionShare, lookAheadMs, leaseMs, borrowAhead },
-      ...{ settle, settleMs, settleMin, remoteCacheMs, lendHost },
+      ...{ settle, settleMs, settleMin, remoteCacheMs, lendHost, remoteAttention },
     }),
   };
 }

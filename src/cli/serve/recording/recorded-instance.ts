@@ -2,11 +2,30 @@
 
 import type { InstanceRole } from '../../../core/protocol/instance-report.ts';
 import type { InstanceSnapshot } from '../../../core/protocol/ports.ts';
-import type { RecordedInstance } from '../../../trace/recording/recording.ts';
+import type { RecordedInstance, ReportedState } from '../../../trace/recording/recording.ts';
 import { pageTokens } from '../../../util/step.ts';
 
 /** Fewer bytes give no reliable rate. */
 const sampleBytesMin = 2 ** 20;
+
+/** What predictions read of a report. @param numberOf the number of the instance at a place; undefined: none is there */
+export function reportedState(
+  { stepCost, servedAttentionPermille, running, steps, stepMsTotal, sent, tiers, links = [] }: InstanceSnapshot,
+  numberOf: (place: number) => number | undefined,
+): ReportedState {
+  const rates = links.flatMap(({ to, bytesPerSecond }) => {
+    const number = numberOf(to);
+    return number === undefined || bytesPerSecond === undefined ? [] : [[number, Math.round(bytesPerSecond)] as const];
+  });
+  return {
+    ...(stepCost && { stepCost }),
+    ...(servedAttentionPermille !== undefined && { servedAttentionPermille }),
+    ...{ running, steps, stepMsTotal },
+    ...(sent && { sentBytes: sent.bytes, sentSeconds: sent.copySeconds }),
+    ...(tiers?.moved && { ssdReadBytes: tiers.moved.ssdReadBytes, ssdReadSeconds: tiers.moved.ssdReadSeconds }),
+    ...(rates.length > 0 && { links: rates }),
+  };
+}
 
 /** Name and role alone of an instance that has not reported yet. @param place names an instance without a name */
 export function recordedInstance(

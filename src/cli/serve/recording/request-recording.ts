@@ -2,7 +2,13 @@
 
 import { HashChain, rootDigest } from '../../../core/kvcache/block-hash.ts';
 import type { RequestId } from '../../../core/protocol/ids.ts';
-import type { ClusterView, GenerationEvent, GenerationRequest, InferencePort } from '../../../core/protocol/ports.ts';
+import type {
+  ClusterView,
+  GenerationEvent,
+  GenerationRequest,
+  InferencePort,
+  InstanceSnapshot,
+} from '../../../core/protocol/ports.ts';
 import type { PlacementCandidate, PlacementTrace, RequestTrace } from '../../../core/protocol/request-trace.ts';
 import { requestIdOf } from '../../../core/router/attempts.ts';
 import type { StepSource } from '../../../runtime/threads/conductor-driver.ts';
@@ -18,7 +24,7 @@ import type {
 import { digestWords } from '../../../util/blake2s.ts';
 import { Int32List } from '../../../util/int32-list.ts';
 import { pageTokens } from '../../../util/step.ts';
-import { recordedInstance } from './recorded-instance.ts';
+import { recordedInstance, reportedState } from './recorded-instance.ts';
 
 type Cluster = InferencePort & ClusterView & StepSource;
 type Sink = (event: GenerationEvent) => void;
@@ -48,8 +54,9 @@ interface Running {
   prefix: FetchedPrefix | undefined;
 }
 
-/** The end of the last prefix fetch, from the start of the recording. */
+/** The last prefix fetch, from the start of the recording. */
 interface FetchedPrefix {
+  readonly startedUs: number;
   readonly endedUs: number;
   readonly isMissing: boolean;
 }
@@ -95,7 +102,7 @@ export class RequestRecording {
     this.#startEpochUs = options.epochUs();
     cluster.onEnded((trace) => this.#ended(trace));
     cluster.onSteps((instance, steps) => this.#stepped(instance, steps));
-    cluster.onReports((instance) => this.#reported(instance));
+    cluster.onReports((instance, snapshot) => this.#reported(instance, snapshot));
     this.port = {
       submit: (request, sink) => this.#submit(request, sink),
       cancel: (id) => cluster.cancel(id),
@@ -170,7 +177,7 @@ export class RequestRecording {
     if (place === undefined || this.#closed) return;
     const receivedUs = this.#options.epochUs();
     for (const { kind, startedUs, endedUs, aborted, rows } of steps) {
-      if (kind === 'fetch') this.#fetched(rows[0]?.[0], Math.round(endedUs - this.#startEpochUs), aborted);
+      if (kind === 'fetch') this.#fetched(rows[0]?.[0], startedUs, endedUs, aborted);
       if (kind !== 'step' || aborted || rows.length === 0) continue;
       const shape = shapeOf(rows, (id) => this.#running.get(requestIdOf(id))?.promptTokens);
       const began = Math.round(startedUs - this.#startEpochUs);
@@ -181,16 +188,19 @@ export class RequestRecording {
     if (this.#steps.length >= stepsMax) this.flushSteps();
   }
 
-  #reported(instance: number): void {
+  #reported(instance: number, snapshot: InstanceSnapshot): void {
     const place = this.#placeOf(instance);
     if (place === undefined || this.#closed) return;
-    this.#reports.push([place, Math.round(this.#options.nowUs() - this.#startUs)]);
+    const state = reportedState(snapshot, (to) => this.#placeOf(to));
+    this.#reports.push([place, Math.round(this.#options.nowUs() - this.#startUs), state]);
     if (this.#reports.length >= stepsMax) this.flushSteps();
   }
 
-  #fetched(attempt: RequestId | undefined, endedUs: number, isMissing: boolean): void {
+  /** Times since 1970. */
+  #fetched(attempt: RequestId | undefined, startedUs: number, endedUs: number, isMissing: boolean): void {
     const running = attempt === undefined ? undefined : this.#running.get(requestIdOf(attempt));
-    if (running !== undefined) running.prefix = { endedUs, isMissing };
+    const since = (us: number) => Math.round(us - this.#startEpochUs);
+    if (running !== undefined) running.prefix = { startedUs: since(startedUs), endedUs: since(endedUs), isMissing };
   }
 
   /** A step with rows of this attempt began. */
@@ -226,6 +236,7 @@ export class RequestRecording {
       reason: end?.kind === 'failed' ? (end.cause?.reason ?? end.code) : end?.reason,
       maxTokens: trace.maxTokens,
       ...this.#placementOf(trace.placements),
+      prefixStartMs: msSince(submittedUs - this.#startUs, running.prefix?.startedUs),
       prefixMs: msSince(submittedUs - this.#startUs, running.prefix?.endedUs),
       prefixMissing: running.prefix?.isMissing === true ? true : undefined,
       firstStepMs: msSince(submittedUs - this.#startUs, running.firstStep?.startedUs),

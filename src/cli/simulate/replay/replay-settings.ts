@@ -4,7 +4,7 @@ import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { type EvictionKind, evictionKinds } from '../../../core/kvcache/eviction.ts';
 import { isOfEngines, type Recording } from '../../../trace/recording/reader.ts';
-import { borrowFields } from '../../options/borrow-options.ts';
+import { borrowFields, remoteAttentionField } from '../../options/borrow-options.ts';
 import { readOptions, toFlag } from '../../options/options.ts';
 import { servedSloFields } from '../../options/slo-options.ts';
 import { groups } from '../../terminal/help.ts';
@@ -28,6 +28,7 @@ const recordedSchema = z.object({
   ...servedSloFields,
   ...borrowFields,
   lendHost: share.default(0),
+  remoteAttention: remoteAttentionField,
 });
 
 const stepTimeKinds = ['recorded', 'fitted'] as const;

@@ -9,10 +9,17 @@ import { batchLimitsWith } from '../../../core/scheduler/executor/token-limits.t
 import { heartbeatMs } from '../../../runtime/processes/peer-session.ts';
 import { LearnedCost } from '../../../sim/engine/learned-cost.ts';
 import type { InstanceSpec, SimulationConfig } from '../../../sim/engine/simulation.ts';
+import type { LearnedState, RecordedHeartbeat } from '../../../sim/engine/simulation-config.ts';
 import { messageDelays } from '../../../sim/replay/message-delay.ts';
 import { recordedTimes, usualTimes } from '../../../sim/replay/message-times.ts';
 import { fittedSteps, withGaps } from '../../../sim/replay/step-times.ts';
-import { isOfEngines, type Recording, type TimedRecordedStep } from '../../../trace/recording/reader.ts';
+import {
+  isOfEngines,
+  type Recording,
+  type TimedRecordedStep,
+  type TimedReport,
+} from '../../../trace/recording/reader.ts';
+import type { ReportedState } from '../../../trace/recording/recording.ts';
 import { admissionSettings } from '../../options/slo-options.ts';
 import { UsageError } from '../../usage-error.ts';
 import type { ReplaySettings } from './replay-settings.ts';
@@ -70,7 +77,10 @@ export function replayedCluster(
   const hasJobs = requests.some(({ request }) => request.batch === true);
   const ofEngines = isOfEngines(recording);
   const times = ofEngines ? usualTimes(delays) : recordedTimes(requests, busy.steps, replayed, delays);
-  const nextReportUs = (atUs: number, i: number) => nextReportAfter(recording.reports[i], atUs);
+  const heartbeats = {
+    nextReportUs: (atUs: number, i: number) => nextReportAfter(recording.reports[i], atUs),
+    ...(settings.stepTimes === 'recorded' && { heartbeats: recordedHeartbeats(recording) }),
+  };
   return {
     ...(ofEngines ? replayedEngines(recording, settings, specs) : withRecordedLending(recording, settings, specs)),
     linkBytesPerSecond: undefined,
@@ -82,20 +92,48 @@ export function replayedCluster(
     },
     admission: admissionSettings(settings),
     ...(!ofEngines && { learned }),
-    threads: hasJobs || settings.check ? undefined : { ...times, ...(settings.processes && { nextReportUs }) },
+    threads: hasJobs || settings.check ? undefined : { ...times, ...(settings.processes && heartbeats) },
     checking: settings.check,
   };
 }
 
 /** The next recorded one; without any, or after the last, one every heartbeat. @param reports by time */
-function nextReportAfter(reports: readonly number[], nowUs: number): number {
+function nextReportAfter(reports: readonly TimedReport[], nowUs: number): number {
   let [from, to] = [0, reports.length];
   while (from < to) {
     const middle = (from + to) >> 1;
-    if (reports[middle] <= nowUs) from = middle + 1;
+    if (reports[middle].receivedUs <= nowUs) from = middle + 1;
     else to = middle;
   }
-  return reports[from] ?? (Math.floor(nowUs / heartbeatUs) + 1) * heartbeatUs;
+  return reports[from]?.receivedUs ?? (Math.floor(nowUs / heartbeatUs) + 1) * heartbeatUs;
+}
+
+/** What instances reported while requests ran; none in recordings of earlier releases, whose instances report what they learn in the replay. */
+function recordedHeartbeats({ reports, requests }: Recording): readonly (readonly RecordedHeartbeat[])[] {
+  const endUs = requests.reduce(
+    (most, { request, recorded }) => Math.max(most, request.arrivalUs + recorded.endMs * 1000),
+    0,
+  );
+  return reports.map((own) =>
+    own.flatMap(({ receivedUs, state }) =>
+      state === undefined || receivedUs > endUs ? [] : [{ receivedUs, state: learnedState(state) }],
+    ),
+  );
+}
+
+function learnedState({
+  sentBytes,
+  sentSeconds,
+  ssdReadBytes,
+  ssdReadSeconds,
+  links,
+  ...state
+}: ReportedState): LearnedState {
+  const sent = sentBytes === undefined ? {} : { sent: { bytes: sentBytes, copySeconds: sentSeconds ?? 0 } };
+  const tiers =
+    ssdReadBytes === undefined ? {} : { tiers: { moved: { ssdReadBytes, ssdReadSeconds: ssdReadSeconds ?? 0 } } };
+  const rates = links?.map(([to, bytesPerSecond]) => ({ to, bytesPerSecond }));
+  return { ...state, ...sent, ...tiers, ...(rates && { links: rates }) };
 }
 
 function specOf(

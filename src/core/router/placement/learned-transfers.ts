@@ -17,7 +17,9 @@ const sampleBytesMin = 2 ** 20;
 type TransferSnapshot = Pick<InstanceSnapshot, 'running' | 'steps' | 'stepMsTotal'> & {
   readonly links?: readonly Pick<LinkSnapshot, 'to' | 'bytesPerSecond'>[];
   readonly sent?: Pick<NonNullable<InstanceSnapshot['sent']>, 'bytes' | 'copySeconds'>;
-  readonly tiers?: Pick<NonNullable<InstanceSnapshot['tiers']>, 'moved'> | undefined;
+  readonly tiers?:
+    | { readonly moved?: { readonly ssdReadBytes: number; readonly ssdReadSeconds: number } | undefined }
+    | undefined;
 };
 
 /** An instance serves requests of other instances between two steps: its latency is that of a step. */
