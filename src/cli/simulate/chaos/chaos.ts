@@ -53,13 +53,18 @@ export async function runChaos({ seed, seeds }: ChaosOptions, json: boolean): Pr
 async function runOnThreads(queue: SeedQueue): Promise<SeedsOutcome> {
   const threads = Math.min(availableParallelism(), Math.ceil(queue.shared.count / seedsOfThread));
   if (threads <= 1 || !existsSync(workerEntry)) return runSeeds(queue);
-  const outcomes = await Promise.all(Array.from({ length: threads }, () => outcomeOfThread(queue)));
-  return outcomes.reduce(joinOutcomes);
+  const workers = Array.from({ length: threads }, () => new Worker(workerEntry, { workerData: queue.shared }));
+  try {
+    const outcomes = await Promise.all(workers.map(outcomeOf));
+    return outcomes.reduce(joinOutcomes);
+  } finally {
+    // If one thread fails, the others would run all seeds that are left.
+    await Promise.all(workers.map((worker) => worker.terminate()));
+  }
 }
 
-function outcomeOfThread({ shared }: SeedQueue): Promise<SeedsOutcome> {
+function outcomeOf(worker: Worker): Promise<SeedsOutcome> {
   return new Promise((resolve, reject) => {
-    const worker = new Worker(workerEntry, { workerData: shared });
     worker.once('message', resolve);
     worker.once('error', reject);
     worker.once('exit', (code) =>
