@@ -1,4 +1,4 @@
-// Which travels to the other in a step with keys at creditors, rows or keys: one rule, live and simulated.
+// Whether the rows of a step travel to keys at creditors, or the keys to the rows: one rule, live and simulated.
 
 import type { RemoteWork } from '../protocol/lending-effects.ts';
 import type { StepShape } from '../protocol/step-shape.ts';

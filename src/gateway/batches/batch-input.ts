@@ -40,15 +40,15 @@ export class BatchInput {
 
   /**
    * The next line, once those that run leave capacity; undefined behind the last one.
-   * @param isReadAgain called if the input cannot be read: whether to try again from the same line, once it resolves
+   * @param readsAgain called when a read fails; resolves with true to read again from the same line, with false to end
    */
-  next(isReadAgain: (error: unknown) => Promise<boolean>): Promise<HeldLine | undefined> {
+  next(readsAgain: (error: unknown) => Promise<boolean>): Promise<HeldLine | undefined> {
     const line = this.#turn.then(async () => {
       for (;;) {
         try {
           return await this.#next();
         } catch (error) {
-          if (!(await isReadAgain(error))) return undefined;
+          if (!(await readsAgain(error))) return undefined;
           // A generator has ended once it has thrown.
           this.#lines = linesOf(this.bytes, this.#offset);
         }

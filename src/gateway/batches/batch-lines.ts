@@ -68,7 +68,7 @@ interface TextLine {
   readonly end: number;
 }
 
-/** The lines from a byte on, at which one starts. Reads a piece when its lines are wanted. @throws Error if it cannot */
+/** The lines from byte `start` on, at which a line begins. Reads each piece after the lines before it are taken. @throws Error if it cannot be read */
 export async function* linesOf(bytes: StoredBytes, start = 0): AsyncGenerator<TextLine, undefined> {
   let line = 0;
   /** Of a line that continues in the next piece. */

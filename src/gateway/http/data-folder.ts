@@ -4,7 +4,7 @@ import { mkdirSync, readdirSync, readFileSync, rmSync, statSync, truncateSync } 
 import { copyFile, type FileHandle, link, open, rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { ApiError } from './errors.ts';
-import { FileBytes } from './stored-bytes.ts';
+import { codeOf, FileBytes } from './stored-bytes.ts';
 
 const partSuffix = '.part';
 const newline = 10;
@@ -57,7 +57,7 @@ export class DataFolder {
     return readdirSync(this.#path).flatMap((name) => (name.endsWith(suffix) ? [name.slice(0, -suffix.length)] : []));
   }
 
-  /** The file is on disk when the promise resolves. @throws ApiError 503 if it cannot be written; then the old one is left */
+  /** The file is on disk when the promise resolves. @throws ApiError 503 if it is not: the old or the new one is left */
   write(name: string, bytes: Uint8Array | string): Promise<void> {
     return this.#change(name, async (path) => {
       const part = path + partSuffix;
@@ -139,7 +139,7 @@ export class DataFolder {
   }
 
   #failure(path: string, error: unknown): ApiError {
-    const why = error instanceof Error && 'code' in error ? String(error.code) : String(error);
+    const why = codeOf(error);
     this.#log(`Cannot write ${path}: ${why}`);
     return new ApiError(503, `Cannot store data: the data folder cannot be written: ${why}`, { code: 'not_kept' });
   }
@@ -163,7 +163,7 @@ export class DataFolder {
     return new FileBytes(join(this.#path, name), length);
   }
 
-  /** At the start. Undefined if there is no such file. */
+  /** A file of an earlier process, at the start; undefined: there is none. */
   fileLeft(name: string): FileBytes | undefined {
     const length = statSync(join(this.#path, name), { throwIfNoEntry: false })?.size;
     return length === undefined ? undefined : this.file(name, length);

@@ -37,10 +37,14 @@ export class FileBytes implements StoredBytes {
 
   read(start: number, end: number): Promise<Uint8Array<ArrayBuffer>> {
     return readRange(this.path, start, end).catch((error: unknown) => {
-      const why = error instanceof Error && 'code' in error ? String(error.code) : String(error);
-      throw new ApiError(503, `Cannot read stored data: ${why}`, { code: 'not_kept' });
+      throw new ApiError(503, `Cannot read stored data: ${codeOf(error)}`, { code: 'not_kept' });
     });
   }
+}
+
+/** The error code of the system, or the error as text. */
+export function codeOf(error: unknown): string {
+  return error instanceof Error && 'code' in error ? String(error.code) : String(error);
 }
 
 async function readRange(path: string, start: number, end: number): Promise<Uint8Array<ArrayBuffer>> {

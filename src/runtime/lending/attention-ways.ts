@@ -1,4 +1,4 @@
-// Which way the attention of a live step goes: rows travel to the keys at creditors, or keys to the rows.
+// Decides for each live step whether its rows travel to the keys at creditors, or the keys to the rows.
 
 import { queryRowBytes, remoteAttentionUs } from '../../core/cost/dist-attention.ts';
 import type { LinkFigures } from '../../core/cost/links/link-distance.ts';

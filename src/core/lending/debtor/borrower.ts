@@ -234,8 +234,8 @@ export class Borrower extends InstanceComponent<Identified, never> implements Ov
 
   /**
    * A sequence over capacity that lost guaranteed memory and cannot borrow it again gives the rest back and reserves all
-   * of it anew. Otherwise it and a creditor's sequence that needs the lent blocks would wait for each other. By then
-   * every block that creditors may recall has been free.
+   * of it anew. Otherwise it and a creditor's sequence that needs the lent blocks would wait for each other. It first waits
+   * for as long as creditors take to recall other loans: their blocks may suffice.
    */
   #reserveAnew(): void {
     if (!this.#isIdle || this.stalls.size === 0 || !this.rmanager.isUnsatisfied || this.#mover.freesMemory) return;
