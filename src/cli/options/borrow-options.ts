@@ -129,9 +129,6 @@ export function addBorrowFlags(command: Command, leaseMs = 2000): Command {
     );
 }
 
-/** What travels for attention over borrowed memory, by the kind of `--remote-attention`. */
-export const remoteWays = { auto: 'either', dist: 'rows', ring: 'keys' } as const;
-
 /** With pipeline groups, only mixed instances borrow for prompts that no instance holds alone. */
 export function withBorrowing(
   options: BorrowOptions & {
@@ -187,7 +184,7 @@ export function withBorrowing(
     seed: options.seed,
     remoteAttentionPermilleMax: Math.round(options.remoteAttentionShare * 1000),
     queryRowBytes: queryRowBytes({ layers, heads, headDim }),
-    ...{ layers, way: remoteWays[options.remoteAttention ?? 'dist'] },
+    ...{ layers, remoteAttention: options.remoteAttention },
     hostTokenUs: instances.map(({ hostMemory }) => hostMemory?.tokenUs ?? 0),
   };
   // Stores are the last instances.

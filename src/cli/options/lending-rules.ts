@@ -1,5 +1,6 @@
 // Lending policy and times from options.
 
+import type { RemoteAttentionKind } from '../../core/cost/remote-way.ts';
 import { blocksLendable, type LendingPolicy, upToUnits } from '../../core/lending/lending-policy.ts';
 import type { CoordinatorConfig } from '../../core/lending/settlement/settlement-coordinator.ts';
 import { defaultLendingTimes, type LendingTimes } from '../../core/lending/times.ts';
@@ -7,8 +8,8 @@ import { pageTokens, rangeTokens } from '../../util/step.ts';
 
 /** The lending options, as `borrowFields` of borrow-options.ts parses them. */
 export interface BorrowOptions {
-  /** Which way attention over borrowed memory goes; undefined: `dist`. */
-  readonly remoteAttention?: 'auto' | 'dist' | 'ring' | undefined;
+  /** Undefined: `dist`. */
+  readonly remoteAttention?: RemoteAttentionKind | undefined;
   readonly borrow: boolean;
   readonly lendShare: number;
   readonly lowWater: number;

@@ -13,6 +13,9 @@ import {
 } from './dist-attention.ts';
 import type { StepCostModel } from './roofline.ts';
 
+/** Attention over borrowed memory: `dist` sends rows to keys, `ring` keys to rows, `auto` decides for each step. */
+export type RemoteAttentionKind = 'auto' | 'dist' | 'ring';
+
 /** What a step waits for: the keys that other instances attend to, and the time until the last partials or keys arrive. */
 export interface RemoteWait {
   readonly keyRows: number;
@@ -59,18 +62,29 @@ export function fetchWait(sources: readonly RemoteSource[], bytes: number): Remo
 }
 
 /** Bytes of the keys and values that travel if the step computes all of its attention. */
-export function keyBytesOf(sources: readonly RemoteSource[], bytesPerToken: number): number {
+function keyBytesOf(sources: readonly RemoteSource[], bytesPerToken: number): number {
   return sources.reduce((sum, { work, link }) => sum + (link === undefined ? 0 : keysSent(work)), 0) * bytesPerToken;
 }
 
-/** True if the keys should travel to the rows of this step. @param cost steps of the debtor */
-export function keysTravel(
+/** Bytes of the keys and values that travel to the rows of this step; 0: the rows travel. @param cost steps of the debtor */
+export function travellingKeyBytes(
+  kind: RemoteAttentionKind,
   cost: Pick<StepCostModel, 'stepUs' | 'kvBytesPerToken'>,
   shape: StepShape,
   sources: readonly RemoteSource[],
-): boolean {
+): number {
+  if (kind === 'dist') return 0;
   const bytes = keyBytesOf(sources, cost.kvBytesPerToken);
-  if (bytes === 0) return false;
+  return bytes === 0 || kind === 'ring' || keysTravel(bytes, cost, shape, sources) ? bytes : 0;
+}
+
+/** True if a step to which the keys travel, of these bytes, is better than one with rows that travel. */
+function keysTravel(
+  bytes: number,
+  cost: Pick<StepCostModel, 'stepUs'>,
+  shape: StepShape,
+  sources: readonly RemoteSource[],
+): boolean {
   const stepUs = ({ keyRows, decodeKeys, remoteUs }: RemoteWait): number => {
     const home = { ...shape, keyRows: shape.keyRows - keyRows, decodeKeys: shape.decodeKeys - decodeKeys };
     return distributedUs(cost.stepUs(home), attentionUs(cost, home), remoteUs);

@@ -2,7 +2,7 @@
 
 import { queryRowBytes, remoteAttentionUs } from '../../core/cost/dist-attention.ts';
 import type { LinkFigures } from '../../core/cost/links/link-distance.ts';
-import { keyBytesOf, keysTravel, type RemoteSource } from '../../core/cost/remote-way.ts';
+import { type RemoteAttentionKind, type RemoteSource, travellingKeyBytes } from '../../core/cost/remote-way.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { RemoteWork } from '../../core/protocol/lending-effects.ts';
@@ -12,8 +12,7 @@ import type { Step } from '../../util/step.ts';
 type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
 
 export interface AttentionWaysOptions {
-  /** `dist`: always rows. `ring`: always keys. `auto`: `keysTravel` decides for each step. */
-  readonly kind: 'auto' | 'dist' | 'ring';
+  readonly kind: RemoteAttentionKind;
   readonly heads: { readonly layers: number; readonly heads: number; readonly headDim: number };
   readonly kvBytesPerToken: number;
   /** Opens a reader of the pages that a server of this process lends, or that of a client. */
@@ -64,8 +63,9 @@ export class AttentionWays {
     if (read.length < plan.remote.length) return plan;
     const cost = { stepUs: predictUs, kvBytesPerToken };
     const sources = remote.map((work) => this.#sourceOf(work, cost));
-    if (kind === 'auto' && !keysTravel(cost, shape, sources)) return plan;
-    this.keyBytes += keyBytesOf(sources, kvBytesPerToken);
+    const keyBytes = travellingKeyBytes(kind, cost, shape, sources);
+    if (keyBytes === 0) return plan;
+    this.keyBytes += keyBytes;
     return { ...plan, remote: read };
   }
 

@@ -1,5 +1,6 @@
 // The configuration of a simulated cluster, and the interface through which its parts use the cluster.
 
+import type { RemoteAttentionKind } from '../../core/cost/remote-way.ts';
 import type { LengthEvent, LengthInstance, LengthInstanceConfig } from '../../core/instance/length-instance.ts';
 import type { LendingTimes } from '../../core/lending/times.ts';
 import type { ConductorEvent } from '../../core/protocol/events.ts';
@@ -20,7 +21,6 @@ import type { EventQueue } from './event-queue.ts';
 import type { StepListener } from './executor.ts';
 import type { ExternalEngines } from './external-engines.ts';
 import type { LearnedCost } from './learned-cost.ts';
-import type { RemoteWay } from './lending/remote-attention.ts';
 
 export interface SsdRates {
   readonly readBytesPerSecond: number;
@@ -120,8 +120,8 @@ export interface ClusterLendingConfig {
   /** Of one row over all layers: its query and its partial result. */
   readonly queryRowBytes: number;
   readonly layers: number;
-  /** Which travels to the other at every step: rows to remote keys, or keys to rows as in Ring Attention. Undefined: rows. */
-  readonly way?: RemoteWay | undefined;
+  /** Undefined: `dist`. */
+  readonly remoteAttention?: RemoteAttentionKind | undefined;
   /** (instances): time to move a token's keys and values between devices and host memory; undefined where no host memory is lent. */
   readonly hostTokenUs?: readonly number[] | undefined;
 }

@@ -4,7 +4,6 @@ import { queryRowBytes } from '../../../core/cost/dist-attention.ts';
 import type { InstanceSpec, SimulationConfig } from '../../../sim/engine/simulation.ts';
 import type { Recording } from '../../../trace/recording/reader.ts';
 import { pageTokens } from '../../../util/step.ts';
-import { remoteWays } from '../../options/borrow-options.ts';
 import {
   lendableOf,
   livePolicy,
@@ -43,7 +42,7 @@ export function withRecordedLending(
     ...{ settleBlocksMin: settlementOf(settings, pageTokens).blocksMin, rangeBlocks },
     remoteAttentionPermilleMax: Math.round(settings.remoteAttentionShare * 1000),
     ...{ queryRowBytes: queryRowBytes(header), layers: header.layers },
-    way: remoteWays[settings.remoteAttention ?? 'dist'],
+    remoteAttention: settings.remoteAttention,
   };
   return { instances: lenders, lending };
 }

@@ -92,7 +92,7 @@ export class ClusterLending {
         costs,
         hostTokenUs,
         remoteAttentionPermilleMax: config.remoteAttentionPermilleMax,
-        ...{ way: config.way ?? 'rows', rowBytes: config.queryRowBytes },
+        ...{ kind: config.remoteAttention ?? 'dist', rowBytes: config.queryRowBytes },
       },
       this,
     );

@@ -3,18 +3,16 @@
 import { type QueryLink, remoteAttentionUs } from '../../../core/cost/dist-attention.ts';
 import {
   fetchWait,
-  keyBytesOf,
-  keysTravel,
+  type RemoteAttentionKind,
   type RemoteSource,
   type RemoteWait,
   shipWait,
+  travellingKeyBytes,
 } from '../../../core/cost/remote-way.ts';
 import type { StepCostModel } from '../../../core/cost/roofline.ts';
 import { unboundedPermille } from '../../../core/lending/lending-policy.ts';
 import type { RemoteWork } from '../../../core/protocol/lending-effects.ts';
 import type { StepShape } from '../../../core/protocol/step-shape.ts';
-
-export type RemoteWay = 'rows' | 'keys' | 'either';
 
 interface AttentionConfig {
   /** (instances) */
@@ -23,8 +21,7 @@ interface AttentionConfig {
   readonly hostTokenUs: readonly number[];
   /** Share of a step, in thousandths, that a creditor spends on all its debtors while it has work of its own. */
   readonly remoteAttentionPermilleMax: number;
-  /** Which travels to the other: rows to keys, keys to rows, or what `fetchesKeys` decides for each step. */
-  readonly way: RemoteWay;
+  readonly kind: RemoteAttentionKind;
   /** Bytes of one row: its query and its partial result. */
   readonly rowBytes: number;
 }
@@ -121,12 +118,11 @@ export class RemoteAttention {
 
   /** What a step of this shape waits for, and decides which way its attention goes. */
   waitOf(debtor: number, shape: StepShape, remote: readonly RemoteWork[]): RemoteWait {
-    const { way, costs } = this.#config;
+    const { kind, costs } = this.#config;
     const sources = remote.map((work) => this.#sourceOf(debtor, work));
-    const bytes = keyBytesOf(sources, costs[debtor].kvBytesPerToken);
-    const fetches = bytes > 0 && (way === 'keys' || (way === 'either' && keysTravel(costs[debtor], shape, sources)));
-    this.#keyBytes[debtor] = fetches ? bytes : 0;
-    return fetches ? fetchWait(sources, bytes) : shipWait(sources);
+    const keyBytes = travellingKeyBytes(kind, costs[debtor], shape, sources);
+    this.#keyBytes[debtor] = keyBytes;
+    return keyBytes > 0 ? fetchWait(sources, keyBytes) : shipWait(sources);
   }
 
   #sourceOf(debtor: number, work: RemoteWork): RemoteSource {
