@@ -17,8 +17,8 @@ export interface RequestQueueOptions {
 
 /**
  * Reading and validating a request takes about a millisecond: the last of 300 requests would wait 300 ms for its refusal.
- * So requests wait unread, and each turn of the event loop admits one. A request over the bound is refused at once. The
- * count is approximate; that of the conductor, at submission, is exact.
+ * So each turn of the event loop admits one request, and the others wait unread. A request over the bound is refused at
+ * once. The count is approximate; that of the conductor, at submission, is exact.
  */
 export class RequestQueue {
   readonly #options: RequestQueueOptions;
@@ -27,7 +27,8 @@ export class RequestQueue {
   #admitted = 0;
   /** Of the admitted requests, those submitted whose time here (`#expire`) has not passed. */
   #submitted = 0;
-  #scheduled = false;
+  /** This turn of the event loop has admitted a request. */
+  #hasAdmitted = false;
 
   constructor(options: RequestQueueOptions) {
     this.#options = options;
@@ -51,11 +52,12 @@ export class RequestQueue {
       this.#refuse(fromFailure(overload), incoming, outgoing);
       return;
     }
-    this.#waiting.push(() => {
+    const serve = (): void => {
       // Requests of disconnected clients are skipped: they emit no second 'close'.
       if (!outgoing.closed) listener(incoming, outgoing);
-    });
-    this.#scheduleNext();
+    };
+    if (this.#hasAdmitted) this.#waiting.push(serve);
+    else this.#admit(serve);
   }
 
   /** The port of a model; each submission to it is also counted here. */
@@ -85,18 +87,16 @@ export class RequestQueue {
     this.#options.onRefused(requestId, pathOf(url));
   }
 
-  #scheduleNext(): void {
-    if (this.#scheduled) return;
-    this.#scheduled = true;
+  #admit(serve: () => void): void {
+    this.#hasAdmitted = true;
+    this.#admitted++;
     setImmediate(() => {
-      this.#scheduled = false;
-      const next = this.#waiting.shift();
-      if (next === undefined) return;
-      this.#admitted++;
+      this.#hasAdmitted = false;
       setImmediate(() => setImmediate(() => this.#expire()));
-      next();
-      if (this.#waiting.length > 0) this.#scheduleNext();
+      const next = this.#waiting.shift();
+      if (next !== undefined) this.#admit(next);
     });
+    serve();
   }
 
   /** A request not submitted by now was invalid or has a slow body; it no longer counts. */

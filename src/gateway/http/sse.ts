@@ -166,19 +166,25 @@ class BodyFrames implements Sink {
   }
 }
 
+/** The head of a response leaves with its first frames, or alone after this time. */
+const headMs = 10;
+
 /** Frames of one turn of the event loop leave together, as one chunk of the response. */
 class ConnectionFrames implements Sink {
   readonly #outgoing: ServerResponse;
+  readonly #isChunked: boolean;
+  readonly #headTimer: NodeJS.Timeout;
   #frames = '';
   #hasEnded = false;
-  #hasWritten = false;
 
   constructor(outgoing: ServerResponse) {
     this.#outgoing = outgoing;
-    // After the request has left for its instance.
-    setImmediate(() => {
-      if (!this.#hasWritten && !outgoing.destroyed) outgoing.flushHeaders();
-    });
+    this.#isChunked = outgoing.chunkedEncoding;
+    // Chunks are framed here: Node would write each of them in four pieces.
+    outgoing.chunkedEncoding = false;
+    this.#headTimer = setTimeout(() => {
+      if (!outgoing.destroyed) outgoing.flushHeaders();
+    }, headMs);
   }
 
   get bufferedBytes(): number {
@@ -203,10 +209,11 @@ class ConnectionFrames implements Sink {
   #flush(): void {
     const frames = this.#frames;
     this.#frames = '';
+    clearTimeout(this.#headTimer);
     if (this.#outgoing.destroyed) return;
-    this.#hasWritten = true;
-    if (!this.#hasEnded) this.#outgoing.write(frames);
-    else if (frames === '') this.#outgoing.end();
-    else this.#outgoing.end(frames);
+    const length = Buffer.byteLength(frames).toString(16);
+    const chunk = !this.#isChunked || frames === '' ? frames : `${length}\r\n${frames}\r\n`;
+    if (this.#hasEnded) this.#outgoing.end(this.#isChunked ? `${chunk}0\r\n\r\n` : chunk);
+    else this.#outgoing.write(chunk);
   }
 }

@@ -1,5 +1,6 @@
 // What both generating endpoints share: their context, the choices of a request, streams and usage.
 
+import { setImmediate } from 'node:timers/promises';
 import type { Logger } from 'pino';
 import type { z } from 'zod';
 import type { Grammar, GrammarCompiler } from '../../core/protocol/grammar.ts';
@@ -357,7 +358,7 @@ export function runStreaming(
   lastChunk: (usage: Usage) => object | undefined,
   context: EndpointContext,
   call: EndpointCall,
-): Response {
+): Promise<Response> {
   const shape: StreamShape = {
     handler: handlerFor,
     finish: (stream, usage) => {
@@ -374,12 +375,12 @@ export function runStreaming(
  * Starts choices that write to an event stream. Throws a refusal on arrival, before the status line is sent; a later
  * refusal is an event of the stream.
  */
-export function streamResponse(
+export async function streamResponse(
   choices: readonly Choice[],
   shape: StreamShape,
   context: EndpointContext,
   call: EndpointCall,
-): Response {
+): Promise<Response> {
   throwIfDisconnected(call.signal);
   let running: RunningChoices | undefined;
   const cancel = (): void => running?.cancel();
@@ -402,6 +403,8 @@ export function streamResponse(
       shape.fail(stream, apiError);
     })
     .finally(() => call.signal.removeEventListener('abort', cancel));
+  // The head of the response is made after the request has left for its instance.
+  await setImmediate();
   call.attach?.(stream);
   return new Response(call.attach === undefined ? stream.toBody() : null, {
     headers: {

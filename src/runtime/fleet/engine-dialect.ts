@@ -134,13 +134,38 @@ export interface EngineDialect {
 /** Data-parallel ranks of an engine. */
 export const ranksMax = 1024;
 
-/**
- * The body of a call: `fields`, and as `promptField` the prompt of the attempt, with the output that the client has. Its
- * ids are joined, since `JSON.stringify` takes three times as long.
- */
+/** The body of a call: `fields`, and as `promptField` the prompt of the attempt, with the output that the client has. */
 export function callBody(fields: Fields, promptField: string, { prompt, resumed }: GenerationRequest): string {
-  const ids = resumed === undefined ? prompt.join() : [prompt.join(), ...resumed.tokens].join();
-  return `${JSON.stringify(fields).slice(0, -1)},"${promptField}":[${ids}]}`;
+  const parts = resumed === undefined || resumed.tokens.length === 0 ? [prompt] : [prompt, resumed.tokens];
+  return `${JSON.stringify(fields).slice(0, -1)},"${promptField}":[${parts.map(joined).join()}]}`;
+}
+
+/** Ids at once: the buffer of their digits stays small. */
+const idsAtOnce = 4096;
+/** Of an id from 0 to 2^31 - 1, and a comma. */
+const digitsMax = 11;
+let digits = Buffer.alloc(0);
+
+/** Ids from 0 on, with commas between them: `join` takes four times as long. */
+function joined(ids: Int32Array): string {
+  const parts: string[] = [];
+  for (let from = 0; from < ids.length; from += idsAtOnce) parts.push(joinedPart(ids.subarray(from, from + idsAtOnce)));
+  return parts.join();
+}
+
+function joinedPart(ids: Int32Array): string {
+  if (digits.length === 0) digits = Buffer.alloc(idsAtOnce * digitsMax);
+  let at = digits.length;
+  for (let i = ids.length - 1; i >= 0; i--) {
+    let rest = ids[i];
+    do {
+      const tens = Math.trunc(rest / 10);
+      digits[--at] = 48 + rest - tens * 10;
+      rest = tens;
+    } while (rest > 0);
+    if (i > 0) digits[--at] = 44;
+  }
+  return digits.toString('latin1', at);
 }
 
 export function resumedTokens({ resumed }: GenerationRequest): number {

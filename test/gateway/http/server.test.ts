@@ -120,6 +120,34 @@ describe('HTTP', () => {
     expect(await exchange(gateway, 'GET /health HTTP/1.0\r\n\r\n')).toMatch(/^HTTP\/1.1 200 .*"ok"/s);
   });
 
+  it('streams whole chunks, and none to HTTP/1.0', async () => {
+    const { gateway } = await serve(answering('é'));
+    const events = /^data: .*"text":"é".*data: \[DONE\]\n\n$/s;
+    const streamed = JSON.stringify({ model: 'bytes', prompt: 'x', stream: true });
+    const post = (version: string): string =>
+      `${head.replace('HTTP/1.1', version)}Content-Length: ${streamed.length}\r\n\r\n${streamed}`;
+    const received = await exchange(gateway, post('HTTP/1.1'), /\r\n0\r\n\r\n$/);
+    const chunks: string[] = [];
+    for (let rest = Buffer.from(received.slice(received.indexOf('\r\n\r\n') + 4)); rest.length > 0; ) {
+      const at = rest.indexOf('\r\n') + 2;
+      const end = at + Number.parseInt(rest.toString(), 16);
+      expect(rest.subarray(end, end + 2).toString()).toBe('\r\n');
+      chunks.push(rest.subarray(at, end).toString());
+      rest = rest.subarray(end + 2);
+    }
+    expect(chunks.join('')).toMatch(events);
+    expect(chunks.indexOf('')).toBe(chunks.length - 1);
+    const old = await exchange(gateway, post('HTTP/1.0'));
+    expect(old.split('\r\n\r\n')[1]).toMatch(events);
+  });
+
+  it('sends the head of a stream whose first event is late', async () => {
+    const { gateway } = await serve(() => [accepted]);
+    const streamed = JSON.stringify({ model: 'bytes', prompt: 'x', stream: true });
+    const sent = `${head}Content-Length: ${streamed.length}\r\n\r\n${streamed}`;
+    expect(await exchange(gateway, sent, /\r\n\r\n/)).toMatch(/^HTTP\/1.1 200 .*text\/event-stream/s);
+  });
+
   it('names a port that is in use', async () => {
     const taken = createServer();
     await new Promise<void>((resolve) => taken.listen(0, '127.0.0.1', resolve));

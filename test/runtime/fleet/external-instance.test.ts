@@ -119,3 +119,15 @@ it('passes on a text that arrives behind its tokens', async () => {
   const texts = events.flatMap((event) => (event.kind === 'tokens' ? [event.text] : []));
   expect([texts, events.at(-1)]).toEqual([['a', 'b'], { kind: 'finished', reason: 'stop' }]);
 });
+
+it('writes prompts of any length with the tokens so far', () => {
+  const target = { model: 'fake', rank: undefined, priority: undefined };
+  const promptOf = (prompt: number[], resumed?: number[]): unknown => {
+    const continued = resumed && { tokens: Int32Array.from(resumed), scored: 0 };
+    const { body } = vllmDialect.encode({ ...request('long', prompt), resumed: continued }, target);
+    return JSON.parse(body).prompt;
+  };
+  const ids = Array.from({ length: 10_000 }, (_, i) => (i % 7 === 0 ? 2 ** 31 - 1 - i : i));
+  expect([promptOf([0]), promptOf([10, 9], []), promptOf([1], [100, 0])]).toEqual([[0], [10, 9], [1, 100, 0]]);
+  expect(promptOf(ids, ids)).toEqual([...ids, ...ids]);
+});

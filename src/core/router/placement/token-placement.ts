@@ -40,6 +40,8 @@ export class TokenPlacement implements PromptModel<GenerationRequest> {
   #observer = new PrefillObserver([]);
   readonly #chains = new WeakMap<GenerationRequest, BlockChain>();
   #root: BlockRoot | undefined;
+  /** The digest of the latest salt: most requests have the same one. */
+  #latest: { readonly salt: string; readonly digest: Uint32Array } | undefined;
   #transfers: LearnedTransfers | undefined;
   #pipeline: TokenPipeline | undefined;
 
@@ -60,6 +62,7 @@ export class TokenPlacement implements PromptModel<GenerationRequest> {
    */
   begin(root: BlockRoot, kinds: readonly number[], transfers?: LearnedTransfers, pipeline?: TokenPipeline): void {
     this.#root = root;
+    this.#latest = undefined;
     this.#pipeline = pipeline;
     this.#transfers = transfers;
     this.#observer = new PrefillObserver(kinds);
@@ -161,7 +164,8 @@ export class TokenPlacement implements PromptModel<GenerationRequest> {
 
   #rootOf({ salt }: GenerationRequest): Uint32Array {
     if (this.#root === undefined) throw new Error('Cannot place request: the model is not loaded');
-    return rootDigest(this.#root, salt, this.#hashKey);
+    if (this.#latest?.salt !== salt) this.#latest = { salt, digest: rootDigest(this.#root, salt, this.#hashKey) };
+    return this.#latest.digest;
   }
 
   priorityOf({ priority }: GenerationRequest): number {
