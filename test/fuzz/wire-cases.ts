@@ -56,7 +56,7 @@ const request = {
 const chain = { blocks: 1, words: Uint32Array.of(1, 2, 3, 0xffff_ffff) };
 
 /** Messages near those that processes send; some are refused for a field, which mutations need not repair. */
-const seeds: readonly unknown[] = [
+export const wireSeeds: readonly unknown[] = [
   {
     ...{
       kind: 'submit',
@@ -115,14 +115,14 @@ const seeds: readonly unknown[] = [
   { version: wireVersion, hashKey: [1, 2, 3, 4], modelFingerprint: 'f', root, pages: { mark: 'm' } },
 ];
 
-const readers = {
+export const wireReaders = {
   ...{ readCommand, readOutputs, readStatus, readGateway, readInstance, readPeer, readFetcher, readFetch, readHandOff },
   ...{ readAnyAnnouncement, readDeparture, readLendingWire, readLenderAnnouncement, readLenderRecord, readLease },
   ...{ readAgreement, readAnyAgreement, readHead, readAnyHead, readBlocks, readPipelineWire },
   ...{ readForward, readForwarder },
 };
-type ReaderName = keyof typeof readers;
-const allReaders = Object.keys(readers) as ReaderName[];
+type ReaderName = keyof typeof wireReaders;
+const allReaders = Object.keys(wireReaders) as ReaderName[];
 /** Their result has other names than the stored form. */
 const renames = new Set<string>(['readLenderRecord', 'readHead', 'readAnyHead', 'readAgreement', 'readAnyAgreement']);
 
@@ -143,12 +143,12 @@ export class WireCases implements FuzzTarget {
 
   constructor(seed: number) {
     this.#seed = seed;
-    this.#own = seeds.map((each) => this.#read(encode(each), allReaders));
+    this.#own = wireSeeds.map((each) => this.#read(encode(each), allReaders));
   }
 
   checkSeeds(): Fault[] {
     const read = new Set<string>(this.#own.flat());
-    const never = Object.keys(readers).filter(
+    const never = Object.keys(wireReaders).filter(
       (name) => name !== 'readStatus' && name !== 'readLendingWire' && !read.has(name),
     );
     return never.map((name) => ({ index: -1, seedName: name, why: 'no unchanged message is read' }));
@@ -161,10 +161,10 @@ export class WireCases implements FuzzTarget {
       const startMs = performance.now();
       if (seedName === 'frames') this.#runFrames(prng);
       else {
-        const which = prng.below(seeds.length);
+        const which = prng.below(wireSeeds.length);
         // Rarely a reader receives a message of another kind.
         const names = prng.below(10) === 0 ? allReaders : (this.#own[which] ?? []);
-        this.#read(mutateMessage(encode(seeds[which]), prng), names);
+        this.#read(mutateMessage(encode(wireSeeds[which]), prng), names);
       }
       const ms = performance.now() - startMs;
       if (ms > caseMsMax) throw new Error(`it took ${Math.round(ms)} ms`);
@@ -179,7 +179,7 @@ export class WireCases implements FuzzTarget {
   /** Those of the readers that accept the bytes. */
   #read(bytes: Uint8Array, names: readonly ReaderName[]): ReaderName[] {
     return names.filter((name) => {
-      const read = readers[name];
+      const read = wireReaders[name];
       let message: unknown;
       try {
         message = read(bytes);

@@ -16,7 +16,7 @@ const agreement = z
     hashKey,
     modelFingerprint: text,
     root: root.optional(),
-    pages: z.strictObject({ token: text.optional(), mark: text }).optional(),
+    pages: z.object({ token: text.optional(), mark: text }).optional(),
     again: z.boolean().optional(),
   })
   .transform(({ again, versionMin: _, ...rest }) => ({ ...rest, restored: again }));

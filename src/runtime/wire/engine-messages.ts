@@ -18,7 +18,7 @@ export interface EngineHandOffInfo {
   readonly port?: number;
 }
 
-export const engineHandOffInfo = z.strictObject({
+export const engineHandOffInfo = z.object({
   ...{ kind: z.enum(engineKinds), order: z.enum(['sequential', 'concurrent', 'queried']) },
   ...{ host, port: port.exactOptional() },
 });
@@ -42,10 +42,10 @@ export type EngineCallPart =
       readonly params?: string;
     };
 
-const rendezvous = z.strictObject({ host, port: port.exactOptional(), bootstrapRoom: z.int().min(0) });
+const rendezvous = z.object({ host, port: port.exactOptional(), bootstrapRoom: z.int().min(0) });
 export const engineCallPart = z.discriminatedUnion('leg', [
-  z.strictObject({ leg: z.literal('prefill'), rendezvous }),
-  z.strictObject({ leg: z.literal('decode'), rendezvous, receiving: z.boolean(), params: params.exactOptional() }),
+  z.object({ leg: z.literal('prefill'), rendezvous }),
+  z.object({ leg: z.literal('decode'), rendezvous, receiving: z.boolean(), params: params.exactOptional() }),
 ]);
 
 /** The answer of an engine that prefills for another one. */
@@ -55,8 +55,8 @@ export type PrefillAnswer =
   | { readonly kind: 'failed'; readonly why: string; readonly overloaded: boolean };
 
 export const prefillAnswer = z.discriminatedUnion('kind', [
-  z.strictObject({ kind: z.literal('prefilled'), params: params.exactOptional() }),
-  z.strictObject({ kind: z.literal('failed'), why: z.string().max(65_536), overloaded: z.boolean() }),
+  z.object({ kind: z.literal('prefilled'), params: params.exactOptional() }),
+  z.object({ kind: z.literal('failed'), why: z.string().max(65_536), overloaded: z.boolean() }),
 ]);
 
 function isJson(text: string): boolean {

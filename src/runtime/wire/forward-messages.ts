@@ -22,20 +22,20 @@ const piece = { call, bytes: bytesUpTo(pieceBytesMax), last: z.boolean() };
 const header = z.tuple([z.enum(['content-type', 'retry-after', 'allow']), z.string().max(256)]);
 
 const forwardWire = z.discriminatedUnion('kind', [
-  z.strictObject({
+  z.object({
     ...{ kind: z.literal('request'), call, method: z.enum(['GET', 'POST', 'DELETE']) },
     path: z.string().refine(isForwardedPath, 'it is no path of files, batches or contexts'),
     owner: z.string().max(512),
     requestId: z.string().regex(/^[\w.:/-]{1,128}$/),
     body: bytesUpTo(forwardedBodyBytesMax),
   }),
-  z.strictObject({ kind: z.literal('refused'), call, why: z.string().max(512) }),
-  z.strictObject({
+  z.object({ kind: z.literal('refused'), call, why: z.string().max(512) }),
+  z.object({
     ...{ kind: z.literal('response'), status: z.number().int().min(200).max(599), headers: z.array(header).max(3) },
     ...piece,
   }),
-  z.strictObject({ kind: z.literal('piece'), ...piece }),
-  z.strictObject({ kind: z.enum(['next', 'cancel']), call }),
+  z.object({ kind: z.literal('piece'), ...piece }),
+  z.object({ kind: z.enum(['next', 'cancel']), call }),
 ]);
 
 /** A piece of the response to a call. */
@@ -71,11 +71,11 @@ export const gatewayKeyPattern = /^[0-9a-f]{8}$/;
 export const sharedKeysMax = 8192;
 const countOf = z.number().int().min(-Number.MAX_SAFE_INTEGER).max(Number.MAX_SAFE_INTEGER);
 const owner = z.string().max(64);
-const keyUsage = z.strictObject({ owner, requests: countOf, tokens: countOf });
+const keyUsage = z.object({ owner, requests: countOf, tokens: countOf });
 const openCount = z.number().int().min(0).max(Number.MAX_SAFE_INTEGER);
-const keyOpen = z.strictObject({
+const keyOpen = z.object({
   owner,
-  open: z.strictObject({ requests: openCount, queued: openCount, connections: openCount }),
+  open: z.object({ requests: openCount, queued: openCount, connections: openCount }),
 });
 
 /** Each throws an Error that names the invalid field. */

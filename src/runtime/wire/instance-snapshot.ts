@@ -9,8 +9,8 @@ const ownersMax = 64;
 const count = z.number().int().min(0);
 const figure = z.number().min(0);
 
-const tier = z.strictObject({ blocks: count, capacity: count });
-const link = z.strictObject({
+const tier = z.object({ blocks: count, capacity: count });
+const link = z.object({
   to: count,
   name: z.string().exactOptional(),
   bytes: count,
@@ -18,7 +18,7 @@ const link = z.strictObject({
   bytesPerSecond: count.exactOptional(),
   transport: z.enum(['thread', 'shared', 'tcp', 'rdma']).exactOptional(),
 });
-const lendingLink = z.strictObject({
+const lendingLink = z.object({
   peer: count,
   borrowedBlocks: count,
   movedBytes: count,
@@ -33,7 +33,7 @@ const lendingLink = z.strictObject({
   transport: z.enum(['thread', 'shared', 'tcp', 'rdma']).exactOptional(),
 });
 
-const lendingSnapshot = z.strictObject({
+const lendingSnapshot = z.object({
   lentBlocks: count,
   borrowedBlocks: count,
   remoteBlocks: count,
@@ -51,7 +51,7 @@ const lendingSnapshot = z.strictObject({
   overlappedBytes: count,
   lenderNumber: count,
   links: z.array(lendingLink).max(4096),
-  servedAttention: z.strictObject({
+  servedAttention: z.object({
     queries: count,
     rows: count,
     refused: count,
@@ -60,7 +60,7 @@ const lendingSnapshot = z.strictObject({
     bytesIn: count,
     bytesOut: count,
   }),
-  remoteAttention: z.strictObject({
+  remoteAttention: z.object({
     queries: count,
     bytesOut: count,
     bytesIn: count,
@@ -70,7 +70,7 @@ const lendingSnapshot = z.strictObject({
   isManager: z.boolean().exactOptional(),
 });
 
-const attentionWorker = z.strictObject({
+const attentionWorker = z.object({
   ready: z.boolean(),
   losses: count,
   sequences: count.exactOptional(),
@@ -85,16 +85,16 @@ const attentionWorker = z.strictObject({
   pulledBytes: count.exactOptional(),
 });
 
-const ages = z.strictObject({
+const ages = z.object({
   counts: z.array(count).length(blockAgeBoundsS.length + 1),
   sum: figure,
 });
 
-export const instanceSnapshot = z.strictObject({
+export const instanceSnapshot = z.object({
   ready: z.boolean(),
   waiting: count,
   running: count,
-  pages: z.strictObject({ total: count, used: count, cached: count, free: count }),
+  pages: z.object({ total: count, used: count, cached: count, free: count }),
   promptTokens: count,
   cachedTokens: count,
   computedPromptTokens: count,
@@ -103,28 +103,28 @@ export const instanceSnapshot = z.strictObject({
   steps: count,
   stepMsTotal: figure,
   evictedBlocks: count,
-  blockAges: z.strictObject({ lifetime: ages, reuseGap: ages }).exactOptional(),
+  blockAges: z.object({ lifetime: ages, reuseGap: ages }).exactOptional(),
   memory: z
-    .strictObject({
+    .object({
       pinned: count,
       lent: count,
       owners: z.array(z.tuple([z.string(), count])).max(ownersMax),
       pagesByAge: z.array(count).length(pageAgeBoundsS.length + 1),
     })
     .exactOptional(),
-  blocks: z.strictObject({ total: count, tokens: count }).exactOptional(),
-  engine: z.strictObject({ kind: z.enum(engineKinds), takesPriorities: z.boolean() }).exactOptional(),
+  blocks: z.object({ total: count, tokens: count }).exactOptional(),
+  engine: z.object({ kind: z.enum(engineKinds), takesPriorities: z.boolean() }).exactOptional(),
   stepCost: z.array(figure).length(5).exactOptional(),
   servedAttentionPermille: count.max(999).exactOptional(),
   usedPageSeconds: figure,
   tiers: z
-    .strictObject({
+    .object({
       host: tier,
       ssd: tier,
-      reads: z.strictObject({ host: count, ssd: count, instance: count }),
+      reads: z.object({ host: count, ssd: count, instance: count }),
       lostBlocks: count,
       moved: z
-        .strictObject({
+        .object({
           copiedBytes: count,
           storedEarlyBytes: count.exactOptional(),
           ssdReadBytes: count,
@@ -136,7 +136,7 @@ export const instanceSnapshot = z.strictObject({
     })
     .optional(),
   sparse: z
-    .strictObject({
+    .object({
       sequences: count,
       slotTokens: count,
       slotPages: count,
@@ -146,17 +146,17 @@ export const instanceSnapshot = z.strictObject({
     })
     .optional(),
   store: z
-    .strictObject({ takenBlocks: count, sentBlocks: count, declinedOffers: count, takenBytes: count.optional() })
+    .object({ takenBlocks: count, sentBlocks: count, declinedOffers: count, takenBytes: count.optional() })
     .optional(),
-  prefixCopies: z.strictObject({ fetchedBlocks: count, proactiveBlocks: count }).optional(),
-  receivePages: z.strictObject({ total: count, free: count }).exactOptional(),
+  prefixCopies: z.object({ fetchedBlocks: count, proactiveBlocks: count }).optional(),
+  receivePages: z.object({ total: count, free: count }).exactOptional(),
   lending: lendingSnapshot.optional(),
   attentionWorkers: z.array(attentionWorker).max(99).optional(),
   pipelineChunks: z.array(count).exactOptional(),
   links: z.array(link).exactOptional(),
   activationLinks: z.array(link).exactOptional(),
   sent: z
-    .strictObject({
+    .object({
       pages: count,
       bytes: count,
       earlyBytes: count,

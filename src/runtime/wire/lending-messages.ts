@@ -13,15 +13,15 @@ const blocks = z.array(count).max(1 << 20);
 const receiveBuffer = z.string().max(512);
 
 const lenderWire = z.discriminatedUnion('kind', [
-  z.strictObject({
+  z.object({
     kind: z.literal('lending'),
     envelope: z.unknown().transform(parseEnvelope),
   }),
-  z.strictObject({ kind: z.literal('prepareCopy'), move, blocks }),
-  z.strictObject({ kind: z.literal('copyPrepared'), move, receiveBuffer }),
-  z.strictObject({ kind: z.literal('copy'), move, blocks, receiveBuffer }),
-  z.strictObject({ kind: z.enum(['copyReceived', 'copyFailed', 'endCopy']), move }),
-  z.strictObject({ kind: z.literal('remoteAttentionLoad'), permille: count.max(1000) }),
+  z.object({ kind: z.literal('prepareCopy'), move, blocks }),
+  z.object({ kind: z.literal('copyPrepared'), move, receiveBuffer }),
+  z.object({ kind: z.literal('copy'), move, blocks, receiveBuffer }),
+  z.object({ kind: z.enum(['copyReceived', 'copyFailed', 'endCopy']), move }),
+  z.object({ kind: z.literal('remoteAttentionLoad'), permille: count.max(1000) }),
 ]);
 
 export interface LenderAnnouncement extends Announcement {
@@ -54,10 +54,10 @@ const lender = z.object({
 });
 // The stored record keeps the field name `life` of earlier releases.
 const place = z
-  .strictObject({ name: z.string().max(64), life: count })
+  .object({ name: z.string().max(64), life: count })
   .transform(({ name, life }): LenderEntry => ({ name, incarnation: life }));
-const places = z.strictObject({ places: z.array(place).max(4096) });
-const lease = z.strictObject({ holder: z.string().max(128).optional(), epoch: count });
+const places = z.object({ places: z.array(place).max(4096) });
+const lease = z.object({ holder: z.string().max(128).optional(), epoch: count });
 
 /** Each throws an Error that names the invalid field. */
 export const readLendingWire = reader<

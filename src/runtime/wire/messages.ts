@@ -33,7 +33,7 @@ const id = z.string().min(1).max(256);
 const tokens = z.instanceof(Int32Array).refine((ids) => ids.every((token) => token >= 0), 'a token is negative');
 const word = count.max(0xffff_ffff);
 
-const sampling = z.strictObject({
+const sampling = z.object({
   temperature: figure,
   topP: figure,
   topK: count,
@@ -47,12 +47,12 @@ const sampling = z.strictObject({
   promptLogprobs: z.boolean(),
 });
 
-const grammar = z.strictObject({
+const grammar = z.object({
   kind: z.enum(['json_schema', 'regex', 'ebnf', 'structural_tag']),
   text: z.string().max(grammarCharactersMax),
 });
 
-export const request = z.strictObject({
+export const request = z.object({
   id,
   prompt: tokens.refine(({ length }) => length > 0, 'a prompt is empty'),
   maxTokens: count,
@@ -71,10 +71,10 @@ export const request = z.strictObject({
   sloClass: text.exactOptional(),
   tbtUsMax: figure.exactOptional(),
   rechecks: z.boolean().exactOptional(),
-  resumed: z.strictObject({ tokens, scored: count }).optional(),
+  resumed: z.object({ tokens, scored: count }).optional(),
 });
 
-const prefix = z.strictObject({
+const prefix = z.object({
   name,
   incarnation: count,
   blocks: count,
@@ -82,11 +82,11 @@ const prefix = z.strictObject({
   transferUs: figure.optional(),
 });
 
-const offer = z.strictObject({ name, incarnation: count, blocks: count });
+const offer = z.object({ name, incarnation: count, blocks: count });
 
 const switchableRole = z.enum(['mixed', 'prefill', 'decode']);
 const command = z.discriminatedUnion('kind', [
-  z.strictObject({
+  z.object({
     kind: z.literal('submit'),
     request,
     decodeAt: sessionName.optional(),
@@ -96,16 +96,16 @@ const command = z.discriminatedUnion('kind', [
     cachedTokens: count.exactOptional(),
     engineCall: engineCallPart.exactOptional(),
   }),
-  z.strictObject({ kind: z.literal('prefilled'), id }),
-  z.strictObject({ kind: z.literal('cancel'), id, interrupt: z.boolean() }),
-  z.strictObject({ kind: z.literal('requestSnapshot'), unreadable: z.boolean() }),
-  z.strictObject({ kind: z.literal('pin'), id, request, ttlUs: figure }),
-  z.strictObject({ kind: z.literal('unpin'), id }),
-  z.strictObject({ kind: z.literal('role'), role: switchableRole }),
+  z.object({ kind: z.literal('prefilled'), id }),
+  z.object({ kind: z.literal('cancel'), id, interrupt: z.boolean() }),
+  z.object({ kind: z.literal('requestSnapshot'), unreadable: z.boolean() }),
+  z.object({ kind: z.literal('pin'), id, request, ttlUs: figure }),
+  z.object({ kind: z.literal('unpin'), id }),
+  z.object({ kind: z.literal('role'), role: switchableRole }),
 ]);
 
 const logprobs = z
-  .strictObject({
+  .object({
     logprobs: z.instanceof(Float32Array),
     width: count.max(topLogprobsMax),
     topTokens: z.instanceof(Int32Array),
@@ -121,12 +121,12 @@ const atPrefill = z.literal('prefill');
 const atDecode = z.literal('decode');
 const exceeded = { predictedUs: figure, mostUs: figure };
 export const refusalCause = z.discriminatedUnion('reason', [
-  z.strictObject({ reason: z.literal('ttft'), at: atPrefill, ...exceeded }),
-  z.strictObject({ reason: z.literal('tbt'), at: z.union([atPrefill, atDecode]), ...exceeded }),
-  z.strictObject({ reason: z.literal('completion'), at: atPrefill, ...exceeded, outputTokens: figure, tbtUs: figure }),
+  z.object({ reason: z.literal('ttft'), at: atPrefill, ...exceeded }),
+  z.object({ reason: z.literal('tbt'), at: z.union([atPrefill, atDecode]), ...exceeded }),
+  z.object({ reason: z.literal('completion'), at: atPrefill, ...exceeded, outputTokens: figure, tbtUs: figure }),
   z.discriminatedUnion('at', [
-    z.strictObject({ reason: z.literal('memory'), at: atPrefill, share: figure }),
-    z.strictObject({
+    z.object({ reason: z.literal('memory'), at: atPrefill, share: figure }),
+    z.object({
       reason: z.literal('memory'),
       at: atDecode,
       sequences: count,
@@ -134,17 +134,17 @@ export const refusalCause = z.discriminatedUnion('reason', [
       capacityTokens: figure,
     }),
   ]),
-  z.strictObject({ reason: z.literal('queue'), at: atPrefill, accepted: count, queueMax: count }),
+  z.object({ reason: z.literal('queue'), at: atPrefill, accepted: count, queueMax: count }),
   z.discriminatedUnion('at', [
-    z.strictObject({
+    z.object({
       ...{ reason: z.literal('length'), at: atPrefill },
       ...{ promptTokens: count, outputTokensMax: count, capacityTokens: figure },
     }),
-    z.strictObject({ reason: z.literal('length'), at: atDecode, promptTokens: count }),
+    z.object({ reason: z.literal('length'), at: atDecode, promptTokens: count }),
   ]),
 ]);
 
-const failed = z.strictObject({
+const failed = z.object({
   kind: z.literal('failed'),
   code: z.enum([
     'NOT_READY',
@@ -161,23 +161,23 @@ const failed = z.strictObject({
 });
 
 const event = z.discriminatedUnion('kind', [
-  z.strictObject({ kind: z.literal('accepted') }),
-  z.strictObject({
+  z.object({ kind: z.literal('accepted') }),
+  z.object({
     kind: z.literal('started'),
     cachedTokens: count,
     ahead: z.literal(true).exactOptional(),
     keptTokens: count.exactOptional(),
     prefillUs: figure.exactOptional(),
   }),
-  z.strictObject({ kind: z.literal('prompt-logprobs'), logprobs }),
-  z.strictObject({ kind: z.literal('embedding'), values: z.instanceof(Float32Array) }),
-  z.strictObject({ kind: z.literal('tokens'), tokens, logprobs: logprobs.optional(), at: count.exactOptional() }),
-  z.strictObject({ kind: z.literal('finished'), reason: z.enum(['stop', 'length']) }),
+  z.object({ kind: z.literal('prompt-logprobs'), logprobs }),
+  z.object({ kind: z.literal('embedding'), values: z.instanceof(Float32Array) }),
+  z.object({ kind: z.literal('tokens'), tokens, logprobs: logprobs.optional(), at: count.exactOptional() }),
+  z.object({ kind: z.literal('finished'), reason: z.enum(['stop', 'length']) }),
   failed,
 ]);
 
 const kvEvents = z
-  .strictObject({
+  .object({
     incarnation: count,
     number: count,
     changes: count,
@@ -190,7 +190,7 @@ const kvEvents = z
   );
 
 export const kvSnapshot = z
-  .strictObject({
+  .object({
     incarnation: count,
     number: count,
     blocks: count,
@@ -203,12 +203,12 @@ export const kvSnapshot = z
   );
 
 const pinState = z.discriminatedUnion('kind', [
-  z.strictObject({ kind: z.literal('pinned'), tokens: count, untilUs: figure }),
-  z.strictObject({ kind: z.literal('refused'), why: z.enum(['length', 'memory', 'failed']), message: text }),
-  z.strictObject({ kind: z.literal('unpinned') }),
+  z.object({ kind: z.literal('pinned'), tokens: count, untilUs: figure }),
+  z.object({ kind: z.literal('refused'), why: z.enum(['length', 'memory', 'failed']), message: text }),
+  z.object({ kind: z.literal('unpinned') }),
 ]);
 
-const step = z.strictObject({
+const step = z.object({
   kind: z.enum(['step', 'fetch']),
   startedUs: figure,
   endedUs: figure,
@@ -217,16 +217,16 @@ const step = z.strictObject({
 });
 
 /** At least one of each: the conductor divides by them. */
-const placedPrefills = z.strictObject({
+const placedPrefills = z.object({
   priority: finite,
   tenant: text.exactOptional(),
   prompts: count.min(1),
   tokens: count.min(1),
   keyRows: count.min(1).exactOptional(),
 });
-const placedLoad = z.strictObject({ prefills: z.array(placedPrefills).max(4096), rows: count, tokens: count });
+const placedLoad = z.object({ prefills: z.array(placedPrefills).max(4096), rows: count, tokens: count });
 
-const outputs = z.strictObject({
+const outputs = z.object({
   events: z.array(z.tuple([id, event])),
   prefilled: z.array(id),
   released: z.array(z.tuple([id, text, failed.optional()])),
@@ -241,49 +241,49 @@ const outputs = z.strictObject({
   others: placedLoad.exactOptional(),
 });
 
-const status = z.strictObject({
+const status = z.object({
   snapshot: instanceSnapshot,
   number: count,
   kvEventNumber: count,
-  requests: z.array(z.strictObject({ id, outputs: count, receiving: z.boolean() })),
+  requests: z.array(z.object({ id, outputs: count, receiving: z.boolean() })),
   unreachable: z.array(name).max(1024).optional(),
   others: placedLoad.exactOptional(),
-  step: z.strictObject({ count, predictedUs: figure, stalledUs: figure }).exactOptional(),
+  step: z.object({ count, predictedUs: figure, stalledUs: figure }).exactOptional(),
 });
 
 const handOff = z.discriminatedUnion('kind', [
-  z.strictObject({
+  z.object({
     kind: z.literal('reserve'),
     id,
     gateway: sessionName,
     request,
     senders: z
-      .array(z.strictObject({ name, incarnation: count, id: z.string().max(1024) }))
+      .array(z.object({ name, incarnation: count, id: z.string().max(1024) }))
       .max(64)
       .optional(),
     reservation: count.optional(),
     slotPages: count.optional(),
   }),
-  z.strictObject({ kind: z.literal('reserved'), id, receiveBuffer: text, reservation: count.optional() }),
-  z.strictObject({ kind: z.literal('withdraw'), id, reservation: count }),
-  z.strictObject({ kind: z.literal('firstEvents'), id, events: z.array(event) }),
-  z.strictObject({ kind: z.enum(['received', 'declined', 'release', 'unknown']), id }),
+  z.object({ kind: z.literal('reserved'), id, receiveBuffer: text, reservation: count.optional() }),
+  z.object({ kind: z.literal('withdraw'), id, reservation: count }),
+  z.object({ kind: z.literal('firstEvents'), id, events: z.array(event) }),
+  z.object({ kind: z.enum(['received', 'declined', 'release', 'unknown']), id }),
 ]);
 
 const chain = z
-  .strictObject({ blocks: count, words: z.instanceof(Uint32Array) })
+  .object({ blocks: count, words: z.instanceof(Uint32Array) })
   .refine(
     ({ blocks, words }) => words.length === blocks * digestWords,
     'the array does not match the number of blocks',
   );
-const layerRange = z.strictObject({
+const layerRange = z.object({
   index: count,
   stages: count,
-  span: z.strictObject({ from: count, to: count }).optional(),
+  span: z.object({ from: count, to: count }).optional(),
 });
 const fetch = z.discriminatedUnion('kind', [
   z
-    .strictObject({
+    .object({
       kind: z.literal('fetch'),
       id,
       chain,
@@ -295,9 +295,9 @@ const fetch = z.discriminatedUnion('kind', [
       path: ['from'],
       message: 'not less than the number of blocks',
     }),
-  z.strictObject({ kind: z.literal('offer'), id, chain }),
-  z.strictObject({ kind: z.literal('prefix'), id, blocks: count }),
-  z.strictObject({ kind: z.enum(['missing', 'unwanted', 'prefixReceived']), id }),
+  z.object({ kind: z.literal('offer'), id, chain }),
+  z.object({ kind: z.literal('prefix'), id, blocks: count }),
+  z.object({ kind: z.enum(['missing', 'unwanted', 'prefixReceived']), id }),
 ]);
 
 const role = z.enum(['mixed', 'prefill', 'decode', 'store']);
@@ -308,7 +308,7 @@ export const memberFields = {
   incarnation: count,
   number: count,
 };
-export const root = z.strictObject({
+export const root = z.object({
   modelFingerprint: text,
   weightForm: text,
   inputForm: text,
@@ -339,7 +339,7 @@ const named = z.preprocess(
     ...{ version: count.optional(), versionMin: count.optional() },
   }),
 );
-const departure = z.strictObject({ name: memberFields.name, incarnation: count });
+const departure = z.object({ name: memberFields.name, incarnation: count });
 
 /** A sender of a part of a prompt, and the request's id there. */
 export interface NamedSender extends Pick<SessionName, 'name' | 'incarnation'> {
@@ -532,7 +532,7 @@ export function reader<T>(what: string, schema: z.ZodType<Received<T>>): (bytes:
     const parsed = schema.safeParse(decode(bytes));
     if (parsed.success) return parsed.data as T;
     const [issue] = parsed.error.issues;
-    // The sender chooses names of unknown fields.
+    // A reason may contain a value, which the sender chooses.
     const [path, why] = [issue?.path.join('.') ?? '', issue?.message ?? 'malformed'].map((text) => oneLine(text, 200));
     throw new Error(`Cannot read ${what}: ${path}: ${why}`);
   };

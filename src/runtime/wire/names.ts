@@ -6,14 +6,14 @@ import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
 
 const count = z.number().int().min(0);
 export const name = z.string().regex(/^[\w-]{1,64}$/);
-export const sessionName = z.strictObject({ name, incarnation: count, session: count });
+export const sessionName = z.object({ name, incarnation: count, session: count });
 export const namedGroup = z
-  .strictObject({
+  .object({
     members: z.array(sessionName).min(2).max(64),
     layers: z.array(count.min(1)).optional(),
     chunkTokens: count.min(1).max(batchLimits.tokensMax),
     prefix: z
-      .strictObject({
+      .object({
         blocks: count,
         patienceUs: z.number().min(0),
         of: sessionName.omit({ session: true }).optional(),

@@ -41,12 +41,12 @@ const receiveBuffer = z
   .string()
   .regex(/^[^/]{1,255}:\d{1,5}\/\d{1,10}\/[0-9a-f]{16}\/\d{1,9}$/, 'not a handle of a receive buffer');
 const chunk = z
-  .strictObject({ from: count, tokens: count, cachedTokens: count })
+  .object({ from: count, tokens: count, cachedTokens: count })
   .refine(({ from, tokens }) => from < tokens && tokens - from <= tokensMax, 'not a chunk');
 
 const wire = z.discriminatedUnion('kind', [
   z
-    .strictObject({
+    .object({
       kind: z.literal('joinPipeline'),
       gateway: sessionName.omit({ session: true }),
       request,
@@ -55,11 +55,11 @@ const wire = z.discriminatedUnion('kind', [
       decodeAt: sessionName,
     })
     .refine(({ group, index }) => index < group.members.length, { path: ['index'], message: 'not a member' }),
-  z.strictObject({ kind: z.literal('joinedPipeline'), id, cachedTokens: count }),
-  z.strictObject({ kind: z.enum(['declinePipeline', 'leavePipeline']), id }),
-  z.strictObject({ kind: z.literal('activations'), number: count, id, chunk, receiveBuffer: receiveBuffer.optional() }),
-  z.strictObject({ kind: z.literal('activationsBuffer'), number: count.optional(), receiveBuffer }),
-  z.strictObject({ kind: z.literal('activationsCancelled'), number: count }),
+  z.object({ kind: z.literal('joinedPipeline'), id, cachedTokens: count }),
+  z.object({ kind: z.enum(['declinePipeline', 'leavePipeline']), id }),
+  z.object({ kind: z.literal('activations'), number: count, id, chunk, receiveBuffer: receiveBuffer.optional() }),
+  z.object({ kind: z.literal('activationsBuffer'), number: count.optional(), receiveBuffer }),
+  z.object({ kind: z.literal('activationsCancelled'), number: count }),
 ]);
 
 /** @throws Error that names the invalid field */

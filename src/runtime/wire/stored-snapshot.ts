@@ -23,7 +23,7 @@ export interface SnapshotHead {
 const count = z.number().int().min(0);
 // The stored head keeps the field name `life` of earlier releases.
 const head = z
-  .strictObject({
+  .object({
     version: memberFields.version,
     life: count,
     number: count,

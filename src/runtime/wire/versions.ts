@@ -7,8 +7,8 @@ export interface WireVersions {
 }
 
 /**
- * Those of this release. An addition that older processes may ignore, or need not receive, raises `max` alone: a sender
- * uses no more than the common version, and readers of announcements ignore unknown fields. Any other change raises both.
+ * Those of this release. Readers ignore unknown fields, so a field without which a message keeps its meaning raises neither.
+ * An addition that a sender must not use towards older processes raises `max`. Any other change raises both.
  */
 export const wireVersions: WireVersions = { min: 19, max: 19 };
 export const wireVersion: number = wireVersions.max;

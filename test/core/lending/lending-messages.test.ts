@@ -32,7 +32,6 @@ it.each([
   [sent({ ...borrow, blocks: -1 }), 'message.blocks must be an integer of 1 to 2147483647: -1'],
   [sent({ ...borrow, memory: 'disk' }), 'message.memory must be one of device, host: "disk"'],
   [sent({ ...borrow, loan: undefined }), 'message.loan must be an integer'],
-  [sent({ ...borrow, extra: 1 }), 'message.extra must be absent'],
   [sent({ kind: 'burrow' }), 'message.kind must be one of'],
   [sent({ kind: 'constructor' }), 'message.kind must be one of'],
   [sent(null), 'message.kind must be one of'],

@@ -74,7 +74,7 @@ describe('messages', () => {
     expect(read).toEqual(outputs);
   });
 
-  test('the status of an instance with attention workers round-trips, and an unknown field of one is refused', () => {
+  test('the status of an instance with attention workers round-trips, and an invalid field of one is refused', () => {
     const traffic = { calls: 12, bytesOut: 5, bytesIn: 6, waitSeconds: 0.5, earlySeconds: 0.25, lateSeconds: 0.125 };
     const attentionWorkers = [
       { ready: true, losses: 1, ...traffic },
@@ -84,7 +84,7 @@ describe('messages', () => {
     expect(readStatus(encode(status))).toEqual(status);
     const wrong = {
       ...status,
-      snapshot: { ...emptySnapshot, attentionWorkers: [{ ready: true, losses: 1, shards: 2 }] },
+      snapshot: { ...emptySnapshot, attentionWorkers: [{ ready: true, losses: -1 }] },
     };
     expect(() => readStatus(encode(wrong))).toThrow('attentionWorkers');
   });
@@ -110,7 +110,6 @@ describe('messages', () => {
     [submitWith({ prompt: [1, 2] }), 'request.prompt'],
     [submitWith({ id: 'x'.repeat(300) }), 'request.id'],
     [submitWith({ maxTokens: -1 }), 'request.maxTokens'],
-    [submitWith({ surprise: 1 }), 'surprise'],
     [submitWith({ grammar: { kind: 'lark', text: '' } }), 'request.grammar.kind'],
     [submitWith({ grammar: { kind: 'regex', text: 'x'.repeat(65_537) } }), 'request.grammar.text'],
     [{ ...submit, decodeAt: { name: 'a.b', incarnation: 3, session: 1 } }, 'decodeAt.name'],
