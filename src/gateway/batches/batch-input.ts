@@ -40,7 +40,7 @@ export class BatchInput {
 
   /**
    * The next line, once those that run leave capacity; undefined behind the last one.
-   * @param readsAgain called when a read fails; resolves with true to read again from the same line, with false to end
+   * @param readsAgain called when a line cannot be read; resolves with true to read again from the same line, with false to end
    */
   next(readsAgain: (error: unknown) => Promise<boolean>): Promise<HeldLine | undefined> {
     const line = this.#turn.then(async () => {
@@ -68,17 +68,17 @@ export class BatchInput {
       const { value } = await this.#lines.next();
       if (value === undefined) return undefined;
       const { text, end } = value;
+      // A line that was valid when its batch was created, and is not now, is read again too.
+      const line: { custom_id: string; body: unknown } | undefined = text.trim() === '' ? undefined : JSON.parse(text);
       const length = end - this.#offset;
       this.#offset = end;
-      if (text.trim() === '') continue;
-      const { custom_id: customId, body }: { custom_id: string; body: unknown } = JSON.parse(text);
-      if (this.#done.delete(customId)) continue;
+      if (line === undefined || this.#done.delete(line.custom_id)) continue;
       this.#heldBytes += length;
       const release = (): void => {
         this.#heldBytes -= length;
         this.#wake();
       };
-      return { customId, body, release };
+      return { customId: line.custom_id, body: line.body, release };
     }
   }
 }

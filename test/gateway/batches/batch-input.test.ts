@@ -116,6 +116,22 @@ it('after a failed read the input goes on at the same line, and ends if it is no
   expect(await new BatchInput(failing).next(neverAgain)).toBeUndefined();
 });
 
+it('a line that is spoilt when it is read is read again, and not left out', async () => {
+  const text = [1, 2, 3].map((i) => lineOf(`job-${i}`, 'x')).join('\n');
+  const [whole, spoilt] = [text, text.replace('job-2"', 'job-2')].map((each) => new MemoryBytes(Buffer.from(each)));
+  let reads = 0;
+  const bytes: StoredBytes = {
+    length: spoilt.length,
+    read: (start, end) => (reads++ === 0 ? spoilt.read(start, end) : whole.read(start, Math.min(end, whole.length))),
+  };
+  const input = new BatchInput(bytes);
+  const errors: unknown[] = [];
+  const again = async (error: unknown) => errors.push(error) > 0;
+  expect((await input.next(again))?.customId).toBe('job-1');
+  expect((await input.next(again))?.customId).toBe('job-2');
+  expect(errors).toHaveLength(1);
+});
+
 it('a removed file takes capacity until its last batch has ended', async () => {
   const files = new FileStore(1000, new GatewayIds(undefined));
   const add = (length: number) => files.add(anyCaller, { filename: 'f', bytes: new Uint8Array(length) });
