@@ -174,7 +174,7 @@ describe('borrowing', () => {
       role: roles[i],
       machine: {
         ...machine,
-        borrowing: borrowing && { ...borrowing, handsOff: true },
+        borrowing,
         handOff: { layerWise: true, receiveTokens: 1500, rechecksAdmission: false },
       },
     }));
@@ -184,6 +184,22 @@ describe('borrowing', () => {
     expect(whole.outcome.bytesMoved.handoff).toBeGreaterThan(0);
     const single = specs.map(({ machine, ...spec }) => ({ ...spec, machine: { ...machine, coalesce: false } }));
     expect(run(trace, { instances: single }).outcome.stateHash).toBe(whole.outcome.stateHash);
+  });
+
+  it('computes prompts that exceed any single instance in groups: the decode instance alone moves blocks', () => {
+    const roles = ['prefill', 'prefill', 'decode'] as const;
+    const handOff = { layerWise: true, receiveTokens: 1500, rechecksAdmission: false };
+    const specs = instances(3, { handOff }).map((spec, i) => ({ ...spec, role: roles[i] }));
+    const trace = [requestOf(0, 0, 1000, 20), requestOf(1, 5_000_000, 1000, 20)];
+    const placement = { ...config.placement, kind: 'cache-aware' } as const;
+    const grouped = run(trace, { instances: specs, placement, pipeline: { members: 2, tokensOver: 100 } });
+    expect(grouped.outcome.completedRequests).toBe(trace.length);
+    expect(grouped.outcome.groupPrefills).toBe(trace.length);
+    const moved = grouped.lending?.totals.map(({ movedBlocks }) => movedBlocks) ?? [];
+    expect(moved.slice(0, 2)).toEqual([0, 0]);
+    expect(moved[2]).toBeGreaterThan(0);
+    const single = run(trace, { instances: specs, placement });
+    expect(grouped.outcome.ttftUs.mean).toBeLessThan(single.outcome.ttftUs.mean);
   });
 
   it('recomputes a request from its tokens when a creditor fails', () => {

@@ -129,11 +129,9 @@ export function addBorrowFlags(command: Command, leaseMs = 2000): Command {
     );
 }
 
-/** With pipeline groups, only mixed instances borrow for prompts that no instance holds alone. */
 export function withBorrowing(
   options: BorrowOptions & {
     readonly lendHost: number;
-    readonly cppGroup?: number | undefined;
     readonly model: string;
     readonly models?: string | undefined;
     readonly seed: number;
@@ -155,7 +153,6 @@ export function withBorrowing(
   const hosts = lenders.map(({ hostMemory }) => hostMemory?.blocks ?? 0);
   const lendableHosts = hosts.map((total, i) => blocksLendable({ total, available: total, lent: 0 }, policies[i]));
   const allHosts = lendableHosts.reduce((sum, blocks) => sum + blocks, 0);
-  const handsOff = options.cppGroup === undefined;
   const specs = lenders.map((spec, instance) => ({
     ...spec,
     machine: {
@@ -166,11 +163,7 @@ export function withBorrowing(
         times,
         stagingBlocks: stagingBlocksOf(pools[instance], units[instance]),
         hostBlocks: hosts[instance],
-        handsOff,
-        borrowableBlocks:
-          handsOff || spec.role === 'mixed'
-            ? all - lendable[instance] + allHosts - lendableHosts[instance] + hosts[instance]
-            : 0,
+        borrowableBlocks: all - lendable[instance] + allHosts - lendableHosts[instance] + hosts[instance],
         rangeBlocks: units[instance],
       },
     },

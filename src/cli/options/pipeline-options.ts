@@ -16,7 +16,6 @@ interface CppOptions {
   readonly cppGroup?: number | undefined;
   readonly cppTokens: number;
   readonly instances?: readonly { readonly role: string }[] | undefined;
-  readonly borrow: boolean;
   readonly nats?: string | undefined;
 }
 
@@ -35,16 +34,14 @@ export function addLiveCppFlags(command: Command): Command {
 
 /** Undefined: every prompt is computed by one instance. @throws UsageError */
 export function servedPipeline(options: CppOptions): PipelineSettings | undefined {
-  const { cppGroup: members, cppTokens: tokensOver, instances = [], borrow, nats } = options;
+  const { cppGroup: members, cppTokens: tokensOver, instances = [], nats } = options;
   if (members === undefined) return undefined;
   const prefill = instances.filter(({ role }) => role === 'prefill').length;
   // More prefill instances may join over NATS.
   const isEnough = prefill >= members || (nats !== undefined && options.instances === undefined);
-  const why = borrow
-    ? 'pipeline groups cannot use borrowed memory: remove --borrow'
-    : isEnough
-      ? undefined
-      : `it needs this number of prefill instances: there ${prefill === 1 ? 'is' : 'are'} ${prefill}`;
-  if (why !== undefined) throw new UsageError(`Cannot use --cpp-group ${members}: ${why}`);
+  if (!isEnough) {
+    const there = `there ${prefill === 1 ? 'is' : 'are'} ${prefill}`;
+    throw new UsageError(`Cannot use --cpp-group ${members}: it needs this number of prefill instances: ${there}`);
+  }
   return { members, tokensOver };
 }

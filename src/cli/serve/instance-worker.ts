@@ -252,10 +252,7 @@ function createPipeline(
     copyPages: (from: Int32Array, to: Int32Array) => loadNative()?.copyPages(engine.pool, from, to),
   };
   // Between processes, the listener for activations always runs.
-  const opened =
-    data.peers === 'processes' && data.receivesPrompts && data.settings.lending === undefined
-      ? createTransfer()
-      : undefined;
+  const opened = data.peers === 'processes' && data.receivesPrompts ? createTransfer() : undefined;
   return new PipelineRunner(sliced, () => opened ?? createTransfer());
 }
 
@@ -280,7 +277,7 @@ function describe(settings: InstanceSettings, backend: Backend, model: LoadedMod
       isa === 'reference' || attentionWorkers !== undefined
         ? undefined
         : fetchBytesPerToken(model.kv, settings.tiers !== undefined),
-    stageLayers: stageLayers(settings, backend, model),
+    stageLayers: stageLayers(backend, model),
     aheadOfUse: aheadOfUse(settings, backend),
   };
 }
@@ -292,9 +289,9 @@ function describeInputs({ inputs, inputsReason }: InstanceSettings, isa: Isa, mo
   return reason === undefined ? forms : `${forms} (${reason})`;
 }
 
-/** Borrowing instances, the reference backend and models of several layer groups compute whole prompts. */
-function stageLayers({ lending }: InstanceSettings, { isa }: Backend, { kv }: LoadedModel): number | undefined {
-  if (lending !== undefined || isa === 'reference' || hasWindows(kv)) return undefined;
+/** The reference backend and models of several layer groups compute whole prompts. */
+function stageLayers({ isa }: Backend, { kv }: LoadedModel): number | undefined {
+  if (isa === 'reference' || hasWindows(kv)) return undefined;
   return kv.groups.length === 1 ? kv.groups[0].layers : undefined;
 }
 

@@ -158,7 +158,7 @@ export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts)
     instance,
     policy: livePolicy(own, rules),
     times: liveTimes(rules),
-    ...{ stagingBlocks: stagingBlocksOf(own, rangeBlocks), rangeBlocks, handsOff: true },
+    ...{ stagingBlocks: stagingBlocksOf(own, rangeBlocks), rangeBlocks },
     borrowableBlocks: lendable.reduce((sum, blocks, i) => sum + (i === instance ? 0 : blocks), host),
   };
   const attentionAddress =

@@ -66,7 +66,7 @@ function handOffConfig({ handOff, borrowing }: ComponentsConfig): HandOffConfig 
   return {
     ...handOff,
     layerWise: handOff.layerWise || borrowing !== undefined,
-    reservesFirst: borrowing?.handsOff,
+    reservesFirst: borrowing !== undefined,
   };
 }
 

@@ -47,6 +47,9 @@ const laterShare = 1 / 2;
  * Member m computes chunk c after chunk c - 1, once member m - 1 has computed chunk c. The first member has the others reserve memory. If one
  * of them has none, all release theirs and the first computes alone: no member waits for memory while it holds some. Every member sends the
  * keys and values of its layers to the instance that decodes. Unanswered messages are repeated with every report.
+ *
+ * With borrowed memory the first member has a receive buffer at the instance that decodes before any member holds memory: that instance may
+ * wait for blocks of the members.
  */
 export class PipelinePrefill<Request extends Identified, S extends RunningRequest>
   extends InstanceComponent<Request, S>
@@ -57,6 +60,8 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
   readonly #config: PipelineConfig;
   /** Prompts that are not fully computed, in the order of arrival. */
   readonly #stages = new Map<RequestId, PipelineStage<Request, S>>();
+  /** Prompts whose decode instance has granted them no receive buffer yet; they hold no memory. */
+  readonly #reserving = new Set<PipelineStage<Request, S>>();
   readonly #prefixes: StagePrefixes;
   /** Time that later prompts are owed: at most that of a step. */
   #laterUs = 0;
@@ -179,7 +184,28 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
       commonTokens: Number.MAX_SAFE_INTEGER,
     };
     this.#stages.set(request.id, stage);
+    if (index === 0) this.#reserve(stage);
     return stage;
+  }
+
+  /** The first member registers the prompt with its sender, which may request memory at the decode instance first. */
+  #reserve(stage: PipelineStage<Request, S>): void {
+    this.#addToSender(stage);
+    if (stage.running.sequence.waitsForDecodeMemory) this.#reserving.add(stage);
+  }
+
+  #addToSender(stage: PipelineStage<Request, S>): void {
+    const { request, running, group } = stage;
+    this.#sender.addRange(request, running, decodeTargetOf(group), { senders: group.members, range: rangeOf(stage) });
+  }
+
+  /** Prompts with a receive buffer begin. */
+  #beginReserved(): void {
+    if (this.#reserving.size === 0) return;
+    const { size } = this.#reserving;
+    for (const stage of this.#reserving)
+      if (!stage.running.sequence.waitsForDecodeMemory) this.#reserving.delete(stage);
+    if (this.#reserving.size < size) this.#beginNext();
   }
 
   /** Allocates blocks for a share of the layers; false when pages are short. */
@@ -193,7 +219,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     this.#prefixes.touch(stage);
     if (!this.#context.requests.allocate(running, tokens)) return false;
     stage.began = true;
-    this.#sender.addRange(request, running, decodeTargetOf(group), { senders: group.members, range });
+    if (stage.index > 0) this.#addToSender(stage);
     if (stage.index > 0)
       this.#context.emit({ kind: 'expectActivations', id: request.id, from: group.members[stage.index - 1] });
     return true;
@@ -203,7 +229,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
   #beginNext(): void {
     let leads = false;
     for (const stage of [...this.#stages.values()]) {
-      if (stage.index > 0) continue;
+      if (stage.index > 0 || this.#reserving.has(stage)) continue;
       if (stage.began) leads = true;
       else if (this.#begin(stage)) {
         this.#startJoining(stage);
@@ -217,6 +243,8 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     const { decodeAt, decodeIncarnation } = stage.group;
     this.#leave(stage.request.id, stage);
     this.#context.schedule(stage.request, { decodeAt, decodeIncarnation });
+    const running = this.#context.requests.get(stage.request.id);
+    if (running !== undefined) running.leftGroup = true;
   }
 
   #startJoining(stage: PipelineStage<Request, S>): void {
@@ -317,7 +345,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
   #leave(id: RequestId, { running }: PipelineStage<Request, S>): void {
     this.#stages.delete(id);
     this.#prefixes.cancel(id);
-    this.#sender.cancel(id);
+    this.#sender.leaveGroup(id);
     this.#context.requests.close(id);
     this.#context.requests.remove(running, false);
   }
@@ -414,10 +442,15 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
 
   #endStage(id: RequestId): void {
     this.#prefixes.cancel(id);
-    if (this.#stages.delete(id)) this.#beginNext();
+    const stage = this.#stages.get(id);
+    if (stage === undefined) return;
+    this.#reserving.delete(stage);
+    this.#stages.delete(id);
+    this.#beginNext();
   }
 
   override advance(): void {
+    this.#beginReserved();
     this.#prefixes.advance(this.#context.nowUs);
   }
 

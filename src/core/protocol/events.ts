@@ -137,6 +137,11 @@ export type HandOffMessage<Request = GenerationRequest> =
        */
       readonly senders?: readonly InstanceIndex[] | undefined;
       /**
+       * Each sender requests memory itself: only those that have done so get `reserved`, since the others may not have
+       * joined their group yet.
+       */
+      readonly sendersRequest?: boolean | undefined;
+      /**
        * Number of earlier reservations that were withdrawn. A later reservation replaces an earlier one. Undefined: 0.
        */
       readonly reservation?: number | undefined;

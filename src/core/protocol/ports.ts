@@ -149,6 +149,7 @@ export type GenerationEvent =
   /**
    * Prefill began; `cachedTokens` of the prompt came from the prefix cache. `ahead`: some of them are still in
    * transfer. `keptTokens`: prompt tokens that sparse layers keep, averaged over these layers; undefined: all.
+   * `alone`: the pipeline group has not formed, and the first member computes the whole prompt.
    * `prefillUs`: the prefill has ended and took this time, 0 where it shared the steps of another one; an instance that
    * cannot announce its starts reports them so.
    */
@@ -156,6 +157,7 @@ export type GenerationEvent =
       readonly kind: 'started';
       readonly cachedTokens: number;
       readonly ahead?: true;
+      readonly alone?: true;
       readonly keptTokens?: number;
       readonly prefillUs?: number;
     }

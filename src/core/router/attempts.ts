@@ -36,6 +36,8 @@ export interface Attempt<Request = unknown> extends Route {
   phase: Phase;
   /** An instance has reported the start. */
   started: boolean;
+  /** The group has not formed: its first member computes the whole prompt. */
+  isAlone: boolean;
   /** The decode instance has the whole prompt: the other instances are no longer assigned. */
   handedOff: boolean;
   /** Time of the last report of the attempt; while a group computes, the last time by which all members had reported it. */
@@ -64,6 +66,7 @@ export function newAttempt<Request>(
     jobTokens,
     phase: 'queued',
     started: false,
+    isAlone: false,
     handedOff: false,
     reportedUs: nowUs,
   };
@@ -130,8 +133,8 @@ export function outputInstance({ instance, decodeAt }: Route): InstanceIndex {
 export function isReportedByAll(attempt: Attempt, instance: InstanceIndex): boolean {
   const computing = attempt.placed?.computing;
   if (attempt.group === undefined || attempt.phase === 'decode' || computing === undefined) return true;
-  // Before the start the other members need not have the request.
-  if (attempt.phase === 'queued' && instance === attempt.instance) return true;
+  // Before the start, and where no group has formed, the other members need not have the request.
+  if ((attempt.phase === 'queued' || attempt.isAlone) && instance === attempt.instance) return true;
   attempt.unreported ??= new Set(computing);
   attempt.unreported.delete(instance);
   for (const member of attempt.unreported) if (computing.has(member)) return false;

@@ -154,7 +154,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     }
     const { attempt } = tracked;
     attempt.reportedUs = this.#context.nowUs;
-    if (event.kind === 'started' && !router.started(attempt, event.cachedTokens, instance)) {
+    if (event.kind === 'started' && !router.started(attempt, event, instance)) {
       // The decode instance repeats the start, since the first report may be overtaken.
       if (instance === attempt.instance) this.#context.countMessage('duplicate', 'started');
       return;

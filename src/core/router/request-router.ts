@@ -237,9 +237,14 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
   }
 
   /** An instance reports the start of an attempt; false when the start was reported before. */
-  started(attempt: Attempt<Request>, cachedTokens: number, instance: InstanceIndex): boolean {
+  started(
+    attempt: Attempt<Request>,
+    { cachedTokens, alone }: Extract<GenerationEvent, { kind: 'started' }>,
+    instance: InstanceIndex,
+  ): boolean {
     if (attempt.started) return false;
     attempt.started = true;
+    attempt.isAlone = alone === true;
     // A decode instance reports the start after the prefill has ended.
     const overtaken = attempt.phase !== 'queued' || instance !== attempt.instance;
     if (!overtaken) attempt.phase = 'prefill';
@@ -256,7 +261,8 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
     if (attempt === undefined || instance === attempt.decodeAt || attempt.phase === 'decode') return;
     attempt.reportedUs = this.#context.nowUs;
     // Each member of a group reports its own layers.
-    if (attempt.group === undefined || instance === attempt.group.members.at(-1)) this.#prefillEnded(attempt);
+    if (attempt.group === undefined || attempt.isAlone || instance === attempt.group.members.at(-1))
+      this.#prefillEnded(attempt);
     else if (attempt.placed !== undefined) this.#placer.sharePrefilled(attempt.placed, instance);
   }
 

@@ -86,7 +86,8 @@ export class RequestLifecycle<Request extends Identified, S extends RunningReque
     for (const component of hooks.started) component.started(running);
     const ahead = arriving === undefined ? undefined : ({ ahead: true } as const);
     const kept = sparsity && { keptTokens: meanKept(sparsity.layout, promptLength) };
-    this.#instance.notify(running.id, { kind: 'started', cachedTokens, ...ahead, ...kept });
+    const alone = running.leftGroup === true ? ({ alone: true } as const) : undefined;
+    this.#instance.notify(running.id, { kind: 'started', cachedTokens, ...ahead, ...alone, ...kept });
     running.relay?.begin();
   }
 

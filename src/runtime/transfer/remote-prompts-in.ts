@@ -123,6 +123,7 @@ export class RemotePromptsIn implements PeerHandler<PeerAnnouncement> {
       id,
       request: { ...prompt.request, id },
       senders,
+      sendersRequest: prompt.sendersRequest,
       reservation: prompt.reservation,
       slotPages: prompt.slotPages,
     } as const;

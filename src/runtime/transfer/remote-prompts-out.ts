@@ -158,9 +158,9 @@ function outgoing({ prompts }: Destination, wire: PeerWire): HandOffWire | undef
   const prompt = prompts.get(id);
   switch (kind) {
     case 'reserve': {
-      const { senders, reservation, slotPages } = message;
+      const { senders, sendersRequest, reservation, slotPages } = message;
       // After its group has failed, one instance sends the whole prompt.
-      return prompt && { ...prompt, senders: senders && prompt.senders, reservation, slotPages };
+      return prompt && { ...prompt, senders: senders && prompt.senders, sendersRequest, reservation, slotPages };
     }
     case 'release':
       // A cancelled request is unknown here, but may still be reserved there.

@@ -166,6 +166,7 @@ const event = z.discriminatedUnion('kind', [
     kind: z.literal('started'),
     cachedTokens: count,
     ahead: z.literal(true).exactOptional(),
+    alone: z.literal(true).exactOptional(),
     keptTokens: count.exactOptional(),
     prefillUs: figure.exactOptional(),
   }),
@@ -261,6 +262,7 @@ const handOff = z.discriminatedUnion('kind', [
       .array(z.object({ name, incarnation: count, id: z.string().max(1024) }))
       .max(64)
       .optional(),
+    sendersRequest: z.boolean().optional(),
     reservation: count.optional(),
     slotPages: count.optional(),
   }),
@@ -356,6 +358,8 @@ export type HandOffWire =
       readonly request: GenerationRequest;
       /** Undefined: this prefill instance sends the whole prompt. */
       readonly senders?: readonly NamedSender[] | undefined;
+      /** Each sender requests memory itself; undefined: all get `reserved`. */
+      readonly sendersRequest?: boolean | undefined;
       /** Number of earlier reservations that were withdrawn; undefined: 0. */
       readonly reservation?: number | undefined;
       /** Pages of slots for kept tokens; undefined: all tokens are sent. */

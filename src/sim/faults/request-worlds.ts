@@ -309,12 +309,10 @@ function withLending({ config, trace }: RequestWorld, prng: Prng): RequestWorld 
   };
   const hostBlocks = prng.chance(0.4) ? prng.integer(4, 12) : 0;
   const lendableHost = Math.floor((hostBlocks * lentShareMax) / rangeBlocks) * rangeBlocks;
-  const handsOff = config.pipeline === undefined;
   const instances = config.instances.map((spec, instance) => {
-    const borrowableBlocks =
-      handsOff || spec.role === 'mixed' ? (lendable + lendableHost) * (length - 1) + hostBlocks : 0;
+    const borrowableBlocks = (lendable + lendableHost) * (length - 1) + hostBlocks;
     const figures = { stagingBlocks: 8, hostBlocks, borrowableBlocks, rangeBlocks };
-    const borrowing = { instance, policy, times, handsOff, ...figures };
+    const borrowing = { instance, policy, times, ...figures };
     const receiveTokens = spec.machine.handOff?.receiveTokens ?? 0;
     const handOff = spec.machine.handOff && { ...spec.machine.handOff, receiveTokens: receiveFactor * receiveTokens };
     return { ...spec, machine: { ...spec.machine, blocks, borrowing, ...(handOff && { handOff }) } };
@@ -327,7 +325,9 @@ function withLending({ config, trace }: RequestWorld, prng: Prng): RequestWorld 
   };
   const alone = blocks * config.blockTokens;
   const longer = trace.map((request) =>
-    handsOff && prng.chance(0.1) ? withLength(request, prng.integer(alone, 2 * alone), config.blockTokens) : request,
+    prng.chance(config.pipeline === undefined ? 0.1 : 0.25)
+      ? withLength(request, prng.integer(alone, 2 * alone), config.blockTokens)
+      : request,
   );
   const restarts = prng.chance(0.7);
   const faults = config.faults && {

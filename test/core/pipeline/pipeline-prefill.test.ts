@@ -29,8 +29,9 @@ test('reordered, late or duplicate messages: every request is answered once, and
       moves,
       fc.boolean(),
       fc.constantFrom(260, 1_000),
-      (requests, history, layerWise, receiveTokens) => {
-        const world = new HandOffWorld(layerWise, receiveTokens, prefills);
+      fc.boolean(),
+      (requests, history, layerWise, receiveTokens, borrows) => {
+        const world = new HandOffWorld(layerWise, receiveTokens, prefills, true, borrows);
         const cancelled = new Set<string>();
         for (const { input, output, members } of requests) world.submit(input, output, members);
         for (const { choice, doubled, cancel } of history) {
@@ -69,17 +70,22 @@ test('reordered, late or duplicate messages: every request is answered once, and
 
 test('requests with lost messages wait, and a cancel at every instance frees all pages', () => {
   fc.assert(
-    fc.property(fc.array(request, { minLength: 1, maxLength: 8 }), moves, (requests, history) => {
-      const world = new HandOffWorld(true, 400, prefills);
-      for (const { input, output, members } of requests) world.submit(input, output, members);
-      for (const { choice, cancel } of history) world.advance(choice, false, cancel === 0);
-      world.finish();
-      for (const { id } of world.requests) world.cancel(id);
-      world.finish();
-      expect(world.pagesUsed()).toEqual(nothing);
-      for (const received of world.received.values())
-        expect(received.filter((kind) => kind === 'finished').length).toBeLessThanOrEqual(1);
-    }),
+    fc.property(
+      fc.array(request, { minLength: 1, maxLength: 8 }),
+      moves,
+      fc.boolean(),
+      (requests, history, borrows) => {
+        const world = new HandOffWorld(true, 400, prefills, true, borrows);
+        for (const { input, output, members } of requests) world.submit(input, output, members);
+        for (const { choice, cancel } of history) world.advance(choice, false, cancel === 0);
+        world.finish();
+        for (const { id } of world.requests) world.cancel(id);
+        world.finish();
+        expect(world.pagesUsed()).toEqual(nothing);
+        for (const received of world.received.values())
+          expect(received.filter((kind) => kind === 'finished').length).toBeLessThanOrEqual(1);
+      },
+    ),
     { numRuns: 60 },
   );
 });

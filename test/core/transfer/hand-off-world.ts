@@ -5,12 +5,23 @@ import {
   type LengthEvent,
   type LengthInstance,
 } from '../../../src/core/instance/length-instance.ts';
+import type { BorrowingConfig } from '../../../src/core/lending/debtor/borrower-config.ts';
+import { defaultLendingTimes } from '../../../src/core/lending/times.ts';
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import { Float64Pool } from '../../../src/core/scheduler/executor/float64-pool.ts';
 import { LengthRequest } from '../../../src/core/scheduler/executor/length-request.ts';
 import { blockTokens, cost } from '../scheduler/small-cost.ts';
 
 type Effect = InstanceEffect<undefined, LengthRequest>;
+
+function borrowingOf(instance: number): BorrowingConfig {
+  const policy = {
+    ...{ lentShareMax: 0.75, lowWaterBlocks: 1, highWaterBlocks: 4, recallBlocks: 1, loanBlocksMin: 1, lookAheadUs: 0 },
+    remoteAttentionPermilleMax: 300,
+  };
+  const figures = { stagingBlocks: 0, borrowableBlocks: 20, rangeBlocks: 1 };
+  return { instance, policy, times: defaultLendingTimes, ...figures };
+}
 
 /** The last two instances decode, the others prefill. Messages are delivered and steps end when the test says so. */
 export class HandOffWorld {
@@ -41,8 +52,11 @@ export class HandOffWorld {
   /** Requests exempt from backpressure, because a chunk of them has begun. */
   readonly begunRequests = new Set<string>();
 
-  /** @param announcesChunks members get `activationsPending` when the previous member begins a chunk */
-  constructor(layerWise: boolean, receiveTokens: number, prefills = 2, announcesChunks = true) {
+  /**
+   * @param announcesChunks members get `activationsPending` when the previous member begins a chunk
+   * @param borrows prompts start with a receive buffer; there is no gManager, so no instance gets a loan
+   */
+  constructor(layerWise: boolean, receiveTokens: number, prefills = 2, announcesChunks = true, borrows = false) {
     this.#prefills = prefills;
     this.#announcesChunks = announcesChunks;
     const handOff = { layerWise, receiveTokens, rechecksAdmission: false };
@@ -52,6 +66,7 @@ export class HandOffWorld {
       createLengthInstance({
         ...config,
         queueMax: 1_000,
+        borrowing: borrows ? borrowingOf(i) : undefined,
         isBackpressured: (id) => this.backpressured.has(i) && !this.begunRequests.has(id),
       }),
     );

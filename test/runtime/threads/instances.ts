@@ -82,6 +82,7 @@ export function borrowingCluster(
   each: readonly (Partial<InstanceSettings> & { role?: InstanceRole })[] = [],
   transport: 'memory' | 'shared' | 'tcp' = 'memory',
   restarts = false,
+  pipeline?: PipelineSettings,
 ): LiveCluster {
   const valueBytes = own.inputs === 'f32' ? 4 : 2;
   const kvBytes = blocks.map((count) => count * 32 * 6 * 2 * 2 * 64 * valueBytes);
@@ -95,7 +96,7 @@ export function borrowingCluster(
       const all: InstanceSettings = { ...liveSettings, contextTokens: 8192, instances: blocks.length, ...own };
       return { role, settings: { ...all, ...its, kvBytes: kvBytes[instance], lending } };
     }),
-    ...{ transport, restarts, admission: admitAll },
+    ...{ transport, restarts, admission: admitAll, pipeline },
     lending: managerSettings(rules),
     queueMax: 64,
     log: () => {},

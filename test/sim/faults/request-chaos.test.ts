@@ -11,11 +11,11 @@ import { Prng } from '../../../src/util/prng.ts';
 import { hashOf } from './world-hash.ts';
 
 it('breaks no rule over many seeds, and injects each fault and runs each handler', () => {
-  // In seed 90 an instance answers a reservation that no instance has any more.
+  // In seed 43 an instance answers a reservation that no instance has any more.
   // In seed 9209244 the requests need 16 s after the last fault. In seed 9302629 a running request loses guaranteed memory
   // while all other memory is in use. In seed 9412846 requests of higher priority overtake one that waits for another's
   // load. In seed 9404160 a lease is the last to end.
-  const seeds = [...Array.from({ length: 40 }, (_, i) => i + 1), 90, 9209244, 9302629, 9412846, 9404160];
+  const seeds = [...Array.from({ length: 40 }, (_, i) => i + 1), 43, 9209244, 9302629, 9412846, 9404160];
   const sum = seeds.map((seed) => runRequestChaos(seed)).reduce(addCounts);
   // Each of these occurs in fewer than one of 25 worlds: the soak of 500 must reach it.
   const orphans = ['report', 'reserved', 'snapshot', 'received'].map((message) => `orphan ${message}`);

@@ -32,7 +32,7 @@ export function withRecordedLending(
     const borrowing = {
       ...{ instance, policy: livePolicy(instances[instance].blocks ?? 0, settings), times },
       stagingBlocks: stagingBlocksOf(instances[instance].blocks ?? 0, rangeBlocks),
-      ...{ rangeBlocks, handsOff: true },
+      rangeBlocks,
       borrowableBlocks: all - lendable[instance],
     };
     return { ...spec, machine: { ...spec.machine, borrowing } };

@@ -12,11 +12,6 @@ export interface BorrowingConfig {
   readonly hostBlocks?: number | undefined;
   /** The first page of that host memory, whose pages are consecutive; undefined: blocks have no contents. */
   readonly hostFirstPage?: number | undefined;
-  /**
-   * Prompts that exceed every instance are handed off too: their receive buffer is reserved before they start. Not with
-   * pipeline prefill.
-   */
-  readonly handsOff?: boolean | undefined;
   /** Blocks that all other instances together may lend, plus those of the instance's own host memory. */
   readonly borrowableBlocks: number;
   /** Blocks that move together: those of one attention range. */

@@ -291,6 +291,10 @@ export class Borrower extends InstanceComponent<Identified, never> implements Ov
     return this.rmanager.holdsReservation || this.#scheduler.capacity.isOverCapacity(sequence) !== true;
   }
 
+  admitsParked(sequence: Sequence): boolean {
+    return this.#admissionHold.admits(sequence.arrival) && firstReserving(this.#scheduler) === undefined;
+  }
+
   get slackPages(): number {
     return slackBlocks(this.#config.rangeBlocks) * this.#cache.blockPages;
   }

@@ -136,7 +136,7 @@ export class Batcher {
 
   /**
    * Parks a sequence, scheduled by another component, with blocks for `tokens` tokens; false when the running sequences
-   * cannot spare them.
+   * cannot spare them, or others reserve memory.
    */
   allocateParked(sequence: Sequence, tokens: number): boolean {
     const held = this.capacity.allocateParked(sequence, tokens, this.#running.items);

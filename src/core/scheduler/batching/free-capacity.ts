@@ -95,12 +95,13 @@ export class FreeCapacity {
   }
 
   /**
-   * Parks a sequence with blocks for `tokens` tokens. False if the running sequences cannot spare them: then no block is
-   * allocated.
+   * Parks a sequence with blocks for `tokens` tokens. False if the running sequences cannot spare them, or others reserve
+   * memory: then no block is allocated.
    */
   allocateParked(sequence: Sequence, tokens: number, running: readonly Sequence[]): boolean {
     const { table } = sequence;
     const cache = this.#caches.first;
+    if (tokens > 0 && this.#overflow?.admitsParked(sequence) === false) return false;
     if (tokens > 0 && !this.canSpare(cache.pagesMissing(table, { tokens, rows: tokens }), running)) return false;
     while (cache.blocksMissing(table, tokens) > 0)
       if (!cache.allocate(table)) throw new Error('Free capacity broken: a spare block cannot be allocated');

@@ -22,6 +22,8 @@ export interface OverflowMemory {
    * over capacity only in its turn.
    */
   admits(sequence: Sequence): boolean;
+  /** True if a sequence that another component schedules may take local memory: not while other sequences reserve some. */
+  admitsParked(sequence: Sequence): boolean;
   /** The sequence lacks a block, and no cached block can be evicted. */
   offload(sequence: Sequence): OffloadState;
   /**

@@ -36,6 +36,8 @@ export interface RunningRequest {
   /** For a prompt computed elsewhere: the events that its client receives when it starts here. Empty: it has decoded before. */
   received: readonly GenerationEvent[] | undefined;
   relay: OutputRelay | undefined;
+  /** Its pipeline group has not formed: the whole prompt is computed here. */
+  leftGroup?: boolean;
 }
 
 /** A step that ran, or a step run: steps with the same rows, each one token further. */

@@ -19,6 +19,8 @@ interface IncomingPrompt<Request> {
   /** Number of the reservation: how many its sender has withdrawn before. */
   readonly reservation: number;
   granted: boolean;
+  /** Senders that are informed of the grant. */
+  readonly requesters: Set<InstanceIndex>;
   /** Senders whose parts have not been received. */
   readonly missing: Set<InstanceIndex>;
   /** Events that the client receives first, from the parts received so far. */
@@ -52,7 +54,13 @@ export class KvReceiver<Request> {
    */
   reserve(
     from: InstanceIndex,
-    { id, request, senders = [from], reservation = 0 }: Extract<PeerMessage<Request>, { kind: 'reserve' }>,
+    {
+      id,
+      request,
+      senders = [from],
+      sendersRequest = false,
+      reservation = 0,
+    }: Extract<PeerMessage<Request>, { kind: 'reserve' }>,
     tokens: number,
     slots?: SlotLayout,
   ): void {
@@ -64,6 +72,7 @@ export class KvReceiver<Request> {
     if (known !== undefined) {
       if (!known.missing.has(from)) this.#answer(from, { kind: 'received', id });
       else if (known.granted) this.#answer(from, reserved(id, known));
+      else known.requesters.add(from);
       return;
     }
     if (this.#ended.has(id)) {
@@ -82,6 +91,7 @@ export class KvReceiver<Request> {
       slots,
       reservation,
       granted: false,
+      requesters: new Set(sendersRequest ? [from] : senders),
       missing,
       firstEvents: [],
     });
@@ -179,7 +189,7 @@ export class KvReceiver<Request> {
       if (prompt.granted) continue;
       if (!this.#memory.allocate(id, prompt)) return;
       prompt.granted = true;
-      for (const sender of prompt.senders) this.#answer(sender, reserved(id, prompt));
+      for (const requester of prompt.requesters) this.#answer(requester, reserved(id, prompt));
     }
   }
 

@@ -33,6 +33,8 @@ class OutgoingPrompt<Request, S extends RunningRequest> implements OutputRelay, 
   readonly tokens: number;
   /** Undefined: this instance sends all layers. */
   readonly group: SenderGroup | undefined;
+  /** False: another sender of the group requests memory for all. */
+  readonly requestsMemory: boolean;
   /** Memory is requested at the receiver, and was granted. */
   isRequested: boolean;
   isGranted = false;
@@ -45,23 +47,27 @@ class OutgoingPrompt<Request, S extends RunningRequest> implements OutputRelay, 
   /** All events that the client receives first from the receiver; undefined until the prompt is computed. */
   firstEvents: readonly GenerationEvent[] | undefined;
 
-  constructor(sender: KvSender<Request, S>, request: Request, running: S, target: DecodeTarget, group?: SenderGroup) {
+  /** @param isRequested another sender of the group requests memory for all */
+  constructor(
+    sender: KvSender<Request, S>,
+    request: Request,
+    running: S,
+    target: DecodeTarget,
+    group: SenderGroup | undefined,
+    isRequested: boolean,
+  ) {
     this.#sender = sender;
     this.request = request;
     this.running = running;
     this.target = target;
     this.tokens = running.sequence.length;
     this.group = group;
-    this.isRequested = !this.requestsMemory;
+    this.requestsMemory = !isRequested;
+    this.isRequested = isRequested;
   }
 
   get id(): RequestId {
     return this.running.id;
-  }
-
-  /** In a group of senders only the first one requests memory. */
-  get requestsMemory(): boolean {
-    return this.group === undefined || this.group.range.index === 0;
   }
 
   begin(): void {
@@ -101,6 +107,8 @@ export class KvSender<Request, S extends RunningRequest> {
   readonly #layerWise: boolean;
   /** A prompt starts only once it has memory at its receiver, so that no borrowed memory is held meanwhile. */
   readonly #reservesFirst: boolean;
+  /** The next reservation of prompts that left their group before they were computed. */
+  readonly #nextReservations = new Map<RequestId, number>();
   readonly #prompts = new Map<RequestId, OutgoingPrompt<Request, S>>();
 
   constructor(sink: EffectSink<Request>, layerWise: boolean, reservesFirst: boolean) {
@@ -131,10 +139,26 @@ export class KvSender<Request, S extends RunningRequest> {
     if (this.#reservesFirst) this.request(prompt);
   }
 
-  /** The same for one of several instances that each send a range of the layers. */
+  /**
+   * The same for one of several instances that each send a range of the layers. Where prompts reserve first, the first
+   * instance requests memory at once, and the others when they compute their first chunk: the group has formed by then.
+   */
   addRange(request: Request, running: S, target: DecodeTarget, group: SenderGroup): void {
-    this.#add(request, running, target, group);
-    running.sequence.waitsForDecodeMemory = false;
+    const reservesFirst = this.#reservesFirst && group.range.index === 0;
+    const prompt = this.#add(request, running, target, group);
+    running.sequence.waitsForDecodeMemory = reservesFirst;
+    if (reservesFirst) this.request(prompt);
+  }
+
+  /** The group of the prompt has not formed. What the first instance has reserved is withdrawn: it may reserve for itself. */
+  leaveGroup(id: RequestId): void {
+    const prompt = this.#prompts.get(id);
+    if (prompt === undefined) return;
+    if (prompt.requestsMemory && prompt.isRequested) {
+      this.#withdraw(prompt, prompt.reservation);
+      this.#nextReservations.set(id, prompt.reservation + 1);
+    }
+    this.#forget(prompt);
   }
 
   /** Hands off a request that has decoded here: it is parked, and all of it is sent. */
@@ -146,8 +170,12 @@ export class KvSender<Request, S extends RunningRequest> {
   }
 
   #add(request: Request, running: S, target: DecodeTarget, group?: SenderGroup): OutgoingPrompt<Request, S> {
-    const prompt = new OutgoingPrompt(this, request, running, target, group);
-    this.#prompts.set(running.id, prompt);
+    const { id } = running;
+    const isRequested = group !== undefined && group.range.index > 0 && !this.#reservesFirst;
+    const prompt = new OutgoingPrompt(this, request, running, target, group, isRequested);
+    prompt.reservation = this.#nextReservations.get(id) ?? 0;
+    this.#nextReservations.delete(id);
+    this.#prompts.set(id, prompt);
     running.relay = prompt;
     running.sequence.copier = prompt;
     return prompt;
@@ -195,7 +223,9 @@ export class KvSender<Request, S extends RunningRequest> {
     const { sparsity } = running.sequence;
     const slotPages = sparsity && pagesOfLayout(sparsity.layout);
     const senders = group?.senders;
-    this.#send(prompt, { kind: 'reserve', id, request, incarnation, tokens, senders, reservation, slotPages });
+    const sendersRequest = senders !== undefined && this.#reservesFirst ? true : undefined;
+    const reserved = { id, request, incarnation, tokens, senders, sendersRequest, reservation, slotPages };
+    this.#send(prompt, { kind: 'reserve', ...reserved });
   }
 
   #withdraw(prompt: OutgoingPrompt<Request, S>, reservation: number): void {

@@ -73,6 +73,10 @@ export class RequestMigrator<Request extends Identified, S extends RunningReques
     return this.#stalledUs.size;
   }
 
+  admitsParked(): boolean {
+    return true;
+  }
+
   admits(): boolean {
     return true;
   }
