@@ -240,7 +240,12 @@ void RemoteAttentionServer::admit(std::vector<std::shared_ptr<RemoteQuery>> quer
       send_pages(*query);
       continue;
     }
-    std::shared_ptr<ServedQuery> served = activate(query, threads);
+    std::shared_ptr<ServedQuery> served;
+    try {
+      served = activate(query, threads);
+    } catch (const std::bad_alloc&) {
+      // No memory is left for the query: it is refused, and the thread serves the others.
+    }
     if (served == nullptr) refuse(*query);
     else open.push_back(std::move(served));
   }
