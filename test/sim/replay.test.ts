@@ -83,6 +83,8 @@ it('announces a prefix before the step that waited for it alone, and delivers th
   expect(prefixBeginUs?.(1_500, 0, '1')).toBeGreaterThan(1_000_000);
   expect([prefixUs?.(1_500, 0, '1'), prefixBeginUs?.(1_500, 1, '0')]).toEqual([1_200, undefined]);
   expect(toInstanceUs(700, 0, '0')).toBe(500);
+  const waited = request(700, 9, { receivedMs: 0.2, firstStepMs: 1.3 });
+  expect(recordedTimes([waited], steps, [], delays).toInstanceUs(700, 0, '0')).toBe(200);
 });
 
 it('delivers the first tokens of a request when the gateway handled them, later than the outputs of the step', () => {

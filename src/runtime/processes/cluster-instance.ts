@@ -290,16 +290,24 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
 
   /** Each gateway receives the steps with rows of its own requests: all if it collects traces, else those of prompts. */
   #addSteps(byClient: OutputsByClient, steps: readonly StepTrace[]): void {
-    for (const { rows, ...step } of steps) {
+    for (const { rows, received = [], ...step } of steps) {
       const rowsOf = new Map<Client, StepTrace['rows'][number][]>();
+      const times = new Map(received);
+      const receivedOf = new Map<Client, [id: RequestId, atUs: number][]>();
       for (const [localId, from, count] of rows) {
         const owner = this.#owners.get(localId);
         if (owner === undefined || (count <= 1 && !owner.client.peer.member.traces)) continue;
         const own = rowsOf.get(owner.client) ?? [];
         own.push([owner.id, from, count]);
         rowsOf.set(owner.client, own);
+        const atUs = times.get(localId);
+        if (atUs !== undefined)
+          receivedOf.set(owner.client, [...(receivedOf.get(owner.client) ?? []), [owner.id, atUs]]);
       }
-      for (const [client, own] of rowsOf) byClient.of(client).steps.push({ ...step, rows: own });
+      for (const [client, own] of rowsOf) {
+        const ownReceived = receivedOf.get(client);
+        byClient.of(client).steps.push({ ...step, rows: own, ...(ownReceived && { received: ownReceived }) });
+      }
     }
   }
 

@@ -277,7 +277,6 @@ export class InstanceLoop {
     this.#handOffs?.onStepRan(step.step);
     // Cancels come first: an aborted step must not be planned again with cancelled requests.
     this.#receive();
-    this.#tracer?.end(result.kind !== 'stepDone');
     this.#feed(result);
   }
 
@@ -321,6 +320,7 @@ export class InstanceLoop {
     this.#changed = true;
     this.#tracer?.onEvent(event);
     const atUs = nowUs();
+    if (endsStep(event)) this.#tracer?.end(atUs, event.kind !== 'stepDone');
     for (const effect of this.#machine.step(atUs, event)) {
       // A request often ends while its cancel or a peer's message about it is in flight: not worth a log line.
       if (effect.kind === 'ignored' && mayBeLate(event)) continue;
@@ -482,6 +482,10 @@ const lendingKinds: ReadonlySet<string> = new Set<BorrowerEffect['kind']>([
 
 function isLending(effect: InstanceEffect): effect is BorrowerEffect {
   return lendingKinds.has(effect.kind);
+}
+
+function endsStep({ kind }: InstanceEvent): boolean {
+  return kind === 'stepDone' || kind === 'stepAborted' || kind === 'stepFailed';
 }
 
 function mayBeLate({ kind }: InstanceEvent): boolean {

@@ -13,10 +13,15 @@ function epochUs(atUs: number = nowUs()): number {
   return Math.round(performance.timeOrigin * 1000 + atUs);
 }
 
+/** Requests without a step that are remembered. */
+const receivedMax = 4096;
+
 export class StepTracer {
   #traces: StepTrace[] = [];
   #rows: StepTrace['rows'] = [];
   #startedUs = 0;
+  /** When requests without a step were received; a request that fails before its first step leaves with the oldest. */
+  readonly #received = new Map<RequestId, number>();
   /** By request, the start of its prefix fetch. */
   readonly #fetches = new Map<RequestId, number>();
   /** A gateway collects traces: every step is recorded, else only the rows of prompts. */
@@ -37,10 +42,18 @@ export class StepTracer {
     this.#rows = shown.map(({ id, sequence: { computed, planned } }) => [id, computed, planned] as const);
   }
 
-  /** To be called when the instance takes the result of the step, completed or aborted. */
-  end(aborted: boolean): void {
+  /** The instance takes the result of the step, completed or aborted, in the turn that begins at `atUs`: it learns this time. */
+  end(atUs: number, aborted: boolean): void {
     if (this.#rows.length === 0) return;
-    this.#traces.push({ kind: 'step', startedUs: this.#startedUs, endedUs: epochUs(), aborted, rows: this.#rows });
+    const step = {
+      kind: 'step',
+      startedUs: this.#startedUs,
+      endedUs: epochUs(atUs),
+      aborted,
+      rows: this.#rows,
+    } as const;
+    const received = this.#takeReceived();
+    this.#traces.push(received.length === 0 ? step : { ...step, received });
   }
 
   /** A prefix fetch starts or is cancelled. */
@@ -49,8 +62,10 @@ export class StepTracer {
     if (effect.kind === 'closePrefix') this.#fetched(effect.id, 0);
   }
 
-  /** A prefix was received, or is missing. */
+  /** A request or a prefix was received, or the prefix is missing. */
   onEvent(event: InstanceEvent): void {
+    if (event.kind === 'submit' && this.enabled) this.#receive(event.request.id);
+    if (event.kind === 'cancel') this.#received.delete(event.id);
     if (event.kind === 'loaded' && event.source !== 'ssd') this.#fetched(event.id, event.to);
     if (event.kind === 'peer' && event.message.kind === 'prefixMissing') this.#fetched(event.message.id, 0);
   }
@@ -62,6 +77,23 @@ export class StepTracer {
     this.#fetches.delete(id);
     const rows = [[id, 0, blocks * pageTokens]] as const;
     this.#traces.push({ kind: 'fetch', startedUs, endedUs: epochUs(), aborted: blocks === 0, rows });
+  }
+
+  #receive(id: RequestId): void {
+    this.#received.set(id, epochUs());
+    if (this.#received.size <= receivedMax) return;
+    const [oldest] = this.#received.keys();
+    this.#received.delete(oldest);
+  }
+
+  /** Of the requests with rows in the step. */
+  #takeReceived(): readonly (readonly [id: RequestId, atUs: number])[] {
+    if (this.#received.size === 0) return [];
+    return this.#rows.flatMap(([id]) => {
+      const atUs = this.#received.get(id);
+      this.#received.delete(id);
+      return atUs === undefined ? [] : [[id, atUs] as const];
+    });
   }
 
   /** The spans since the last call. */

@@ -55,6 +55,8 @@ export interface StepTrace {
   /** The step was aborted, or the fetch failed. */
   readonly aborted: boolean;
   readonly rows: readonly (readonly [id: RequestId, from: number, rows: number])[];
+  /** Requests with their first rows in this step, and when the instance received them; only where all steps are recorded. */
+  readonly received?: readonly (readonly [id: RequestId, atUs: number])[];
 }
 
 /** Outputs of one iteration of the instance's loop, in order. */

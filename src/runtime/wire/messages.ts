@@ -215,6 +215,7 @@ const step = z.object({
   endedUs: figure,
   aborted: z.boolean(),
   rows: z.array(z.tuple([id, count, count])),
+  received: z.array(z.tuple([id, figure])).exactOptional(),
 });
 
 /** At least one of each: the conductor divides by them. */

@@ -155,12 +155,16 @@ class DrawnDelays {
 
 /** When a request reached its instance; one that fetched a prefix, when the instance requested it. Undefined: it was computed elsewhere, or waited for a prefix or for other members of a group. */
 function submitArrivalUs(
-  { request: { arrivalUs }, recorded: { instance, firstStepMs, prefixStartMs, fetchedFrom, group } }: RecordedRequest,
+  {
+    request: { arrivalUs },
+    recorded: { instance, receivedMs, firstStepMs, prefixStartMs, fetchedFrom, group },
+  }: RecordedRequest,
   steps: readonly TimedRecordedStep[],
   at: InstanceIndex,
   usualUs: number,
 ): number | undefined {
   if (instance !== at || group !== undefined) return undefined;
+  if (receivedMs !== undefined) return arrivalUs + receivedMs * 1000;
   if (prefixStartMs !== undefined) return arrivalUs + prefixStartMs * 1000;
   if (firstStepMs === undefined || fetchedFrom !== undefined) return undefined;
   return arrivalOf(steps, arrivalUs + firstStepMs * 1000, usualUs, hasNoPrompt);

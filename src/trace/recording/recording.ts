@@ -136,6 +136,8 @@ export interface RecordedOutcome {
   /** A decode instance computed the prompt inline. */
   readonly inline?: boolean | undefined;
   readonly cachedTokens?: number | undefined;
+  /** When its instance received it; undefined in recordings of earlier releases. */
+  readonly receivedMs?: number | undefined;
   /** When the instance requested the fetched prefix; undefined in recordings of earlier releases. */
   readonly prefixStartMs?: number | undefined;
   /** When the fetched prefix was there, or, with `prefixMissing`, was missing or given up. */

@@ -200,16 +200,16 @@ it("writes the shape of each step from the recording's start", () => {
         ['b', 9, 1],
       ],
     },
-    { ...step, aborted: true, rows: [['a', 0, 1]] },
+    { ...step, aborted: true, rows: [['a', 0, 1]], received: [['c', 5_000_300]] },
     { ...step, kind: 'fetch', rows: [['a', 0, 32]] },
     { ...step, kind: 'fetch', aborted: true, rows: [['c', 0, 0]] },
   ]);
   recording.flushSteps();
   end('a');
   end('c');
-  expect(lines.map((line) => [line.prefixStartMs, line.prefixMs, line.prefixMissing])).toEqual([
-    [0.4, 0.9, undefined],
-    [0.4, 0.9, true],
+  expect(lines.map((line) => [line.receivedMs, line.prefixStartMs, line.prefixMs, line.prefixMissing])).toEqual([
+    [undefined, 0.4, 0.9, undefined],
+    [0.3, 0.4, 0.9, true],
   ]);
   const keys = 65 + 66 + 67 + 68 + 69 + 70;
   expect(steps).toEqual([[0, 400, 500, 7, keys + 10, 1, 10, 2, 100]]);

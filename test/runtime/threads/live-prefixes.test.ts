@@ -56,3 +56,18 @@ describe('a prefix that is missing at its source', () => {
     expect(tracer.take()).toEqual([]);
   });
 });
+
+it('has the step times that the instance learns in traces, and when the request was received', () => {
+  const tracer = new StepTracer(true);
+  const inFlight = [{ id: 'r', sequence: { computed: 0, planned: 8 } }];
+  tracer.onEvent({ kind: 'submit', request: { id: 'r' } } as unknown as Parameters<typeof tracer.onEvent>[0]);
+  for (const endUs of [1_500, 1_800]) {
+    tracer.planned(endUs - 300);
+    tracer.begin({ inFlight } as unknown as Parameters<typeof tracer.begin>[0]);
+    tracer.end(endUs, false);
+  }
+  const [first, second] = tracer.take();
+  expect([first, second].map((step) => (step?.endedUs ?? 0) - (step?.startedUs ?? 0))).toEqual([300, 300]);
+  expect(second?.startedUs).toBe(first?.endedUs);
+  expect([first?.received?.map(([id]) => id), second?.received]).toEqual([['r'], undefined]);
+});

@@ -50,6 +50,8 @@ interface Running {
   readonly promptTokens: number;
   lastUs: number | undefined;
   readonly gapUs: number[];
+  /** When its instance received it, from the start of the recording. */
+  receivedUs: number | undefined;
   firstStep: FirstStep | undefined;
   prefix: FetchedPrefix | undefined;
 }
@@ -151,7 +153,7 @@ export class RequestRecording {
     const { id, prompt, salt } = request;
     const chain = new HashChain(rootDigest(root, salt, this.#options.key), Math.ceil(prompt.length / pageTokens) + 1);
     const tokens = Int32List.from(prompt, pageTokens);
-    const unseen = { lastUs: undefined, firstStep: undefined, prefix: undefined };
+    const unseen = { lastUs: undefined, receivedUs: undefined, firstStep: undefined, prefix: undefined };
     if (!this.#closed) this.#running.set(id, { tokens, chain, promptTokens: prompt.length, gapUs: [], ...unseen });
     this.#options.cluster.submit(request, (event) => {
       if (event.kind === 'tokens') this.#received(id, event.tokens);
@@ -176,7 +178,8 @@ export class RequestRecording {
     const place = this.#placeOf(instance);
     if (place === undefined || this.#closed) return;
     const receivedUs = this.#options.epochUs();
-    for (const { kind, startedUs, endedUs, aborted, rows } of steps) {
+    for (const { kind, startedUs, endedUs, aborted, rows, received = [] } of steps) {
+      for (const [id, atUs] of received) this.#placed(id, atUs);
       if (kind === 'fetch') this.#fetched(rows[0]?.[0], startedUs, endedUs, aborted);
       if (kind !== 'step' || aborted || rows.length === 0) continue;
       const shape = shapeOf(rows, (id) => this.#running.get(requestIdOf(id))?.promptTokens);
@@ -194,6 +197,12 @@ export class RequestRecording {
     const state = reportedState(snapshot, (to) => this.#placeOf(to));
     this.#reports.push([place, Math.round(this.#options.nowUs() - this.#startUs), state]);
     if (this.#reports.length >= stepsMax) this.flushSteps();
+  }
+
+  /** An attempt reached its instance. */
+  #placed(attempt: RequestId, atUs: number): void {
+    const running = this.#running.get(requestIdOf(attempt));
+    if (running !== undefined) running.receivedUs = Math.round(atUs - this.#startEpochUs);
   }
 
   /** Times since 1970. */
@@ -236,6 +245,7 @@ export class RequestRecording {
       reason: end?.kind === 'failed' ? (end.cause?.reason ?? end.code) : end?.reason,
       maxTokens: trace.maxTokens,
       ...this.#placementOf(trace.placements),
+      receivedMs: msSince(submittedUs - this.#startUs, running.receivedUs),
       prefixStartMs: msSince(submittedUs - this.#startUs, running.prefix?.startedUs),
       prefixMs: msSince(submittedUs - this.#startUs, running.prefix?.endedUs),
       prefixMissing: running.prefix?.isMissing === true ? true : undefined,
