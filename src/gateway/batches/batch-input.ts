@@ -2,7 +2,7 @@
 import type { StoredBytes } from '../http/stored-bytes.ts';
 import { type BatchLine, linesOf } from './batch-lines.ts';
 
-/** No line is read while those that run have as many bytes. */
+/** No further line is read while the running lines have this many bytes. */
 export const heldBytesMax = 1 << 20;
 
 /** A line that runs. Its bytes count until it is released. */

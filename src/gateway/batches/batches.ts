@@ -53,7 +53,7 @@ export class Batches {
   readonly #ids: GatewayIds;
   readonly #callerNamed: (tenant: string) => Caller;
   readonly #batches = new Map<string, Batch>();
-  /** They count, and exist once they are on disk; undefined until their lines are counted. */
+  /** Batches that are being stored: limits count them, and clients find them once they are on disk. Undefined: the lines are not counted yet. */
   readonly #creating = new Map<string, Batch | undefined>();
   /** Batches whose lines have ended and whose files are being stored: nothing stops them any more. */
   readonly #finishing = new Set<Batch>();

@@ -46,7 +46,7 @@ export class FileStore {
   readonly #storage: Storage | undefined;
   readonly #ids: GatewayIds;
   readonly #files = new Map<string, StoredFile>();
-  /** They count, and exist once they are on disk. */
+  /** Files that are being written: limits count them, and clients find them once they are on disk. */
   readonly #writing = new Set<StoredFile>();
   #bytes = 0;
   /** By running batch: bytes of the outputs that it will write, and its input, which stays while it runs. */
@@ -73,7 +73,7 @@ export class FileStore {
     this.reserveAgain(batch, bytes, input);
   }
 
-  /** Reserves for a batch of a process before this one, which no limit ends. */
+  /** Reserves for a batch that an earlier process accepted: no limit refuses it. */
   reserveAgain(batch: string, bytes: number, input: KeptInput): void {
     this.#reserved.set(batch, { bytes, input });
   }

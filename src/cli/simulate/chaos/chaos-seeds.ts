@@ -28,7 +28,7 @@ export interface ChaosFailure {
 /** Undefined for a kind of which every world has failed. */
 type KindCounts = { readonly [Name in ChaosKindName]?: ChaosCounts | undefined };
 
-/** What seeds showed: a plain value, which threads send to one another. */
+/** The result of several seeds: a plain value, which a thread can send. */
 export interface SeedsOutcome {
   readonly seeds: number;
   readonly failures: readonly ChaosFailure[];
