@@ -82,6 +82,7 @@ export const wireSeeds: readonly unknown[] = [
     kvSnapshot: { incarnation: 1, number: 1, blocks: 1, words: chain.words },
   },
   { kind: 'reserve', id: 'g.1.1/r1', gateway: session, request, senders: [{ name: 'a', incarnation: 1, id: 'x' }] },
+  { kind: 'reserve', id: 'r1', gateway: session, request, sendersRequest: true, reservation: 1 },
   { kind: 'reserved', id: 'g.1.1/r1', receiveBuffer, reservation: 1 },
   { kind: 'firstEvents', id: 'r1', events: [{ kind: 'tokens', tokens: Int32Array.of(6), logprobs }] },
   { kind: 'fetch', id: 'r1', chain, from: 0, receiveBuffer, range: { index: 1, stages: 2, span: { from: 2, to: 6 } } },

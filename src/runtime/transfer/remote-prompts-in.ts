@@ -116,7 +116,7 @@ export class RemotePromptsIn implements PeerHandler<PeerAnnouncement> {
       this.#sendTo(source.peer, { kind: 'unknown', id: prompt.id });
       return;
     }
-    for (const [sender, remoteId] of parts ?? []) sender.remoteIds.set(id, remoteId);
+    if (parts !== undefined) this.#expect(source, id, parts);
     const senders = prompt.senders && Array.from(parts?.keys() ?? [], ({ index }) => index);
     const message = {
       kind: 'reserve',
@@ -128,6 +128,13 @@ export class RemotePromptsIn implements PeerHandler<PeerAnnouncement> {
       slotPages: prompt.slotPages,
     } as const;
     this.#forward(source, { kind: 'message', message, receiveBuffer: undefined });
+  }
+
+  /** A repeated request is for the part of its sender: the other parts may be here. A sender alone replaces its group. */
+  #expect(source: Source, id: RequestId, parts: ReadonlyMap<Source, RequestId>): void {
+    const isKnown = this.#isExpected(id);
+    for (const other of this.#sources.values()) if (!parts.has(other)) other.remoteIds.delete(id);
+    for (const [sender, remoteId] of parts) if (!isKnown || sender === source) sender.remoteIds.set(id, remoteId);
   }
 
   /** The senders of the prompt, and its id at each; undefined if one of them is not connected. */

@@ -29,10 +29,10 @@ class RecordingThread {
   }
 }
 
-function prefillSide(hub: MemoryHub) {
+function prefillSide(hub: MemoryHub, name = 'p') {
   const thread = new RecordingThread();
   const released: RequestId[] = [];
-  const process = { bus: hub.connect(), name: 'p', incarnation: 3, log: () => {} };
+  const process = { bus: hub.connect(), name, incarnation: 3, log: () => {} };
   const requests = { register: () => undefined, onReceived: () => {}, release: (id: RequestId) => released.push(id) };
   const names = new Map<number, string>();
   const out = new RemotePromptsOut({ process, thread, requests, names });
@@ -107,6 +107,36 @@ describe('prompts between processes', () => {
     p.out.send(to, messageOf('release', 'g.1.1/r'));
     await settled();
     expect([p.thread.receivedMessages.length, d.thread.receivedMessages.length]).toEqual([2, 2]);
+  });
+
+  it('in parts end once each part is received, also if a part is requested late; a sender alone replaces its group', async () => {
+    const hub = new MemoryHub();
+    const [p, q, d] = [prefillSide(hub, 'p'), prefillSide(hub, 'q'), decodeSide(hub)];
+    for (const side of [p.out, q.out, d.into]) side.start();
+    await settled();
+    const senders = ['p', 'q'].map((name) => ({ name, incarnation: 3, id: 'g.1.1/r' }));
+    const [toP, toQ] = [p, q].map(({ out }) => out.add({ ...leaving('r'), senders }, decoder));
+    const one = reserveOf('g.1.1/r');
+    const part = { ...one, message: { ...one.message, senders: [0, 1], sendersRequest: true } };
+    p.out.send(toP, part);
+    await settled();
+    expect(d.thread.receivedMessages).toMatchObject([
+      { wire: { message: { kind: 'reserve', senders: [0, 1], sendersRequest: true } } },
+    ]);
+    d.into.send(0, messageOf('received', 'g.1.2/r'));
+    q.out.send(toQ, part);
+    await settled();
+    expect(d.outcomes).toEqual([]);
+    d.into.send(1, messageOf('received', 'g.1.2/r'));
+    expect(d.outcomes).toEqual(['received g.1.2/r']);
+    // The group of the next prompt does not form.
+    const next = p.out.add({ ...leaving('s'), senders: senders.map((each) => ({ ...each, id: 'g.1.1/s' })) }, decoder);
+    const alone = reserveOf('g.1.1/s');
+    p.out.send(next, { ...alone, message: { ...alone.message, senders: [0, 1], sendersRequest: true } });
+    p.out.send(next, { ...alone, message: { ...alone.message, reservation: 1 } });
+    await settled();
+    d.into.send(0, messageOf('received', 'g.1.2/s'));
+    expect(d.outcomes).toEqual(['received g.1.2/r', 'received g.1.2/s']);
   });
 
   it('stay expected after a withdrawn reservation, which is repeated', async () => {
