@@ -48,6 +48,8 @@ it('takes a message to arrive when its recorded effect began at an idle instance
     4_300, 300, 300,
   ]);
   expect([handOffUs?.(5_500, 1, '0'), handOffUs?.(5_500, 0, '0')]).toEqual([2_500, 400]);
+  const received = { ...late, recorded: { ...late.recorded, decodeReceivedMs: 7.1 } };
+  expect(recordedTimes([received], steps, [], delays).handOffUs?.(5_500, 1, '0')).toBe(2_300);
   const [prefill, decode] = steps;
   const busy = [
     [step(900, 4_100), ...prefill],
@@ -100,6 +102,7 @@ it('delivers the first tokens of a request when the gateway handled them, later 
   const turn = { stepEnded: true, started: undefined };
   expect(receivedUs(1_500, 0, turn)).toBe(4_000);
   expect(receivedUs(1_500, 0, { ...turn, firstTokens: '0' })).toBe(6_700);
+  expect(receivedUs(1_500, 0, { ...turn, stepEnded: false, firstTokens: '0' })).toBe(6_700);
 });
 
 it('delivers the outputs of a recorded step when the gateway had them, and those of others after a drawn delay', () => {
@@ -143,6 +146,7 @@ it('takes a request to be at the instance that decodes from its hand-off on', ()
   const handedOff = (prefilledMs: number) => request(0, 3, { decodeInstance: 1, prefilledMs });
   expect(withGaps(steps, 1, [handedOff(1)])[1]).toMatchObject({ startedUs: 1_500, us: 500 });
   expect(withGaps(steps, 1, [handedOff(1.7)])[1]).toEqual(steps[1]);
+
   expect(withGaps(steps, 0, [handedOff(2)])[1]).toMatchObject({ startedUs: 1_500, us: 500 });
 });
 

@@ -62,9 +62,10 @@ export class StepTracer {
     if (effect.kind === 'closePrefix') this.#fetched(effect.id, 0);
   }
 
-  /** A request or a prefix was received, or the prefix is missing. */
+  /** A request, a prompt that was handed off, or a prefix was received, or the prefix is missing. */
   onEvent(event: InstanceEvent): void {
     if (event.kind === 'submit' && this.enabled) this.#receive(event.request.id);
+    if (event.kind === 'promptReceived' && this.enabled) this.#receive(event.id);
     if (event.kind === 'cancel') this.#received.delete(event.id);
     if (event.kind === 'loaded' && event.source !== 'ssd') this.#fetched(event.id, event.to);
     if (event.kind === 'peer' && event.message.kind === 'prefixMissing') this.#fetched(event.message.id, 0);

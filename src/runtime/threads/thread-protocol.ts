@@ -55,7 +55,7 @@ export interface StepTrace {
   /** The step was aborted, or the fetch failed. */
   readonly aborted: boolean;
   readonly rows: readonly (readonly [id: RequestId, from: number, rows: number])[];
-  /** Requests with their first rows in this step, and when the instance received them; only where all steps are recorded. */
+  /** Requests with their first rows in this step, and when the instance received them or their prompts; only where all steps are recorded. */
   readonly received?: readonly (readonly [id: RequestId, atUs: number])[];
 }
 

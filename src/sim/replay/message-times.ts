@@ -40,9 +40,11 @@ export function deliveredAtUs(
 ): number {
   const step = beganUs === nowUs ? previous : latest;
   const tokensUs = stepEnded ? step?.deliveredUs : undefined;
+  const handledUs = firstTokens === undefined ? undefined : firstTokensUs?.(firstTokens);
   // A busy gateway handles the outputs of a step later than it receives them.
-  if (tokensUs !== undefined) return Math.max(tokensUs, (firstTokens && firstTokensUs?.(firstTokens)) ?? 0);
-  return (started === undefined ? undefined : startedUs(started)) ?? nowUs + deliveryUs;
+  if (tokensUs !== undefined) return Math.max(tokensUs, handledUs ?? 0);
+  // Without a step, the first tokens are those of a prompt that was handed off.
+  return handledUs ?? (started === undefined ? undefined : startedUs(started)) ?? nowUs + deliveryUs;
 }
 
 /** Every message takes the median: steps of external engines are derived from their streams, so they contain HTTP and the engine's loop. */
@@ -84,6 +86,9 @@ export function recordedTimes(
         const sent = requests[Number(id)];
         const stepUs = sent?.recorded.decodeInstance === to ? decodeStepUs(sent) : undefined;
         if (stepUs === undefined) return handOffUs;
+        const { decodeReceivedMs } = sent.recorded;
+        if (decodeReceivedMs !== undefined)
+          return Math.max(0, sent.request.arrivalUs + decodeReceivedMs * 1000 - nowUs);
         return Math.max(0, arrivalOf(steps[to], stepUs, nowUs + handOffUs, () => true) - nowUs);
       },
     }),

@@ -136,8 +136,9 @@ export interface RecordedOutcome {
   /** A decode instance computed the prompt inline. */
   readonly inline?: boolean | undefined;
   readonly cachedTokens?: number | undefined;
-  /** When its instance received it; undefined in recordings of earlier releases. */
+  /** When its instance received it, and its decode instance the prompt; undefined in recordings of earlier releases. */
   readonly receivedMs?: number | undefined;
+  readonly decodeReceivedMs?: number | undefined;
   /** When the instance requested the fetched prefix; undefined in recordings of earlier releases. */
   readonly prefixStartMs?: number | undefined;
   /** When the fetched prefix was there, or, with `prefixMissing`, was missing or given up. */

@@ -207,7 +207,7 @@ it("writes the shape of each step from the recording's start", () => {
   recording.flushSteps();
   end('a');
   end('c');
-  expect(lines.map((line) => [line.receivedMs, line.prefixStartMs, line.prefixMs, line.prefixMissing])).toEqual([
+  expect(lines.map((line) => [line.decodeReceivedMs, line.prefixStartMs, line.prefixMs, line.prefixMissing])).toEqual([
     [undefined, 0.4, 0.9, undefined],
     [0.3, 0.4, 0.9, true],
   ]);

@@ -50,11 +50,14 @@ interface Running {
   readonly promptTokens: number;
   lastUs: number | undefined;
   readonly gapUs: number[];
-  /** When its instance received it, from the start of the recording. */
-  receivedUs: number | undefined;
+  /** By instance: when it received the request, or the prompt that was handed off, from the start of the recording. */
+  readonly receivedUs: Map<number, number>;
   firstStep: FirstStep | undefined;
   prefix: FetchedPrefix | undefined;
 }
+
+/** The last attempt. */
+type Placed = Pick<RecordedLine, 'attempts' | 'instance' | 'decodeInstance'> & Partial<RecordedLine>;
 
 /** The last prefix fetch, from the start of the recording. */
 interface FetchedPrefix {
@@ -153,7 +156,7 @@ export class RequestRecording {
     const { id, prompt, salt } = request;
     const chain = new HashChain(rootDigest(root, salt, this.#options.key), Math.ceil(prompt.length / pageTokens) + 1);
     const tokens = Int32List.from(prompt, pageTokens);
-    const unseen = { lastUs: undefined, receivedUs: undefined, firstStep: undefined, prefix: undefined };
+    const unseen = { lastUs: undefined, receivedUs: new Map(), firstStep: undefined, prefix: undefined };
     if (!this.#closed) this.#running.set(id, { tokens, chain, promptTokens: prompt.length, gapUs: [], ...unseen });
     this.#options.cluster.submit(request, (event) => {
       if (event.kind === 'tokens') this.#received(id, event.tokens);
@@ -179,7 +182,7 @@ export class RequestRecording {
     if (place === undefined || this.#closed) return;
     const receivedUs = this.#options.epochUs();
     for (const { kind, startedUs, endedUs, aborted, rows, received = [] } of steps) {
-      for (const [id, atUs] of received) this.#placed(id, atUs);
+      for (const [id, atUs] of received) this.#arrived(id, place, atUs);
       if (kind === 'fetch') this.#fetched(rows[0]?.[0], startedUs, endedUs, aborted);
       if (kind !== 'step' || aborted || rows.length === 0) continue;
       const shape = shapeOf(rows, (id) => this.#running.get(requestIdOf(id))?.promptTokens);
@@ -199,10 +202,10 @@ export class RequestRecording {
     if (this.#reports.length >= stepsMax) this.flushSteps();
   }
 
-  /** An attempt reached its instance. */
-  #placed(attempt: RequestId, atUs: number): void {
+  /** An attempt, or its prompt, reached an instance. */
+  #arrived(attempt: RequestId, place: number, atUs: number): void {
     const running = this.#running.get(requestIdOf(attempt));
-    if (running !== undefined) running.receivedUs = Math.round(atUs - this.#startEpochUs);
+    running?.receivedUs.set(place, Math.round(atUs - this.#startEpochUs));
   }
 
   /** Times since 1970. */
@@ -232,6 +235,10 @@ export class RequestRecording {
     const { submittedUs, sloClass, tenant, priority, batch, end } = trace;
     const isRefused = trace.state === 'refused';
     const outputLength = Math.max(1, isRefused ? trace.maxTokens : trace.outputTokens);
+    const placement = this.#placementOf(trace.placements);
+    const { instance, decodeInstance } = placement;
+    const receivedMs = (at: number | undefined) =>
+      at === undefined ? undefined : msSince(submittedUs - this.#startUs, running.receivedUs.get(at));
     return {
       timestamp: (submittedUs - this.#startUs) / 1000,
       inputLength: trace.promptTokens,
@@ -244,8 +251,9 @@ export class RequestRecording {
       outcome: isOutcome(trace.state) ? trace.state : 'failed',
       reason: end?.kind === 'failed' ? (end.cause?.reason ?? end.code) : end?.reason,
       maxTokens: trace.maxTokens,
-      ...this.#placementOf(trace.placements),
-      receivedMs: msSince(submittedUs - this.#startUs, running.receivedUs),
+      ...placement,
+      receivedMs: receivedMs(instance),
+      decodeReceivedMs: decodeInstance === instance ? undefined : receivedMs(decodeInstance),
       prefixStartMs: msSince(submittedUs - this.#startUs, running.prefix?.startedUs),
       prefixMs: msSince(submittedUs - this.#startUs, running.prefix?.endedUs),
       prefixMissing: running.prefix?.isMissing === true ? true : undefined,
@@ -255,7 +263,7 @@ export class RequestRecording {
     };
   }
 
-  #placementOf(placements: readonly PlacementTrace[]) {
+  #placementOf(placements: readonly PlacementTrace[]): Placed {
     const last = placements.at(-1);
     const attempts = placements.length;
     if (last === undefined) return { attempts };

@@ -59,7 +59,11 @@ export function replayedCluster(
   if (instances.every(({ role }) => role === 'store'))
     throw new UsageError('Cannot replay: no instance had reported itself when the recording ended');
   const delays = messageDelays(requests, recording.steps);
-  const busy = { ...recording, steps: recording.steps.map((own, i) => withGaps(own, i, requests)) };
+  // Where the recording has when instances received requests, steps follow one another without gaps, but for waits for borrowed memory.
+  const isGapless = !settings.borrow && requests.some(({ recorded }) => recorded.receivedMs !== undefined);
+  const busy = isGapless
+    ? recording
+    : { ...recording, steps: recording.steps.map((own, i) => withGaps(own, i, requests)) };
   const replayed: Replayed[] = [];
   const specs = instances.map((_, i) => {
     const onOwnSteps = (own: Replayed): void => {
