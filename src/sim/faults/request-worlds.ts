@@ -288,6 +288,8 @@ const hostTokenUs = 5;
 const receiveFactor = 2;
 /** Long requests wait for memory, one after another. */
 const timeoutUs = 45_000_000;
+/** In worlds with groups more requests are long. */
+const groupTimeoutUs = 120_000_000;
 const times = { ...defaultLendingTimes, settleUs: 200_000, remoteCacheUs: 800_000 };
 
 /** In some worlds instances lend memory to one another, and some requests exceed any single instance. */
@@ -332,7 +334,7 @@ function withLending({ config, trace }: RequestWorld, prng: Prng): RequestWorld 
   const restarts = prng.chance(0.7);
   const faults = config.faults && {
     ...config.faults,
-    times: { ...config.faults.times, timeoutUs },
+    times: { ...config.faults.times, timeoutUs: config.pipeline === undefined ? timeoutUs : groupTimeoutUs },
     faults: restarts ? [...config.faults.faults, fault('gmanager', { everyUs: 2_500_000 })] : config.faults.faults,
   };
   return { config: { ...config, instances, lending, faults }, trace: longer };
