@@ -109,7 +109,8 @@ export class MessageDelivery {
   defer(index: InstanceIndex, event: LengthEvent): boolean {
     const { config, executors } = this.#host;
     if (config.threads === undefined || event.kind === 'cancel' || !executors[index].isRunning) return false;
-    this.#deferred[index].push(event);
+    // A wake that is due follows the end of the step and all that arrived during it, as in the loop of a live instance.
+    if (event.kind !== 'wake') this.#deferred[index].push(event);
     return true;
   }
 
